@@ -1,0 +1,59 @@
+# Each target sets up what it needs in .venv, from the package index, and says one thing.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs test-faults clean
+.DELETE_ON_ERROR:
+
+SHELL := /bin/bash
+PIP := .venv/bin/python -m pip --disable-pip-version-check -qq
+STAMP := $(shell date +%m%d-%H%M%S)
+JOBS ?= 2
+
+help: ## Say what can be made.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+
+demo: .venv/demo ## Run a real small language model on sums and on GSM8K, and show the numbers.
+	@.venv/bin/rollbook local pull
+	.venv/bin/rollbook run "reasoning_gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1" \
+	  -k 4 -n 20 --max-tokens 48 --temperature 0.7 -o runs/demo-$(STAMP)/sums
+	.venv/bin/rollbook run gsm8k -n 4 -k 2 --max-tokens 200 --temperature 0.7 -o runs/demo-$(STAMP)/gsm8k
+	@echo; echo "Every rollout is a line of runs/demo-$(STAMP)/sums/journals/*.jsonl"
+	@echo "Next:  .venv/bin/rollbook extend runs/demo-$(STAMP)/sums -k 8"
+
+test: .venv/dev ## Run the tests.
+	@.venv/bin/rollbook local pull
+	.venv/bin/pytest -n $(JOBS) -m "not slow"
+
+check: .venv/dev ## Lint, format, types and the direction of imports.
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: .venv/dev ## Measure the engine against a bare client on the same endpoint; BENCH=--quick for less.
+	.venv/bin/python benchmarks/engine.py $(BENCH)
+
+docs: .venv/dev ## Check every link, snippet and command in the documentation.
+	.venv/bin/pytest tests/test_docs.py
+
+test-faults: .venv/dev ## Break things for as long as it takes: the whole of tests/faults.
+	@.venv/bin/rollbook local pull
+	.venv/bin/pytest -n $(JOBS) tests/faults
+
+clean: ## Throw away the environment and every cache; runs stay.
+	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@python=""; for name in python3.13 python3.12 python3.11 python3; do \
+	  if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
+	if [ -z "$$python" ]; then echo "make: Rollbook needs Python 3.11 or newer; none is on PATH" >&2; exit 1; fi; \
+	$$python -m venv .venv || { rm -rf .venv; echo "make: $$python has no venv module (on Debian: python3-venv)" >&2; exit 1; }
+
+.venv/demo: pyproject.toml | .venv/bin/python
+	@echo "Installing into .venv ..."
+	@$(PIP) install --editable '.[local,gym]' && touch $@
+
+.venv/dev: pyproject.toml | .venv/bin/python
+	@echo "Installing into .venv ..."
+	@$(PIP) install --editable '.[dev]' && touch $@

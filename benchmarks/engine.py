@@ -1,0 +1,196 @@
+"""What the engine costs: ours beside a bare client on the same endpoint in the same minute, as one table.
+
+python benchmarks/engine.py            the figures of the issue: about ten minutes on two cores
+python benchmarks/engine.py --quick    the same at a tenth of the size
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from processes import Usage, measure
+
+HERE = Path(__file__).parent
+CONCURRENCY = 128
+ROLLBOOK = [sys.executable, "-c", "from rollbook.cli.main import main; main()"]
+BASELINE = """
+import sys, time, orjson, subprocess
+begun = time.perf_counter()
+subprocess.run(["wc", "-l", *sys.argv[1:]], stdout=subprocess.DEVNULL, check=True)
+for path in sys.argv[1:]:
+    with open(path, "rb") as file:
+        for line in file:
+            orjson.loads(line)
+print(time.perf_counter() - begun)
+"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row of the table: what was measured, what came out, what it has to be."""
+
+    what: str
+    value: float
+    unit: str
+    bound: float | None = None
+    at_least: bool = False
+    detail: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.bound is None:
+            return ""
+        met = self.value >= self.bound if self.at_least else self.value <= self.bound
+        return f"{'at least' if self.at_least else 'at most'} {self.bound:g}: {'met' if met else 'MISSED'}"
+
+
+@contextmanager
+def endpoint(latency_ms: float) -> Iterator[str]:
+    """The URL of a mock endpoint that lives as long as the block."""
+    command = [sys.executable, str(HERE / "mock.py"), "--latency-ms", str(latency_ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        try:
+            yield child.stdout.readline().strip()
+        finally:
+            child.terminate()
+
+
+def rows(folder: Path, count: int) -> Path:
+    """So many sums, as a file that gsm8k takes."""
+    path = folder / f"sums-{count}.jsonl"
+    if not path.exists():
+        lines = (json.dumps({"question": f"What is {i} + {i + 1}?", "answer": str(2 * i + 1)}) for i in range(count))
+        path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def ours(folder: Path, url: str, count: int) -> tuple[Path, Usage]:
+    """One `rollbook run` of so many rollouts; its run directory and what it took."""
+    run = folder / f"run-{count}-{time.monotonic_ns()}"
+    options = ["-m", url, "--model-name", "mock", "-c", CONCURRENCY, "--data", rows(folder, count), "-o", run, "--json"]
+    usage = measure([*ROLLBOOK, "run", "gsm8k", *map(str, options)])
+    return run, usage
+
+
+def bare(url: str, count: int) -> float:
+    """Rollouts per second of the bare client."""
+    command = [sys.executable, str(HERE / "bare.py"), url, "--count", str(count), "--concurrency", str(CONCURRENCY)]
+    return count / float(measure(command).output)
+
+
+def work_seconds(run: Path) -> float:
+    """From the start of the first rollout to the last chunk sealed on disk: starting Python is not rolling out."""
+    starts = (min(_starts(path)) for path in (run / "journals").glob("*.jsonl") if path.stat().st_size)
+    sealed = max(path.stat().st_mtime for path in (run / "done").iterdir())
+    return sealed - min(starts)
+
+
+def _starts(path: Path) -> Iterator[float]:
+    with path.open("rb") as lines:
+        for line in lines:
+            yield json.loads(line)["timing"]["start"]
+
+
+def throughput(folder: Path, counts: list[int], rounds: int) -> Iterator[Figure]:
+    """Rollouts per second beside the bare client's, taken in turns; processor time of the whole tree."""
+    with endpoint(20) as url:
+        for count in counts:
+            ratios, cpus, walls, rates = [], [], [], []
+            for _ in range(rounds):
+                ceiling = bare(url, count)
+                run, usage = ours(folder, url, count)
+                rates.append(count / work_seconds(run))
+                ratios.append(rates[-1] / max(ceiling, bare(url, count)))
+                cpus.append(1000 * usage.cpu_s / count)
+                walls.append(count / usage.wall_s)
+                shutil.rmtree(run)
+            rate, wall = statistics.median(rates), statistics.median(walls)
+            detail = f"{rate:.0f}/s; {wall:.0f}/s with the start and the report"
+            yield Figure(
+                f"{count} rollouts, beside the bare client", statistics.median(ratios), "x", 0.70, True, detail
+            )
+            yield Figure(f"{count} rollouts, CPU of the whole tree", statistics.median(cpus), "ms each", 1.0)
+
+
+def memory(folder: Path, small: int, large: int) -> Iterator[Figure]:
+    """Peak resident memory of the tree at two sizes, and the time to read the larger book back."""
+    with endpoint(0) as url:
+        run, first = ours(folder, url, small)
+        shutil.rmtree(run)
+        run, second = ours(folder, url, large)
+    yield Figure(f"memory at {small}", first.peak_mb, "MB")
+    detail = f"{second.peak_mb:.0f} MB"
+    yield Figure(f"memory at {large} beside {small}", second.peak_mb / first.peak_mb, "x", 1.10, detail=detail)
+    yield from reading(run, large)
+
+
+def reading(run: Path, count: int) -> Iterator[Figure]:
+    """Resuming a finished book reads all of it; beside `wc -l` and orjson over the same bytes."""
+    journals = [str(path) for path in sorted((run / "journals").glob("*.jsonl"))]
+    plain = min(float(measure([sys.executable, "-c", BASELINE, *journals]).output) for _ in range(3))
+    start = min(measure([*ROLLBOOK, "status", str(run)]).wall_s for _ in range(3))
+    whole = min(measure([*ROLLBOOK, "resume", str(run), "--json"]).wall_s for _ in range(3))
+    detail = f"{whole:.2f} s in all, {plain:.2f} s bare; status {start:.2f} s"
+    yield Figure(f"resume reads {count} rollouts, beside wc and orjson", whole / plain, "x", 5.0, detail=detail)
+
+
+def start_up(times: int) -> Iterator[Figure]:
+    """Processor time of a start, beside a Python that does nothing."""
+    codes = {
+        "bare": "pass",
+        "import rollbook": "import rollbook",
+        "rollbook --help": "from rollbook.cli.main import main; main(['--help'])",
+    }
+    taken: dict[str, list[float]] = {name: [] for name in codes}
+    for _ in range(times):
+        for name, code in codes.items():
+            taken[name].append(_cpu_s(code))
+    medians = {name: statistics.median(values) for name, values in taken.items()}
+    for name, most in (("import rollbook", 3.0), ("rollbook --help", 15.0)):
+        detail = f"{1000 * medians[name]:.0f} ms, bare {1000 * medians['bare']:.0f} ms"
+        yield Figure(f"{name}, beside a bare python", medians[name] / medians["bare"], "x", most, detail=detail)
+
+
+def _cpu_s(code: str) -> float:
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
+def show(figures: list[Figure]) -> None:
+    """The table."""
+    from rollbook.cli.tables import plain_table
+
+    cells = [[f.what, f"{f.value:.2f} {f.unit}", f.verdict, f.detail] for f in figures]
+    print("\n".join(plain_table(["figure", "measured", "asked for", "detail"], cells)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the size")
+    quick = parser.parse_args().quick
+    with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name:
+        folder = Path(name)
+        figures = [*start_up(5 if quick else 20)]
+        figures += throughput(folder, [500, 2000] if quick else [2_000, 20_000], 1 if quick else 3)
+        figures += memory(folder, *((1_000, 10_000) if quick else (10_000, 100_000)))
+    show(figures)
+    return int(any("MISSED" in figure.verdict for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

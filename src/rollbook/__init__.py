@@ -1,0 +1,66 @@
+"""Every rollout is accounted for. The public names, each imported when it is first used; nothing else."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # what type checkers take for True; importing typing would double the cost of importing us
+if TYPE_CHECKING:
+    from rollbook.collect.collector import Collector
+    from rollbook.collect.run import run
+    from rollbook.core.rollout import Rollout
+    from rollbook.core.score import Score
+    from rollbook.core.task import Task
+    from rollbook.environments.environment import Environment
+    from rollbook.environments.tool import tool
+    from rollbook.errors import (
+        BookError,
+        EndpointDown,
+        RollbookError,
+        Shortfall,
+        Stopped,
+        TokenError,
+        UsageError,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BookError",
+    "Collector",
+    "EndpointDown",
+    "Environment",
+    "RollbookError",
+    "Rollout",
+    "Score",
+    "Shortfall",
+    "Stopped",
+    "Task",
+    "TokenError",
+    "UsageError",
+    "__version__",
+    "run",
+    "tool",
+]
+
+_HOMES = {
+    "Collector": "rollbook.collect.collector",
+    "run": "rollbook.collect.run",
+    "Rollout": "rollbook.core.rollout",
+    "Score": "rollbook.core.score",
+    "Task": "rollbook.core.task",
+    "Environment": "rollbook.environments.environment",
+    "tool": "rollbook.environments.tool",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_HOMES.get(name, "rollbook.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,4 @@
+"""How a model meets an environment. An agent drives the conversation of one rollout; it never scores.
+
+May import models and environments; knows nothing of books, chunks or retries.
+"""

@@ -1,0 +1,16 @@
+"""The simplest meeting: one question, one answer."""
+
+from __future__ import annotations
+
+from rollbook.agents.agent import Ask
+from rollbook.core.rollout import Rollout
+
+
+class SingleAnswer:
+    """Asks once and keeps what comes."""
+
+    async def play(self, rollout: Rollout, ask: Ask) -> None:
+        """One turn."""
+        completion = await ask(rollout.messages)
+        rollout.messages = [*rollout.messages, completion.message]
+        rollout.turns.append(completion.turn)

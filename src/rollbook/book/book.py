@@ -1,0 +1,163 @@
+"""A book: the run directory, opened or newly made."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from rollbook.book.durable import sync_folder, write_new, write_whole
+from rollbook.book.tasks import TaskFile, write_tasks
+from rollbook.core.json import pretty
+from rollbook.core.line import SCHEMA
+from rollbook.core.manifest import Manifest, Round, Settings
+from rollbook.core.plan import Chunks, Part, Plan, part
+from rollbook.core.task import Task
+from rollbook.errors import BookError, BookUnwritable, UsageError
+
+T = TypeVar("T")
+FOLDERS = ("rounds", "workers", "leases", "journals", "done")
+
+
+class Draft:
+    """A run directory in the making: built aside and renamed into place, so that it is whole or absent."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        refuse_occupied(self.path)
+        self.folder = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        self._seen: set[str] = set()
+
+    def __enter__(self) -> Draft:
+        try:
+            self.folder.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path.parent}: {error.strerror}; choose another --out") from None
+        self._tasks = open(self.folder / "tasks.jsonl", "wb")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tasks.close()
+        if self.folder.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def add_tasks(self, tasks: Iterable[Task], env: str) -> int:
+        """Append an environment's tasks; returns how many there were."""
+        return write_tasks(self._tasks, tasks, env, self._seen)
+
+    def finish(self, manifest: Manifest, parts: list[Part]) -> Book:
+        """Freeze the meaning and the plan, and put the directory in place."""
+        self._tasks.flush()
+        os.fsync(self._tasks.fileno())
+        for name in FOLDERS:
+            (self.folder / name).mkdir()
+        write_whole(self.folder / "plan.json", pretty(Plan(SCHEMA, parts)))
+        write_whole(self.folder / "run.json", pretty(manifest))
+        try:
+            os.rename(self.folder, self.path)
+        except OSError:
+            refuse_occupied(self.path)
+            raise
+        sync_folder(self.path.parent)
+        return Book(self.path)
+
+
+def refuse_occupied(path: Path) -> None:
+    """A run directory is never written over: say the ways out."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        way = f"continue it with `rollbook resume {path}`, " if (path / "run.json").exists() else ""
+        raise UsageError(f"{path} is not empty: {way}choose another --out, or delete it")
+
+
+class Book:
+    """An existing run directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / "run.json").is_file():
+            raise UsageError(f"{self.path} is not a run directory: it has no run.json")
+        self.manifest = self._read("run.json", Manifest)
+        if self.manifest.schema != SCHEMA:
+            raise BookError(f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads {SCHEMA}")
+        self.tasks = TaskFile(self.path / "tasks.jsonl")
+        self.load_plan()
+
+    def load_plan(self) -> None:
+        """Read the plan, again if it was extended meanwhile."""
+        self.plan = self._read("plan.json", Plan)
+        self.chunks = Chunks(self.plan)
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        except FileNotFoundError:
+            raise BookError(f"{self.path / name} is missing: restore it from a copy of the run") from None
+        except msgspec.DecodeError as error:
+            raise BookError(f"{self.path / name}: {error}") from None
+
+    def rounds(self) -> list[Round]:
+        """Every start of this run, oldest first."""
+        names = sorted(p.name for p in (self.path / "rounds").glob("[0-9]*.json"))
+        return [self._read(f"rounds/{name}", Round) for name in names]
+
+    def open_round(self, settings: Settings) -> Round:
+        """Record a new start with its settings."""
+        number = len(self.rounds()) + 1
+        while True:
+            opened = Round(SCHEMA, number, time.time(), settings)
+            try:
+                if write_new(self.path / "rounds" / f"{number:04}.json", pretty(opened)):
+                    return opened
+            except OSError as error:
+                raise BookUnwritable(f"{self.path} cannot be written: {error.strerror}") from None
+            number += 1
+
+    def add_parts(self, parts: list[Part]) -> None:
+        """Ask for more keys: the plan grows, what was there stays."""
+        grown = Plan(SCHEMA, [*self.plan.parts, *parts])
+        write_whole(self.path / "plan.json", pretty(grown))
+        self.load_plan()
+
+    def add_tasks(self, tasks: Iterable[Task], env: str) -> tuple[int, int]:
+        """Append tasks (a Collector's stream); gives their range of rows."""
+        first = len(self.tasks)
+        with open(self.path / "tasks.jsonl", "ab") as file:
+            write_tasks(file, tasks, env, set(self.tasks.rows))
+            file.flush()
+            os.fsync(file.fileno())
+        self.tasks.refresh()
+        return first, len(self.tasks)
+
+    def ask(self, tasks: list[Task], env: str, samples: int) -> None:
+        """Ask for `samples` of each task: new ones are appended, known ones get samples they have not had."""
+        known = self.tasks.rows
+        again = [known[task.id] for task in tasks if task.id in known]
+        fresh = [task for task in tasks if task.id not in known]
+        parts = []
+        for row in again:
+            held = max(p.samples[1] for p in self.plan.parts if p.tasks[0] <= row < p.tasks[1])
+            parts.append(part((row, row + 1), (held, held + samples), 1))
+        if fresh:
+            parts.append(part(self.add_tasks(fresh, env), (0, samples), 1))
+        self.add_parts(parts)
+
+    def extend(self, samples: int, workers: int) -> int:
+        """Add samples up to `samples` for every task; returns how many keys that adds."""
+        blocks: dict[tuple[int, int], int] = {}
+        for block in self.plan.parts:
+            blocks[block.tasks] = max(blocks.get(block.tasks, 0), block.samples[1])
+        parts = [part(tasks, (held, samples), workers) for tasks, held in blocks.items() if held < samples]
+        if parts:
+            self.add_parts(parts)
+        return sum(p.keys for p in parts)

@@ -1,0 +1,139 @@
+"""A worker's way through a book: which chunk to take next, and when there is nothing left to take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from rollbook.book.book import Book
+from rollbook.book.lease import Leases
+from rollbook.book.ledger import Inheritance, Ledger, Past
+from rollbook.book.presence import Presence, Watch, read_presences
+from rollbook.book.seal import Extent, Seal, Seals, reopened
+from rollbook.core.manifest import Round
+from rollbook.core.plan import Chunk
+
+LOOK_S = 1.0
+
+
+class Claim(msgspec.Struct):
+    """A chunk we own: what is still to do in it, and what its seal will say."""
+
+    chunk: Chunk
+    epoch: int
+    todo: list[tuple[int, int, Past]]
+    scored: int = 0
+    failed: dict[str, int] = {}
+    dropped: int = 0
+    files: dict[str, Extent] = {}
+    left: int = 0
+    since_segment: int = 1
+    resealed: bool = False
+
+
+class Claims:
+    """Hands a worker its chunks: fresh ones by number, then those whose owners are gone."""
+
+    def __init__(
+        self,
+        book: Book,
+        round_: Round,
+        worker: str,
+        watch: Watch | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._book, self._round = book, round_
+        self.leases = Leases(book.path, worker, round_.number)
+        self._ledger = Ledger(book, self.leases, round_)
+        self._seals = Seals(book.path)
+        self._watch = watch or Watch()
+        self._clock = clock
+        self._looked = -LOOK_S
+        self._fresh = 0
+        self._held: set[int] = set()
+        self._rounds = book.rounds()
+        self._look()
+
+    def _look(self) -> bool:
+        """Read leases and seals again, at most once a second."""
+        now = self._clock()
+        if now - self._looked < LOOK_S:
+            return False
+        self._looked = now
+        # Seals before leases: a chunk sealed in between then looks held, never free.
+        self._seals.refresh()
+        self.leases.refresh()
+        return True
+
+    def next(self) -> Claim | None:
+        """Claim a chunk; None if there is none to be had just now."""
+        return self._next_fresh() or (self._next_orphan() if self._look() else None)
+
+    def _next_fresh(self) -> Claim | None:
+        while self._fresh < len(self._book.chunks):
+            number, self._fresh = self._fresh, self._fresh + 1
+            if number not in self.leases.epochs and number not in self._seals.all and self.leases.claim(number, 1):
+                return self._claimed(number, 1)
+        return None
+
+    def _next_orphan(self) -> Claim | None:
+        presences = read_presences(self._book.path)
+        for number in self.open_chunks():
+            epoch = self.leases.epochs.get(number, 0)
+            if number in self._held or not self._free(number, epoch, presences):
+                continue
+            if self.leases.claim(number, epoch + 1):
+                self._looked = -LOOK_S  # there may be more where this came from
+                return self._claimed(number, epoch + 1)
+        return None
+
+    def _free(self, number: int, epoch: int, presences: dict[str, Presence]) -> bool:
+        seal = self._seals.all.get(number)
+        if epoch == 0 or (seal is not None and seal.epoch >= epoch):
+            return True
+        owner = self.leases.lease(number, epoch).worker
+        return self._watch.gone(owner, presences.get(owner))
+
+    def _claimed(self, number: int, epoch: int) -> Claim:
+        chunk = self._book.chunks[number]
+        self._held.add(number)
+        fresh = epoch == 1 and number not in self._seals.all
+        heritage = Inheritance() if fresh else self._ledger.inherit(number, epoch, self._seals.all)
+        claim = Claim(chunk, epoch, [], dropped=heritage.dropped, files=heritage.files)
+        claim.resealed = number in self._seals.all
+        for key in chunk:
+            past = heritage.keys.get(key)
+            if past is None:
+                claim.todo.append((*key, Past()))
+            elif past.scored:
+                claim.scored += 1
+            elif past.failed:
+                claim.failed[past.failed] = claim.failed.get(past.failed, 0) + 1
+            else:
+                claim.todo.append((*key, past))
+        claim.left = len(claim.todo)
+        return claim
+
+    def release(self, number: int) -> None:
+        """We no longer work on a chunk: another worker has it."""
+        self._held.discard(number)
+
+    def sealed(self, number: int, seal: Seal | None) -> None:
+        """We sealed a chunk (or found it lost): no need to read that back from the disk."""
+        self._held.discard(number)
+        if seal is not None:
+            self._seals.all[number] = seal
+
+    def open_chunks(self) -> list[int]:
+        """Chunks that this round still has to see to, as of the last look."""
+        return [n for n in range(len(self._book.chunks)) if not self._closed(n)]
+
+    def _closed(self, number: int) -> bool:
+        seal = self._seals.all.get(number)
+        return seal is not None and not reopened(seal.failed, seal.round, self._rounds)
+
+    def over(self) -> bool:
+        """Whether every chunk is sealed for this round."""
+        return not self.open_chunks() or (self._look() and not self.open_chunks())

@@ -1,0 +1,251 @@
+"""journals/: one worker's marks, appended and fsynced in groups. A mark counts once its group is on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.claims import Claim
+from rollbook.book.durable import sync_folder
+from rollbook.book.seal import Extent
+from rollbook.core.json import encode
+from rollbook.core.line import failed_line, scored_line
+from rollbook.core.rollout import Rollout
+from rollbook.core.turn import TokenRef
+from rollbook.errors import BookUnwritable
+from rollbook.tokens.sidecar import encode as encode_tokens
+
+SEGMENT_BYTES = 64 << 20
+COMMIT_S = 0.1
+UNWRITTEN_BYTES = 32 << 20
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """One rollout on its way to the disk; `final` matters for failed attempts only."""
+
+    rollout: Rollout
+    final: bool = True
+    claim: Claim | None = None
+
+
+class _File:
+    """One append-only file: what is buffered, what is durable, and the hash of the durable bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self._durable = 0
+        self._hash = hashlib.sha256()
+        self._buffer: list[bytes] = []
+        self._handle = -1
+
+    def add(self, data: bytes) -> int:
+        """Buffer bytes; gives the offset they will have."""
+        at, self.size = self.size, self.size + len(data)
+        self._buffer.append(data)
+        return at
+
+    def take(self) -> bytes:
+        """The buffered bytes, which the caller now writes."""
+        data = b"".join(self._buffer)
+        self._buffer.clear()
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Append and fsync; on an error nothing is known about the end of this file."""
+        if not data:
+            return
+        if self._handle < 0:
+            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            sync_folder(self.path.parent)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._handle, view) :]
+        os.fdatasync(self._handle) if hasattr(os, "fdatasync") else os.fsync(self._handle)
+        self._hash.update(data)
+        self._durable += len(data)
+
+    def extent(self) -> Extent:
+        """What of this file is durable."""
+        return Extent(self._durable, self._hash.hexdigest())
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything of it is durable."""
+        return self._durable > 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+class _Segment:
+    """The three files of one segment. Ids are written before the lines that point at them."""
+
+    def __init__(self, folder: Path, worker: str, number: int) -> None:
+        self.number = number
+        stem = f"{worker}.{number}"
+        self.tokens = _File(folder / f"{stem}.tokens")
+        self.failures = _File(folder / f"{stem}.failures.jsonl")
+        self.scored = _File(folder / f"{stem}.jsonl")
+        self.files = (self.tokens, self.failures, self.scored)
+
+    @property
+    def size(self) -> int:
+        """The largest of its files."""
+        return max(file.size for file in self.files)
+
+    def add(self, mark: Mark) -> int:
+        """Encode a mark into the buffers; gives its size."""
+        refs = self._tokens(mark.rollout)
+        if mark.rollout.score is not None:
+            file, line = self.scored, encode(scored_line(mark.rollout, refs))
+        else:
+            file, line = self.failures, encode(failed_line(mark.rollout, refs, mark.final))
+        file.add(line + b"\n")
+        return len(line)
+
+    def _tokens(self, rollout: Rollout) -> list[TokenRef | None]:
+        refs: list[TokenRef | None] = []
+        held: list[int] = []
+        for turn in rollout.turns:
+            if turn.prompt_ids is None or turn.ids is None:
+                refs.append(None)
+                continue
+            record = encode_tokens(turn, held)
+            refs.append(TokenRef(self.tokens.add(record), len(record)))
+            held = turn.prompt_ids + turn.ids
+        return refs
+
+    def extents(self) -> dict[str, Extent]:
+        """What of this segment is durable, by file name."""
+        return {f.path.name: f.extent() for f in self.files if f.exists}
+
+    def close(self) -> None:
+        """Let go of its files."""
+        for file in self.files:
+            file.close()
+
+
+class Journal:
+    """A worker's pen. `add` does not wait for the disk; `durable` is called with each group once it is there."""
+
+    def __init__(self, run: Path, worker: str, durable: Callable[[list[Mark]], None]) -> None:
+        self._folder, self._worker, self._on_durable = run / "journals", worker, durable
+        self._segments = [_Segment(self._folder, worker, 1)]
+        self._marks: list[Mark] = []
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closing = False
+        self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+        self.broken: BookUnwritable | None = None
+
+    @property
+    def segment(self) -> int:
+        """The number of the segment being written."""
+        return self._segments[-1].number
+
+    def start(self) -> None:
+        """Begin committing in the background."""
+        self._task = asyncio.create_task(self._commit_loop(), name="journal")
+
+    async def add(self, mark: Mark) -> None:
+        """Take a mark; waits only while too much is unwritten."""
+        if not self._room.is_set():
+            await self._room.wait()
+        if self.broken:
+            raise self.broken
+        self._bytes += self._segments[-1].add(mark)
+        self._marks.append(mark)
+        if self._bytes > UNWRITTEN_BYTES:
+            self._room.clear()
+        self._wake.set()
+
+    async def _commit_loop(self) -> None:
+        while not self.broken and not (self._closing and not self._marks):
+            await self._wake.wait()
+            if not self._closing and not self._hurried.is_set():
+                await self._gather()
+            self._wake.clear()
+            if self._marks:
+                await self._commit()
+
+    async def _gather(self) -> None:
+        """Let a group form, unless nobody else is coming."""
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                await self._hurried.wait()
+        except TimeoutError:
+            return
+
+    def hurry(self) -> None:
+        """Nobody else is coming just now: commit what there is."""
+        self._hurried.set()
+
+    async def _commit(self) -> None:
+        self._hurried.clear()
+        marks, self._marks, self._bytes = self._marks, [], 0
+        segment = self._segments[-1]
+        pending = [(file, file.take()) for file in segment.files]
+        if segment.size >= SEGMENT_BYTES:
+            self._rotate()
+        try:
+            await asyncio.to_thread(_write_all, pending)
+        except OSError as error:
+            self._write_again(marks, error)
+        else:
+            self._failures = 0
+            if segment is not self._segments[-1]:
+                segment.close()
+            self._on_durable(marks)
+        self._room.set()
+
+    def _write_again(self, marks: list[Mark], error: OSError) -> None:
+        """Behind the last good group nothing is known: what was not acknowledged goes into a new segment, once."""
+        self._failures += 1
+        if self._failures > 1:
+            reason = error.strerror or str(error)
+            self.broken = BookUnwritable(f"{self._folder} cannot be written ({reason}): make room, then resume")
+            return
+        self._rotate()
+        self._marks = [*marks, *self._marks]
+        for mark in self._marks:
+            self._segments[-1].add(mark)
+        self._wake.set()
+
+    def _rotate(self) -> None:
+        self._segments.append(_Segment(self._folder, self._worker, self.segment + 1))
+
+    def extents(self, since_segment: int) -> dict[str, Extent]:
+        """What is durable in the segments from one on: what a seal vouches for."""
+        found: dict[str, Extent] = {}
+        for segment in self._segments:
+            if segment.number >= since_segment:
+                found |= segment.extents()
+        return found
+
+    async def close(self) -> None:
+        """Commit what is left and stop."""
+        self._closing = True
+        self._wake.set()
+        if self._task:
+            await self._task
+            self._task = None
+        for segment in self._segments:
+            segment.close()
+
+
+def _write_all(pending: list[tuple[_File, bytes]]) -> None:
+    for file, data in pending:
+        file.write(data)

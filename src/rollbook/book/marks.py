@@ -1,0 +1,211 @@
+"""What counts in a book: the marks of all journals, each key once, dead ends dropped and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from rollbook.book.book import Book
+from rollbook.book.lease import Leases
+from rollbook.book.seal import Seal, Seals
+from rollbook.book.segment import LineReader
+from rollbook.core.failure import Failure, reopens
+from rollbook.core.manifest import Round
+from rollbook.errors import BookError
+
+
+class ScoredMark(msgspec.Struct, frozen=True):
+    """The least that is read of a scored line."""
+
+    task: str
+    sample: int
+    attempt: int
+
+
+class FailedMark(msgspec.Struct, frozen=True):
+    """The least that is read of a failed line."""
+
+    task: str
+    sample: int
+    round: int
+    attempt: int
+    final: bool
+    failure: Failure
+
+
+class Keyed(Protocol):
+    """What any reading of a scored line must have."""
+
+    @property
+    def task(self) -> str:
+        """The task's id."""
+        ...
+
+    @property
+    def sample(self) -> int:
+        """Which try at the task."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at the try."""
+        ...
+
+
+M = TypeVar("M", bound=Keyed)
+NEVER = 1 << 30
+
+
+def chunk_index(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:
+    """For every part: its rows, its samples, its first chunk number and the end of each chunk."""
+    first = 0
+    for part in book.plan.parts:
+        ends, total = [], 0
+        for size in part.chunks:
+            total += size
+            ends.append(total)
+        yield range(*part.tasks), range(*part.samples), first, ends
+        first += len(part.chunks)
+
+
+class KeyMap:
+    """From a key to its row, its place among all requested keys, and the chunk it belongs to."""
+
+    def __init__(self, book: Book) -> None:
+        import numpy
+
+        self._search = numpy.searchsorted
+        self._rows = book.tasks.rows
+        self._parts = []
+        base = 0
+        for rows, samples, first, ends in chunk_index(book):
+            self._parts.append((rows, samples, first, numpy.array(ends), base))
+            base += len(rows) * len(samples)
+        self.keys = base
+
+    def find(self, task: str, sample: int) -> tuple[int, int, int] | None:
+        """(row, place, chunk) of a key; None if the plan does not ask for it."""
+        row = self._rows.get(task)
+        if row is None:
+            return None
+        for rows, samples, first, ends, base in self._parts:
+            if row in rows and sample in samples:
+                place = (row - rows.start) * len(samples) + sample - samples.start
+                return row, base + place, first + int(self._search(ends, place, side="right"))
+        return None
+
+
+class Scored(Generic[M]):
+    """Streams the scored lines that count: per key the lowest epoch, then the lowest attempt; sealed is sealed."""
+
+    def __init__(self, book: Book, kind: type[M]) -> None:
+        self._book, self._kind = book, kind
+        self._keys = KeyMap(book)
+        self._leases = Leases(book.path)
+        self._leases.refresh()
+        self._seals = Seals(book.path).refresh()
+        self._seen = bytearray(self._keys.keys // 8 + 1)
+        self._contested: dict[int, tuple[tuple[int, int], tuple[int, Path, M]]] = {}
+        self.dropped = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Path, M]]:
+        """(row, journal, line) for every key that is scored, in no order."""
+        reader = LineReader(self._kind)
+        for path in journal_files(self._book.path, failures=False):
+            worker = worker_of(path)
+            check_extents(self._book.path, path, self._seals)
+            for end, line in reader.read(path):
+                row = self._judge(path, worker, end, line)
+                if row is not None:
+                    yield row, path, line
+        for _, counted in self._contested.values():
+            yield counted
+
+    def _judge(self, path: Path, worker: str, end: int, line: M) -> int | None:
+        """The row of a line that counts beyond doubt; contested ones are kept for the end."""
+        found = self._keys.find(line.task, line.sample)
+        if found is None:
+            raise BookError(f"{path}: task {line.task!r} sample {line.sample} is not in the plan")
+        row, place, chunk = found
+        contested = self._leases.epochs.get(chunk, 0) > 1
+        epoch = self._leases.owners(chunk).get(worker, NEVER) if contested else 1
+        if not counts(self._seals.get(chunk), epoch, path.name, end):
+            self.dropped += 1
+        elif contested:
+            self._contest(place, (epoch, line.attempt), (row, path, line))
+        elif self._seen[place >> 3] >> (place & 7) & 1:
+            self.dropped += 1
+        else:
+            self._seen[place >> 3] |= 1 << (place & 7)
+            return row
+        return None
+
+    def _contest(self, place: int, rank: tuple[int, int], counted: tuple[int, Path, M]) -> None:
+        held = self._contested.get(place)
+        self._seen[place >> 3] |= 1 << (place & 7)
+        self.dropped += held is not None
+        if held is None or rank < held[0]:
+            self._contested[place] = (rank, counted)
+
+    def missing(self) -> Iterator[tuple[int, int]]:
+        """(row, sample) of every key without a score; ask after having iterated."""
+        place = 0
+        for rows, samples, _, _ in chunk_index(self._book):
+            for row in rows:
+                for sample in samples:
+                    if not self._seen[place >> 3] >> (place & 7) & 1:
+                        yield row, sample
+                    place += 1
+
+
+def counts(seal: Seal | None, epoch: int, name: str, end: int) -> bool:
+    """Whether a line counts: all do until the chunk is sealed, then the sealed ones and those of later owners."""
+    if seal is None or epoch > seal.epoch:
+        return True
+    return name in seal.files and end <= seal.files[name].bytes
+
+
+def journal_files(run: Path, *, failures: bool) -> list[Path]:
+    """The journals of scored lines, or of failed ones, in a stable order."""
+    paths = (p for p in (run / "journals").glob("[!.]*.jsonl") if p.name.endswith(".failures.jsonl") == failures)
+    return sorted(paths)
+
+
+def worker_of(path: Path) -> str:
+    """The worker that wrote a journal file."""
+    return path.name.removesuffix(".jsonl").removesuffix(".failures").rpartition(".")[0]
+
+
+def check_extents(run: Path, path: Path, seals: dict[int, Seal]) -> None:
+    """A file shorter than a seal says was cut: its rollouts are lost and nobody may go on as if they were not."""
+    size = path.stat().st_size
+    for chunk, seal in seals.items():
+        extent = seal.files.get(path.name)
+        if extent and extent.bytes > size:
+            raise BookError(
+                f"{path} has {size} bytes, chunk {chunk} was sealed at {extent.bytes}: restore the file from a copy, "
+                f"or delete {run / 'done' / f'{chunk:05}.json'} to run what was lost again"
+            )
+
+
+class Failed:
+    """The final failures that stand: of keys without a score, not reopened by a later round."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._rounds = book.rounds()
+
+    def __iter__(self) -> Iterator[FailedMark]:
+        reader = LineReader(FailedMark)
+        for path in journal_files(self._book.path, failures=True):
+            for _, line in reader.read(path):
+                if line.final and stands(line, self._rounds):
+                    yield line
+
+
+def stands(line: FailedMark, rounds: Iterable[Round]) -> bool:
+    """Whether a final failure still holds, or a later round has taken it up again."""
+    return not any(r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds)

@@ -1,0 +1,132 @@
+"""workers/ID.json: who is at work on a book, and who is gone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.durable import replace_quickly
+from rollbook.core.json import encode
+
+HEARTBEAT_S = 5.0
+STALE_S = 180.0
+
+
+class Held(msgspec.Struct):
+    """What a worker has marked so far in a chunk it holds."""
+
+    scored: int = 0
+    failed: dict[str, int] = {}
+
+
+class Presence(msgspec.Struct):
+    """A worker's own record. The counter moves with every heartbeat; `state` is "left" after an orderly end."""
+
+    id: str
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    born: str
+    round: int
+    started: float
+    counter: int = 0
+    state: str = "working"
+    in_flight: int = 0
+    chunks: dict[int, Held] = {}
+
+
+_decoder = msgspec.json.Decoder(Presence)
+
+
+def new_presence(round_number: int) -> Presence:
+    """A record for this process, under a name that is never used again."""
+    host = socket.gethostname()
+    short = "".join(c for c in host.split(".")[0] if c.isalnum() or c == "-")[:24] or "host"
+    return Presence(
+        id=f"{short}-{os.getpid()}-{secrets.token_hex(4)}",
+        host=host,
+        boot=boot_id(),
+        namespace=pid_namespace(),
+        pid=os.getpid(),
+        born=born(os.getpid()),
+        round=round_number,
+        started=time.time(),
+    )
+
+
+def boot_id() -> str:
+    """What tells one boot of a machine from another; empty where the system does not say."""
+    return _text("/proc/sys/kernel/random/boot_id").strip()
+
+
+def pid_namespace() -> str:
+    """Pids mean something only within one of these (containers share a boot id)."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return sys.platform
+
+
+def born(pid: int) -> str:
+    """When a process started, in kernel ticks; empty if there is none. Tells a reused pid apart."""
+    stat = _text(f"/proc/{pid}/stat")
+    fields = stat.rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def write_presence(run: Path, presence: Presence) -> None:
+    """Beat: move the counter and publish."""
+    presence.counter += 1
+    replace_quickly(run / "workers" / f"{presence.id}.json", encode(presence) + b"\n")
+
+
+def read_presences(run: Path) -> dict[str, Presence]:
+    """Every worker that ever joined."""
+    found = {}
+    for path in (run / "workers").glob("[!.]*.json"):
+        try:
+            found[path.stem] = _decoder.decode(path.read_bytes())
+        except (msgspec.DecodeError, FileNotFoundError):
+            continue  # a heartbeat torn by a power cut: its worker is judged by its silence
+    return found
+
+
+class Watch:
+    """Judges by its own clock whether workers are gone: time stamps of other machines are never compared."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, stale_s: float = STALE_S) -> None:
+        self._clock, self._stale_s = clock, stale_s
+        self._last: dict[str, tuple[int, float]] = {}
+        self._here = (socket.gethostname(), boot_id(), pid_namespace())
+
+    def gone(self, worker: str, presence: Presence | None) -> bool:
+        """Whether a worker left, died on this machine, or has been silent for too long."""
+        if presence is not None:
+            if presence.state == "left":
+                return True
+            if (presence.host, presence.boot, presence.namespace) == self._here and presence.born:
+                return born(presence.pid) != presence.born
+        return self._silent(worker, presence.counter if presence else -1)
+
+    def _silent(self, worker: str, counter: int) -> bool:
+        now = self._clock()
+        seen, since = self._last.get(worker, (None, now))
+        if seen != counter:
+            self._last[worker] = (counter, now)
+            return False
+        return now - since >= self._stale_s

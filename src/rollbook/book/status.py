@@ -1,0 +1,94 @@
+"""How far a run is, from done/, leases/ and workers/ alone: cheap at any size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.book import Book
+from rollbook.book.lease import Leases
+from rollbook.book.presence import Held, Presence, Watch, read_presences
+from rollbook.book.seal import Seal, Seals, reopened
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Requested = scored + failed + pending. Chunks in work count as of their worker's last heartbeat."""
+
+    run: str
+    path: str
+    state: str
+    round: int
+    requested: int
+    scored: int
+    failed: dict[str, int]
+    pending: int
+    dropped: int
+    chunks: int
+    chunks_done: int
+    workers: list[str]
+    in_flight: int
+
+
+def read_status(run: str | Path) -> Status:
+    """The state of a run as its files say."""
+    book = Book(run)
+    rounds = book.rounds()
+    presences = read_presences(book.path)
+    leases = Leases(book.path)
+    seals = Seals(book.path).refresh()
+    leases.refresh()
+    watch = Watch()
+    alive = [name for name, p in sorted(presences.items()) if not watch.gone(name, p)]
+    scored, done, dropped = 0, 0, 0
+    failed: dict[str, int] = {}
+    for number in range(len(book.chunks)):
+        seal, held = seals.get(number), _held(number, leases, presences)
+        open_again = reopened(seal.failed, seal.round, rounds) if seal else set()
+        done += seal is not None and not open_again
+        dropped += seal.dropped if seal else 0
+        counted = _chunk(seal, held, open_again, leases.epochs.get(number, 0))
+        scored += counted.scored
+        for kind, count in counted.failed.items():
+            failed[kind] = failed.get(kind, 0) + count
+    requested = book.plan.requested
+    pending = requested - scored - sum(failed.values())
+    return Status(
+        book.manifest.run,
+        str(book.path),
+        state_of(requested, scored, pending, bool(alive)),
+        len(rounds),
+        requested,
+        scored,
+        failed,
+        pending,
+        dropped,
+        len(book.chunks),
+        done,
+        alive,
+        sum(presences[name].in_flight for name in alive),
+    )
+
+
+def state_of(requested: int, scored: int, pending: int, alive: bool) -> str:
+    """One word for where a run stands."""
+    if scored == requested:
+        return "finished"
+    if alive:
+        return "running"
+    return "interrupted" if pending else "shortfall"
+
+
+def _held(number: int, leases: Leases, presences: dict[str, Presence]) -> Held | None:
+    epoch = leases.epochs.get(number, 0)
+    presence = presences.get(leases.lease(number, epoch).worker) if epoch else None
+    return presence.chunks.get(number) if presence else None
+
+
+def _chunk(seal: Seal | None, held: Held | None, open_again: set[str], epoch: int) -> Held:
+    """The counts of one chunk: its owner's word while it is in work, its seal's otherwise."""
+    if held is not None and (seal is None or epoch > seal.epoch):
+        return held
+    if seal is None:
+        return Held()
+    return Held(seal.scored, {kind: n for kind, n in seal.failed.items() if kind not in open_again})

@@ -1,0 +1,99 @@
+"""tasks.jsonl: written once, then read row by row without ever being held in memory."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from rollbook.core.json import to_line
+from rollbook.core.task import Task, TaskLine
+from rollbook.errors import BookError, UsageError
+
+_line = msgspec.json.Decoder(TaskLine)
+
+
+class _Id(msgspec.Struct):
+    id: str
+
+
+_id = msgspec.json.Decoder(_Id)
+
+
+def write_tasks(file: BinaryIO, tasks: Iterable[Task], env: str, seen: set[str]) -> int:
+    """Append tasks under an environment's name; duplicates and what JSON cannot hold are errors. Returns how many."""
+    count = 0
+    for count, task in enumerate(tasks, start=1):  # noqa: B007
+        if not isinstance(task, Task):
+            raise UsageError(f"{env}: tasks() gave a {type(task).__name__}, not a Task")
+        if task.id in seen:
+            raise UsageError(f"{env}: two tasks have the id {task.id!r}; ids must be unique in a run")
+        seen.add(task.id)
+        task.env = env
+        try:
+            file.write(to_line(task.line()))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"{env}: task {task.id!r} does not fit JSON: {error}") from None
+    return count
+
+
+class TaskFile:
+    """Rows of tasks.jsonl by number, through an index of offsets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets = array("Q", [0])
+        self._rows: dict[str, int] | None = None
+        self._handle = os.open(path, os.O_RDONLY)
+        self.task = lru_cache(maxsize=256)(self._task)
+        self._index()
+
+    def _index(self) -> None:
+        offset = self._offsets[-1]
+        with open(self._path, "rb", buffering=1 << 20) as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                offset += len(line)
+                self._offsets.append(offset)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def refresh(self) -> None:
+        """Take in rows appended since."""
+        self._index()
+        self._rows = None
+
+    def raw(self, row: int) -> bytes:
+        """The bytes of one row."""
+        start, stop = self._offsets[row], self._offsets[row + 1]
+        return os.pread(self._handle, stop - start, start)
+
+    def _task(self, row: int) -> Task:
+        try:
+            return Task.from_line(_line.decode(self.raw(row)))
+        except msgspec.DecodeError as error:
+            raise BookError(f"{self._path}:{row + 1}: not a task line: {error}") from None
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self._task(row) for row in range(len(self)))
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Task id to row; built when first asked for."""
+        if self._rows is None:
+            self._rows = {_id.decode(self.raw(row)).id: row for row in range(len(self))}
+        return self._rows
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1

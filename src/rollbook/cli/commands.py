@@ -1,0 +1,26 @@
+"""The table of commands: a name, the module that has it, and its line of help. Nothing is imported to show it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command: its module has the function `command`, or a list SUBCOMMANDS."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "run": Entry("rollbook.cli.run", "Ask a model every task, score each answer, report."),
+    "plan": Entry("rollbook.cli.plan", "Write a run directory without asking any model."),
+    "work": Entry("rollbook.cli.work", "Join a run as one more worker, from any terminal or machine."),
+    "status": Entry("rollbook.cli.status", "Show how far a run is."),
+    "resume": Entry("rollbook.cli.resume", "Finish exactly what a run is missing."),
+    "extend": Entry("rollbook.cli.extend", "Add samples to a run."),
+    "report": Entry("rollbook.cli.report", "Show the numbers of a run, computed from its files."),
+    "envs": Entry("rollbook.cli.envs", "List the environments that are installed."),
+    "doctor": Entry("rollbook.cli.doctor", "Say what this machine can do, with the reason for each no."),
+    "local": Entry("rollbook.cli.local", "Fetch the weights of the embedded model."),
+}

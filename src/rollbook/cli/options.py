@@ -1,0 +1,184 @@
+"""Every option, declared once: its names, its help, and what its text may be."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from rollbook.core.json import JSON, decode
+from rollbook.core.manifest import Limits, Sampling
+from rollbook.errors import UsageError
+
+Target: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENVIRONMENT",
+        help="gsm8k, path/to/file.py:Class, package.module:Class or reasoning_gym:NAME?key=value.",
+        show_default=False,
+    ),
+]
+Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+Samples: TypeAlias = Annotated[int, typer.Option("-k", "--samples", metavar="N", min=1, help="Tries at each task.")]
+NewSamples: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "-k", "--samples", metavar="N", min=1, help="Tries at each task, those it has included.", show_default=False
+    ),
+]
+Limit: TypeAlias = Annotated[
+    int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Only the first so many tasks.")
+]
+Data: TypeAlias = Annotated[str | None, typer.Option("--data", metavar="FILE", help="Rows of your own, as JSONL.")]
+TaskId: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--task", metavar="ID", help="Only this task; may be repeated.")
+]
+SampleIndex: TypeAlias = Annotated[
+    int | None, typer.Option("--sample", metavar="K", min=0, help="Only this sample of each task, from 0.")
+]
+Out: TypeAlias = Annotated[
+    str | None,
+    typer.Option("-o", "--out", metavar="DIR", help="The run directory; must be new. [default: under runs/]"),
+]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", help="Decides every sample's own seed.")]
+Model: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="URL",
+        help="An OpenAI-compatible endpoint, or scripted:FILE; repeated: replicas. [default: the embedded model]",
+    ),
+]
+ModelName: TypeAlias = Annotated[
+    str, typer.Option("--model-name", metavar="NAME", help="What the endpoint calls it. [default: its only model]")
+]
+ApiKeyEnv: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key. [default: OPENAI_API_KEY]"),
+]
+Temperature: TypeAlias = Annotated[
+    float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature.")
+]
+TopP: TypeAlias = Annotated[float, typer.Option("--top-p", metavar="P", min=0.0, max=1.0, help="Nucleus sampling.")]
+MaxTokens: TypeAlias = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Tokens of one answer.")]
+Extra: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--sampling", metavar="KEY=VALUE", help="Anything else the endpoint takes; may be repeated."),
+]
+MaxTurns: TypeAlias = Annotated[
+    int, typer.Option("--max-turns", metavar="N", min=1, help="Model calls of one rollout.")
+]
+Timeout: TypeAlias = Annotated[float, typer.Option("--timeout", metavar="S", min=0.001, help="One whole rollout.")]
+VerifyTimeout: TypeAlias = Annotated[
+    float, typer.Option("--verify-timeout", metavar="S", min=0.001, help="One verification.")
+]
+Concurrency: TypeAlias = Annotated[
+    str | None, typer.Option("-c", "--concurrency", metavar="INT|auto", help="Rollouts at once. [default: 64]")
+]
+Workers: TypeAlias = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes on this machine. [default: 1]")
+]
+CallTimeout: TypeAlias = Annotated[
+    float | None, typer.Option("--call-timeout", metavar="S", min=0.001, help="One model call. [default: 600]")
+]
+ConnectTimeout: TypeAlias = Annotated[
+    float | None, typer.Option("--connect-timeout", metavar="S", min=0.001, help="One connection. [default: 10]")
+]
+Outage: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--outage", metavar="S", min=0.0, help="How long no endpoint may answer. [default: 300]"),
+]
+FailFast: TypeAlias = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first rollout that fails.")]
+MaxFailures: TypeAlias = Annotated[
+    str | None, typer.Option("--max-failures", metavar="N|P%", help="Stop when more rollouts than this have failed.")
+]
+Offline: TypeAlias = Annotated[bool, typer.Option("--offline", help="Download nothing.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Retry: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--retry", metavar="KIND", help="Which failures to try again: a kind, infra, data, all, none."),
+]
+
+SAMPLING = Sampling()
+LIMITS = Limits()
+
+
+def concurrency_of(text: str | None) -> int | str | None:
+    """The value of -c: a whole number from 1, or auto."""
+    if text is None or text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"-c {text}: not a whole number from 1, nor auto")
+    return int(text)
+
+
+def max_failures_of(text: str | None) -> str | None:
+    """The value of --max-failures: a count, or a share in percent."""
+    if text is None or re.fullmatch(r"\d+|\d+(\.\d+)?%", text, re.ASCII):
+        return text
+    raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
+
+
+def extra_sampling(pairs: list[str] | None) -> dict[str, JSON]:
+    """The values of --sampling: JSON where they are JSON, else text.
+
+    >>> extra_sampling(["top_k=20", "stop=END"])
+    {'top_k': 20, 'stop': 'END'}
+    """
+    extra = {}
+    for pair in pairs or []:
+        key, equals, text = pair.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--sampling {pair}: write key=value, as in --sampling top_k=20")
+        if key in ("temperature", "top_p", "max_tokens", "seed", "n", "model", "messages"):
+            raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
+        extra[key] = _value(text)
+    return extra
+
+
+def finite(**options: float | None) -> None:
+    """Refuse what is a number to Python and nonsense to everyone else: nan, and a wait without end."""
+    for name, value in options.items():
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"--{name.replace('_', '-')} {value}: not a finite number")
+
+
+def _value(text: str) -> JSON:
+    try:
+        return decode(text)
+    except ValueError:
+        return text
+
+
+def changes(
+    *,
+    model: list[str] | None,
+    concurrency: str | None,
+    workers: int | None,
+    call_timeout: float | None,
+    connect_timeout: float | None,
+    outage: float | None,
+    api_key_env: str | None,
+    fail_fast: bool,
+    max_failures: str | None,
+    offline: bool,
+) -> dict[str, JSON]:
+    """The operational settings that were given, by their names in Settings; what was not given is not there."""
+    finite(call_timeout=call_timeout, connect_timeout=connect_timeout, outage=outage)
+    given = {
+        "urls": model or None,
+        "concurrency": concurrency_of(concurrency),
+        "workers": workers,
+        "call_s": call_timeout,
+        "connect_s": connect_timeout,
+        "outage_s": outage,
+        "api_key_env": api_key_env,
+        "fail_fast": fail_fast or None,
+        "max_failures": max_failures_of(max_failures),
+        "offline": offline or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}

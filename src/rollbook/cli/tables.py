@@ -1,0 +1,68 @@
+"""What goes to standard output: tables for people, aligned plain text for pipes, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rollbook.core.json import pretty
+
+Cell = str | int | float | None
+"""What stands in a table; None is shown as a dash."""
+
+
+def show_json(value: object) -> None:
+    """Print a value as JSON."""
+    sys.stdout.write(pretty(value).decode())
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a table, numbers to the right."""
+    cells = list(rows)
+    if sys.stdout.isatty():
+        _show_rich(columns, cells)
+    else:
+        print("\n".join(plain_table(columns, cells)))
+
+
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """The lines of a table without any markup.
+
+    >>> plain_table(["env", "mean"], [["gsm8k", 0.25]])
+    ['env    mean', 'gsm8k  0.250']
+    """
+    texts = [list(columns), *([cell_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(text) for text in column) for column in zip(*texts, strict=True)]
+    right = _numeric(columns, rows)
+    return [
+        "  ".join(
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in texts
+    ]
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell as it is shown: fractions with three digits."""
+    if cell is None:
+        return "-"
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+
+
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[bool]:
+    return [bool(rows) and all(not isinstance(row[at], str) for row in rows) for at in range(len(columns))]
+
+
+def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, to_right in zip(columns, _numeric(columns, rows), strict=True):
+        table.add_column(Text(name), justify="right" if to_right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell_text(cell)) for cell in row))
+    Console().print(table)

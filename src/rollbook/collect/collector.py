@@ -1,0 +1,203 @@
+"""The Collector: the same worker held open, for trainers. Complete groups stream out while others are in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import msgspec
+
+from rollbook.agents.agent import Agent
+from rollbook.agents.single import SingleAnswer
+from rollbook.book.book import Book, Draft
+from rollbook.book.journal import Mark
+from rollbook.collect.concurrency import concurrency
+from rollbook.collect.gate import Gate
+from rollbook.collect.group import Group, Groups
+from rollbook.collect.job import Desk
+from rollbook.collect.planning import manifest, name_of
+from rollbook.collect.player import Player
+from rollbook.collect.request import Request
+from rollbook.collect.shift import Shift
+from rollbook.collect.stream import BookDesk, MemoryDesk
+from rollbook.collect.work import stages
+from rollbook.collect.worker import Worker
+from rollbook.core.json import JSON
+from rollbook.core.manifest import Limits, Sampling, Settings
+from rollbook.core.task import Task
+from rollbook.environments.environment import Environment
+from rollbook.environments.registry import Loaded, of, resolve
+from rollbook.environments.snapshot import snapshot
+from rollbook.errors import UsageError
+from rollbook.models.target import open_model, resolve_model
+
+
+class Collector:
+    """Collects groups of rollouts for a trainer.
+
+    `book=None` keeps nothing on disk; a path writes every rollout into a new book before its group is handed out.
+    Groups come complete or as a Shortfall. At most `window` groups are begun or waiting; what is not taken holds the
+    rest back.
+    """
+
+    def __init__(
+        self,
+        env: str | Environment,
+        model: str | list[str] = (),  # type: ignore[assignment]
+        *,
+        samples: int = 1,
+        model_name: str = "",
+        seed: int = 0,
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        agent: Agent | None = None,
+        book: str | Path | None = None,
+        across_versions: Literal["allow", "restart"] = "allow",
+        window: int | None = None,
+        **settings: JSON,
+    ) -> None:
+        from rollbook.collect.run import settings_of
+
+        if across_versions not in ("allow", "restart"):
+            raise UsageError(f"across_versions={across_versions!r}: allow or restart")
+        self._request = Request(
+            env=env,
+            model=[model] if isinstance(model, str) else list(model),
+            model_name=model_name,
+            samples=samples,
+            out=str(book or ""),
+            seed=seed,
+            sampling=sampling,
+            limits=limits,
+            settings=settings_of(Settings(), settings),
+        )
+        self._agent = agent or SingleAnswer()
+        self._book_path = Path(book) if book else None
+        self._restart = across_versions == "restart"
+        self._window = window
+        self._used: dict[str, int] = {}
+        self._stack = AsyncExitStack()
+        self._streams: set[Worker] = set()
+
+    async def __aenter__(self) -> Collector:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._streams:
+            worker.stop()
+        await self._stack.aclose()
+
+    async def _open(self) -> None:
+        request = self._request
+        spec, urls = resolve_model(request.model, request.model_name)
+        self._settings = msgspec.structs.replace(request.settings, urls=urls)
+        self._gate = Gate(open_model(spec, self._settings))
+        self._stack.push_async_callback(self._gate.close)
+        await self._gate.open()
+        self._loaded = of(request.env) if isinstance(request.env, Environment) else resolve(request.env)
+        self._name = name_of(self._loaded)
+        folder, self._book = self._place(self._loaded)
+        specs = self._book.manifest.environments if self._book else {self._name: self._spec}
+        on = stages(
+            specs, request.limits, run=folder, hosts=self._settings.hosts, instances={self._name: self._loaded.instance}
+        )
+        self._player = Player(
+            self._gate,
+            await self._stack.enter_async_context(on),
+            self._agent,
+            request.sampling,
+            request.limits,
+            request.seed,
+            restart_across_versions=self._restart,
+        )
+
+    def _place(self, loaded: Loaded) -> tuple[Path, Book | None]:
+        """Where the source is pinned: the book, or a folder that is gone with the collector."""
+        if self._book_path:
+            with Draft(self._book_path) as draft:
+                self._spec = snapshot(loaded, draft.folder / "source")
+                draft.add_tasks((), self._name)
+                book = draft.finish(manifest(self._request, {self._name: self._spec}, self._gate.spec), [])
+            self._round = book.open_round(self._settings)
+            return book.path, book
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-")))
+        self._spec = snapshot(loaded, folder / "source")
+        return folder, None
+
+    async def groups(self, tasks: Iterable[Task] | AsyncIterable[Task] | None = None) -> AsyncIterator[Group]:
+        """Complete groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work."""
+        limiter = concurrency(self._settings.concurrency, lambda _: None)
+        groups = Groups(self._request.samples, self._window or self._default_window(limiter.limit))
+        source = named(self._loaded.instance.tasks() if tasks is None else tasks, self._name)
+        desk, shift = await self._desk(source, groups)
+        worker = Worker(desk, self._player, limiter, 1, self._settings.attempts)
+        self._streams.add(worker)
+        work = asyncio.create_task(self._work(worker, shift, groups), name="collector")
+        try:
+            while (group := await groups.take()) is not None:
+                yield group
+            await work
+        finally:
+            worker.stop()
+            await asyncio.gather(work, return_exceptions=True)
+            self._streams.discard(worker)
+
+    def _default_window(self, limit: int) -> int:
+        return max(2, math.ceil(2 * limit / self._request.samples))
+
+    async def _desk(self, source: AsyncIterator[Task], groups: Groups) -> tuple[Desk, Shift | None]:
+        if self._book is None:
+            return MemoryDesk(source, self._request.samples, groups, self._used), None
+
+        def durable(mark: Mark) -> None:
+            if mark.final:
+                groups.add(mark.rollout)
+
+        shift = Shift(self._book, self._round, listener=durable)
+        await shift.join()
+        return BookDesk(source, self._request.samples, groups, self._book, shift, self._name), shift
+
+    async def _work(self, worker: Worker, shift: Shift | None, groups: Groups) -> None:
+        try:
+            await worker.run()
+        finally:
+            if shift:
+                await shift.leave()
+            groups.end()
+        if shift and shift.trouble:
+            raise shift.trouble
+
+    async def pause(self) -> None:
+        """Before a weight update: no new model call begins, those under way are waited for."""
+        await self._gate.pause(self._settings.call_s)
+
+    def resume(self, model_version: str | None = None) -> None:
+        """After it: calls go on, and are stamped with the new version."""
+        if model_version is not None:
+            self._gate.version = model_version
+        self._gate.resume()
+
+
+async def named(tasks: Iterable[Task] | AsyncIterable[Task], env: str) -> AsyncIterator[Task]:
+    """Tasks from either kind of iterable, each under its environment's name."""
+    if isinstance(tasks, AsyncIterable):
+        async for task in tasks:
+            task.env = env
+            yield task
+        return
+    for task in tasks:
+        task.env = env
+        yield task

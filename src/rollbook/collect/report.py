@@ -1,0 +1,127 @@
+"""The numbers of a book, from its files in one streaming pass; nothing is averaged that was not scored."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.book import Book
+from rollbook.book.durable import write_whole
+from rollbook.book.marks import Failed, Scored
+from rollbook.core.json import pretty
+from rollbook.core.rollout import Timing, Usage
+from rollbook.stats.summary import Metrics, Tally
+
+MISSING_KEPT = 1000
+PASS = 1.0
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    finish_reason: str
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What of a scored line the numbers need."""
+
+    task: str
+    sample: int
+    attempt: int
+    env: str
+    reward: float
+    answer: str | None
+    turns: list[_Turn]
+    usage: Usage
+    timing: Timing
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the last turn was cut short."""
+        return bool(self.turns) and self.turns[-1].finish_reason in ("length", "context_length")
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A run's numbers: requested = scored + failed + pending, for every environment and over all."""
+
+    run: str
+    path: str
+    model: str
+    scripted: bool
+    requested: int
+    scored: int
+    failed: dict[str, int]
+    pending: int
+    dropped: int
+    environments: dict[str, Metrics]
+    missing: list[tuple[str, int, str]]
+
+
+def report(run: str | Path, *, write: bool = True) -> Report:
+    """Count and measure a book; `write` keeps the result as metrics.json."""
+    book = Book(run)
+    tallies = {name: Tally(name) for name in book.manifest.environments}
+    scored = Scored(book, _Line)
+    for row, _, line in scored:
+        _tell(tallies[line.env], row, line)
+    why = {(mark.task, mark.sample): mark.failure for mark in Failed(book)}
+    requested, failed = _by_environment(book), {name: dict[str, int]() for name in tallies}
+    missing: list[tuple[str, int, str]] = []
+    for row, sample in scored.missing():
+        task = book.tasks.task(row)
+        failure = why.get((task.id, sample))
+        if failure:
+            failed[task.env][failure.kind] = failed[task.env].get(failure.kind, 0) + 1
+        if len(missing) < MISSING_KEPT:
+            missing.append((task.id, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
+    metrics = {name: tally.metrics(requested[name], failed[name]) for name, tally in tallies.items()}
+    made = _assemble(book, metrics, scored.dropped, missing)
+    if write:
+        write_whole(book.path / "metrics.json", pretty(made))
+    return made
+
+
+def _tell(tally: Tally, row: int, line: _Line) -> None:
+    tally.add(
+        row,
+        line.reward,
+        passed=line.reward >= PASS,
+        prompt_tokens=line.usage.prompt_tokens,
+        completion_tokens=line.usage.completion_tokens,
+        truncated=line.truncated,
+        answered=line.answer is not None,
+        seconds=line.timing.seconds,
+    )
+
+
+def _by_environment(book: Book) -> dict[str, int]:
+    """How many rollouts each environment was asked for."""
+    if len(book.manifest.environments) == 1:
+        return {next(iter(book.manifest.environments)): book.plan.requested}
+    counts = dict.fromkeys(book.manifest.environments, 0)
+    for part in book.plan.parts:
+        for row in range(*part.tasks):
+            counts[book.tasks.task(row).env] += part.samples[1] - part.samples[0]
+    return counts
+
+
+def _assemble(book: Book, metrics: dict[str, Metrics], dropped: int, missing: list[tuple[str, int, str]]) -> Report:
+    failed: dict[str, int] = {}
+    for one in metrics.values():
+        for kind, count in one.failed.items():
+            failed[kind] = failed.get(kind, 0) + count
+    scored = sum(one.scored for one in metrics.values())
+    requested = book.plan.requested
+    return Report(
+        run=book.manifest.run,
+        path=str(book.path),
+        model=book.manifest.model.name,
+        scripted=book.manifest.model.kind == "scripted",
+        requested=requested,
+        scored=scored,
+        failed=failed,
+        pending=requested - scored - sum(failed.values()),
+        dropped=dropped,
+        environments=metrics,
+        missing=list(islice(missing, MISSING_KEPT)),
+    )

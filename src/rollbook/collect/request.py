@@ -1,0 +1,36 @@
+"""What is asked for when a run is started."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rollbook.core.manifest import Limits, Sampling, Settings
+from rollbook.environments.environment import Environment
+from rollbook.errors import UsageError
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A run before it has a directory: its meaning, and the settings of its first round."""
+
+    env: str | Environment
+    model: list[str] = []
+    model_name: str = ""
+    samples: int = 1
+    limit: int | None = None
+    out: str
+    seed: int = 0
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    settings: Settings = Settings()
+    data: str | None = None
+    tasks: list[str] | None = None
+    sample: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("samples", self.samples, 1), ("limit", self.limit, 1), ("sample", self.sample, 0)):
+            if value is not None and value < least:
+                raise UsageError(f"--{name} {value}: give a number from {least} on")
+        if self.sample is not None and not self.tasks:
+            raise UsageError("--sample goes with --task: which task's sample is meant?")
+        if self.settings.workers < 1:
+            raise UsageError(f"--workers {self.settings.workers}: give a number from 1 on")

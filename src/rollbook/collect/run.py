@@ -1,0 +1,212 @@
+"""`run` is: plan, work, report. The same steps one by one are `plan_request`, `work`, `resume` and `extend`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from rollbook.book.book import Book, refuse_occupied
+from rollbook.collect.crew import Crew
+from rollbook.collect.planning import check_unchanged, plan
+from rollbook.collect.progress import Display, Silent
+from rollbook.collect.report import Report, report
+from rollbook.collect.request import Request
+from rollbook.collect.shortfall import shortfall
+from rollbook.collect.work import work_on
+from rollbook.core.failure import check_retry
+from rollbook.core.json import JSON
+from rollbook.core.manifest import Limits, ModelSpec, Round, Sampling, Settings
+from rollbook.environments.environment import Environment
+from rollbook.errors import UsageError
+from rollbook.models.model import Model
+from rollbook.models.target import open_model, resolve_model
+
+T = TypeVar("T")
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A run that came to its end: where it lies and what it says."""
+
+    path: Path
+    report: Report
+
+
+def run(
+    env: str | Environment,
+    model: str | list[str] = (),  # type: ignore[assignment]
+    *,
+    model_name: str = "",
+    samples: int = 1,
+    limit: int | None = None,
+    out: str | Path,
+    seed: int = 0,
+    data: str | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    allow_shortfall: bool = False,
+    **settings: JSON,
+) -> Result | Awaitable[Result]:
+    """Run a model `samples` times on every task; returns when all are scored, raises Shortfall when some are not.
+
+    A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
+    operational ones of core.manifest.Settings, such as concurrency=64.
+    """
+    targets = [model] if isinstance(model, str) else list(model)
+    request = Request(
+        env=env,
+        model=targets,
+        model_name=model_name,
+        samples=samples,
+        limit=limit,
+        out=str(out),
+        seed=seed,
+        data=data,
+        sampling=sampling,
+        limits=limits,
+        settings=settings_of(Settings(), settings),
+    )
+    return here_or_there(lambda: _run(request, Silent(), signals=False, allow_shortfall=allow_shortfall))
+
+
+def here_or_there(work: Callable[[], Coroutine[None, None, T]]) -> T | Coroutine[None, None, T]:
+    """Run to the end in a plain call; inside a running loop hand back what is to be awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return on_fast_loop(work)
+    return work()
+
+
+def on_fast_loop(work: Callable[[], Coroutine[None, None, T]]) -> T:
+    """Run a coroutine on uvloop where there is one."""
+    try:
+        import uvloop
+
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work())
+
+
+def settings_of(base: Settings, changes: dict[str, JSON]) -> Settings:
+    """Settings with changes; an unknown one is refused with the known ones."""
+    unknown = set(changes) - set(Settings.__struct_fields__)
+    if unknown:
+        known = ", ".join(Settings.__struct_fields__)
+        raise UsageError(f"no setting is called {sorted(unknown)[0]}; there are {known}")
+    return msgspec.structs.replace(base, **changes)
+
+
+def run_request(request: Request, display: Display) -> Result:
+    """The command line's run: signals drain it."""
+    return on_fast_loop(lambda: _run(request, display, signals=True))
+
+
+async def _run(request: Request, display: Display, *, signals: bool, allow_shortfall: bool = False) -> Result:
+    refuse_occupied(Path(request.out))
+    spec, urls = resolve_model(request.model, request.model_name)
+    settings = msgspec.structs.replace(request.settings, urls=urls)
+    async with opened(spec, settings) as model:
+        book = plan(request, model.spec)
+        round_ = book.open_round(settings)
+        return await _work(book, round_, model, display, signals, allow_shortfall)
+
+
+@asynccontextmanager
+async def opened(spec: ModelSpec, settings: Settings) -> AsyncIterator[Model]:
+    """A model, open for as long as the context is."""
+    model = open_model(spec, settings)
+    try:
+        await model.open()
+        yield model
+    finally:
+        await model.close()
+
+
+async def _work(
+    book: Book, round_: Round, model: Model, display: Display, signals: bool, allow_shortfall: bool = False
+) -> Result:
+    """Work alone or with a crew, then count what the files say."""
+    if round_.settings.workers > 1:
+        cause = await Crew(book, round_, display).work(signals=signals)
+    else:
+        cause = (await work_on(book, round_, model, display, signals=signals)).verdict
+    made = await asyncio.to_thread(report, book.path)
+    if made.scored < made.requested and not allow_shortfall:
+        raise shortfall(made, cause)
+    return Result(book.path, made)
+
+
+def plan_request(request: Request) -> Path:
+    """Write the run directory and the settings of its first round; asks no model."""
+    spec, urls = resolve_model(request.model, request.model_name)
+    if not spec.name:
+        raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
+    book = plan(request, spec)
+    book.open_round(msgspec.structs.replace(request.settings, urls=urls))
+    return book.path
+
+
+def work(run: str | Path, given: dict[str, JSON], display: Display) -> Result:
+    """Join a run's present round as one more worker."""
+    book = Book(run)
+    rounds = book.rounds()
+    base = rounds[-1] if rounds else book.open_round(Settings())
+    settings = settings_of(base.settings, {"workers": 1, **given})
+    return _go_on(book, msgspec.structs.replace(base, settings=settings), display)
+
+
+def resume(run: str | Path, given: dict[str, JSON], retry: list[str] | None, display: Display) -> Result:
+    """Open a new round with fresh budgets: finish what is missing, and try again what `retry` names."""
+    return _new_round(Book(run), {**given, "retry": check_retry(retry or ["infra"])}, display)
+
+
+def extend(run: str | Path, samples: int, given: dict[str, JSON], display: Display) -> Result:
+    """Add samples to every task, up to `samples`, and work them off."""
+    book = Book(run)
+    held = max(part.samples[1] for part in book.plan.parts)
+    settings = settings_of(_last(book), given)
+    _check_model(book, settings)
+    if not book.extend(samples, settings.workers):
+        raise UsageError(f"{run} has {held} samples of every task already: give more than that with -k")
+    return _new_round(book, {"retry": [], **given}, display)
+
+
+def _last(book: Book) -> Settings:
+    rounds = book.rounds()
+    return rounds[-1].settings if rounds else Settings()
+
+
+def _new_round(book: Book, changes: dict[str, JSON], display: Display) -> Result:
+    settings = settings_of(_last(book), changes)
+    _check_model(book, settings)
+    for note in check_unchanged(book):
+        display.note(note)
+    return _go_on(book, book.open_round(settings), display)
+
+
+def _go_on(book: Book, round_: Round, display: Display) -> Result:
+    spec = _check_model(book, round_.settings)
+
+    async def go() -> Result:
+        async with opened(spec, round_.settings) as model:
+            return await _work(book, round_, model, display, signals=True)
+
+    return on_fast_loop(go)
+
+
+def _check_model(book: Book, settings: Settings) -> ModelSpec:
+    """The run's own model; another one would be another run."""
+    planned = book.manifest.model
+    spec, _ = resolve_model(settings.urls, planned.name)
+    if spec != planned:
+        then, now = f"{planned.kind} {planned.name}", f"{spec.kind} {spec.name}"
+        detail = "; its file was edited since" if then == now else f", not with {now}"
+        raise UsageError(f"{book.path} was planned with the model {then}{detail}: start a new run for another model")
+    return spec

@@ -1,0 +1,116 @@
+"""One worker at one book: everything it needs is opened, it works until nothing is left, everything is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+from rollbook.agents.agent import Agent
+from rollbook.agents.single import SingleAnswer
+from rollbook.book.book import Book
+from rollbook.collect.account import Account
+from rollbook.collect.concurrency import concurrency
+from rollbook.collect.player import Player
+from rollbook.collect.progress import Display
+from rollbook.collect.shift import Shift
+from rollbook.collect.worker import Worker
+from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, Round
+from rollbook.environments.environment import Environment
+from rollbook.environments.snapshot import load
+from rollbook.environments.stage import Stage
+from rollbook.errors import Stopped
+from rollbook.models.model import Model
+
+MOST_HOSTS = 8
+
+
+@asynccontextmanager
+async def stages(
+    environments: Mapping[str, EnvironmentSpec],
+    limits: Limits,
+    *,
+    run: Path | None,
+    hosts: int | None,
+    instances: Mapping[str, Environment] | None = None,
+) -> AsyncIterator[dict[str, Stage]]:
+    """The environments of a run, open for as long as the context is."""
+    most = hosts or min(MOST_HOSTS, os.cpu_count() or 1)
+    opened: dict[str, Stage] = {}
+    try:
+        for name, spec in environments.items():
+            held = (instances or {}).get(name)
+            make = partial(load, spec, run) if held is None else partial(lambda e: e, held)
+            log = run / "logs" / f"environment-{os.getpid()}.log" if run else None
+            stage = Stage(spec, limits, environment=make, run=run, hosts=most, log=log)
+            opened[name] = stage
+            await stage.open()
+        yield opened
+    finally:
+        await asyncio.gather(*(stage.close() for stage in opened.values()))
+
+
+def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], agent: Agent | None = None) -> Player:
+    """What plays the rollouts of a run."""
+    return Player(model, on, agent or SingleAnswer(), manifest.sampling, manifest.limits, manifest.seed)
+
+
+async def work_on(book: Book, round_: Round, model: Model, display: Display, *, signals: bool = False) -> Account:
+    """Fill a book until nothing is left for this round; a stop by signal is `Stopped`."""
+    settings, manifest = round_.settings, book.manifest
+    limiter = concurrency(settings.concurrency, display.note)
+    account = Account(book, settings)
+    shift = Shift(book, round_, listener=account.take, inherited=account.inherit)
+    async with stages(manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts) as on:
+        worker = Worker(shift, player(manifest, model, on), limiter, round_.number, settings.attempts)
+        display.start(account.requested)
+
+        def glance() -> None:
+            display.update(account.progress(worker))
+            if account.verdict:
+                worker.stop()
+
+        with stopping(worker, display, signals) as stops:
+            await shift.join()
+            try:
+                await worker.run(glance)
+            finally:
+                await shift.leave()
+                display.update(account.progress(worker))
+    if shift.trouble:
+        raise shift.trouble
+    if stops and not account.verdict:
+        raise Stopped(
+            f"interrupted with {account.requested - account.scored} rollouts to go: rollbook resume {book.path}"
+        )
+    return account
+
+
+@contextmanager
+def stopping(worker: Worker, display: Display, signals: bool) -> Iterator[list[int]]:
+    """The first signal drains, a second stops; gives the list of signals that came."""
+    came: list[int] = []
+    if not signals:
+        yield came
+        return
+
+    def on_signal(number: int) -> None:
+        came.append(number)
+        if len(came) == 1:
+            display.note(f"draining: {worker.pulse.in_flight} in flight; once more stops at once")
+            worker.drain()
+        else:
+            worker.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield came
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

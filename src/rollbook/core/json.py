@@ -1,0 +1,26 @@
+"""The JSON that crosses our borders: one type for it, one way to write it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+JSON: TypeAlias = Any
+"""Any value JSON can hold. An alias, so that signatures say what they mean."""
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder = msgspec.json.Decoder()
+
+encode = _encoder.encode
+decode = _decoder.decode
+
+
+def to_line(value: object) -> bytes:
+    """One JSON object on one line, newline included."""
+    return _encoder.encode(value) + b"\n"
+
+
+def pretty(value: object) -> bytes:
+    """The same for files that people open: indented, newline at the end."""
+    return msgspec.json.format(_encoder.encode(value), indent=2) + b"\n"

@@ -1,0 +1,47 @@
+"""A message of a conversation, in the shape of the chat completions protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from rollbook.core.json import JSON
+
+
+class Function(msgspec.Struct, frozen=True):
+    """The function a tool call names, its arguments still the text the model wrote."""
+
+    name: str
+    arguments: str = ""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One call of a tool by the model."""
+
+    id: str
+    function: Function
+    type: str = "function"
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message; absent fields stay absent in JSON."""
+
+    role: str
+    content: str | list[dict[str, JSON]] | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the message; the text parts joined where the content is a list."""
+        if isinstance(self.content, list):
+            return "".join(str(part.get("text", "")) for part in self.content)
+        return self.content or ""
+
+
+def as_messages(messages: Iterable[Message | Mapping[str, JSON]]) -> list[Message]:
+    """Take messages as nouns or as the dictionaries people write."""
+    return [m if isinstance(m, Message) else msgspec.convert(m, Message) for m in messages]

@@ -1,0 +1,81 @@
+"""A task: what the model is shown, plus what only the verifier may see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from rollbook.core.json import JSON
+from rollbook.core.message import Message, as_messages
+from rollbook.errors import UsageError
+
+
+class TaskLine(msgspec.Struct, frozen=True):
+    """A task as it stands in tasks.jsonl."""
+
+    id: str
+    env: str
+    messages: list[Message]
+    answer: JSON = None
+    fields: dict[str, JSON] = {}
+
+
+class Task:
+    """One problem. `answer` and every extra field are for the verifier alone; the model sees only `messages`.
+
+    >>> Task(id="sum-1", prompt="What is 1 + 1?", answer="2", level=3).level
+    3
+    """
+
+    __slots__ = ("answer", "env", "fields", "id", "messages")
+
+    def __init__(
+        self,
+        id: str,
+        prompt: str | None = None,
+        *,
+        messages: Iterable[Message | Mapping[str, JSON]] | None = None,
+        answer: JSON = None,
+        env: str = "",
+        **fields: JSON,
+    ) -> None:
+        if (prompt is None) == (messages is None):
+            raise UsageError(f"task {id!r}: give either prompt or messages")
+        self.id = str(id)
+        self.env = env
+        self.messages = [Message("user", prompt)] if messages is None else as_messages(messages)
+        self.answer = answer
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> JSON:
+        try:
+            return object.__getattribute__(self, "fields")[name]
+        except KeyError:
+            known = ", ".join(sorted(self.fields)) or "none"
+            raise AttributeError(f"task {self.id!r} has no field {name!r}; extra fields: {known}") from None
+
+    def __repr__(self) -> str:
+        return f"Task(id={self.id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Task) and self.line() == other.line()
+
+    def __hash__(self) -> int:
+        return hash((self.env, self.id))
+
+    @property
+    def prompt(self) -> str:
+        """The text of the last message the model is shown."""
+        return self.messages[-1].text if self.messages else ""
+
+    def line(self) -> TaskLine:
+        """This task as it is written to tasks.jsonl."""
+        return TaskLine(self.id, self.env, self.messages, self.answer, self.fields)
+
+    @classmethod
+    def from_line(cls, line: TaskLine) -> Task:
+        """The task a line of tasks.jsonl holds."""
+        task = cls(line.id, messages=line.messages, answer=line.answer, env=line.env)
+        task.fields = dict(line.fields)
+        return task

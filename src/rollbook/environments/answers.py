@@ -1,0 +1,208 @@
+"""Final answers in free text: finding the one that was meant, and telling whether two mean the same."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
+_MINUS = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " "})
+
+_SIMPLE = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?")
+_PLAIN = re.compile(rf"([-+]?)\s*({NUMBER})(?:[eE]([-+]?\d{{1,3}}))?(?:\s*/\s*({NUMBER}))?")
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*(-?[\d.,]+)\s*\}")
+_FOUND = re.compile(rf"(?<![\w.])(?:{NUMBER})(?:[eE][-+]?\d{{1,3}}(?!\w))?(?:\s*/\s*\d+(?:\.\d+)?)?\s*%?")
+
+_MINUEND = re.compile(r"(?:[\d)%]|(?<![^\W\d_])[^\W\d_])$")
+
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|-?\d[\d,.]*)")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
+_SAID = re.compile(r"\banswer\b[^\n.]{0,120}?(?:\bis\b|:|=)([^\n]*(?:\n\s*[^\n]*)?)", re.IGNORECASE)
+_SUM_BEFORE = re.compile(r"^[\s:*_(\\$]*(?:[-+*/×÷().,$€£%\d\s]|\\times|\\cdot|\\div)+=\s*")
+
+_WORDS_IN_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_TEX_SPACE = re.compile(r"\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|~")
+_MONEY = re.compile(r"\\?[$€£¥₹]|\b(?:US|USD|EUR|GBP|Rs)\b\.?")
+_UNIT = re.compile(r"(?:\s+[^\W\d_]|[^\W\d_]{2}|[mgshLl](?![\w]))[^\d+*=^\\<>{}()]*(?:\^?\{?[23²³]\}?)?$")
+_NAME = re.compile(r"^\s*[A-Za-z]\w*\s*(?:=|≈|\\approx)\s*")
+
+BOXES_LIMIT = 9
+"""Unclosed boxes are passed over, but not for ever."""
+
+MATH_LIMIT = 300
+"""The longest text handed to the algebra system."""
+
+# Towers of powers, huge exponents, factorials of factorials, sums: a few characters that would take hours to work out.
+_EXPLOSIVE = re.compile(
+    r"\^\s*(?:\d+|[a-z]|\{[^{}]*|\([^()]*)\s*\^|\^[^()]*\)\s*\^|\^\s*[{(]?\s*-?\d{3,}"
+    r"|\*\*|\d{4,}\s*!|!.*!|\\(?:int|sum|prod|lim)|binom.*\d{5,}",
+    re.DOTALL,
+)
+
+
+def extract(text: str) -> str | None:
+    r"""The final answer of a text: the last `\boxed{}`, else `#### 7`, else "the answer is 7", else the last number.
+
+    >>> extract("2 + 3 = 5, so the answer is **$1,250** a year."), extract(r"Thus \boxed{\sqrt{2}}."), extract("Hm.")
+    ('1250', '\\sqrt{2}', None)
+    """
+    text = text.translate(_MINUS)
+    if (inside := boxed(text)) is not None:
+        return _settled(inside)
+    for marker, read in ((_HASHES, _settled), (_SAID, _first_number)):
+        found = marker.findall(text)
+        if found and (answer := read(found[-1])) is not None:
+            return answer
+    return last_number(text)
+
+
+def boxed(text: str) -> str | None:
+    r"""What the last complete `\boxed{...}` holds, braces balanced; None if there is none.
+
+    >>> boxed(r"\boxed{1} or rather \boxed{\frac{1}{2}} and then \boxed{3")
+    '\\frac{1}{2}'
+    """
+    for match in list(_BOXED.finditer(text))[:-BOXES_LIMIT:-1]:
+        inside = _balanced(text, match.end()) if match[1] == "{" else match[1].rstrip(".,")
+        if inside is not None and inside.strip():
+            return inside.strip()
+    return None
+
+
+def _balanced(text: str, start: int) -> str | None:
+    depth = 1
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[start : brace.start()]
+    return None
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text in its plainest form; None if there is none.
+
+    >>> last_number("from 3 - 5 = -2 to 1,000.50 dollars")
+    '1000.5'
+    """
+    found = list(_FOUND.finditer(text))
+    return canonical(_signed(text, found[-1])) if found else None
+
+
+def _first_number(text: str) -> str | None:
+    text = _SUM_BEFORE.sub("", text)
+    if fraction := _FRACTION.search(text):
+        return canonical(fraction[0])
+    found = _FOUND.search(text)
+    return canonical(_signed(text, found)) if found else None
+
+
+def _signed(text: str, number: re.Match[str]) -> str:
+    """The number with its minus, unless that minus subtracts it from something."""
+    before = text[: number.start()].rstrip()
+    before = re.sub(r"\\?[$€£]\s*$", "", before).rstrip()
+    if not before.endswith("-"):
+        return number[0]
+    return number[0] if _MINUEND.search(before[:-1].rstrip()) else f"-{number[0]}"
+
+
+def _settled(text: str) -> str | None:
+    """A marked answer: a number in its plainest form, mathematics as it is, a sentence by its last number."""
+    if plain(text) is not None:
+        return canonical(text)
+    if "\\" in text or re.search(r"[\^=+*<>\[\]()]", text) or not re.search(r"\d", text):
+        return text.strip().strip("*").strip() or None
+    return last_number(text) if re.search(r"[A-Za-z]{2}\s", text) else text.strip()
+
+
+def plain(text: str) -> Fraction | None:
+    r"""The value of a plain number (separators, currency, percent sign and units aside); None for anything else.
+
+    >>> plain("-1,234.50 dollars"), plain(r"\frac{3}{4}"), plain("x + 1")
+    (Fraction(-2469, 2), Fraction(3, 4), None)
+    """
+    if len(text) > MATH_LIMIT:
+        return None
+    match = _PLAIN.fullmatch(_bare(text))
+    if not match:
+        return None
+    sign, number, exponent, below = match.groups()
+    value = Fraction(Decimal(number.replace(",", "") + (f"e{exponent}" if exponent else "")))
+    if below is not None:
+        divisor = Fraction(Decimal(below.replace(",", "")))
+        if not divisor:
+            return None
+        value /= divisor
+    return -value if sign == "-" else value
+
+
+def _bare(text: str) -> str:
+    """A number without what people write around it."""
+    text = text.translate(_MINUS).replace("{,}", ",").replace("\\%", "%")
+    text = _FRACTION.sub(r"\1/\2", _TEX_SPACE.sub(" ", text))
+    text = _WORDS_IN_TEX.sub(lambda m: f" {m[1]} ", text)
+    text = _MONEY.sub("", re.sub(r"\\[()\[\]]|\*\*|`|\^?\{?\\circ\}?|°", "", text))
+    text = _NAME.sub("", text).strip().rstrip(".,;:!").removesuffix("%").strip()
+    return _UNIT.sub("", text).strip().rstrip(".,").removesuffix("%").strip()
+
+
+def canonical(text: str) -> str:
+    """One way of writing each plain number, so that equal answers are equal texts; other text is only trimmed.
+
+    >>> [canonical(t) for t in ("$1,000.00", "+7", "2/6", "x+1 ")]
+    ['1000', '7', '1/3', 'x+1']
+    """
+    value = plain(text)
+    if value is None:
+        return text.strip()
+    if value.denominator == 1:
+        return str(value.numerator)
+    return _decimal(value) or f"{value.numerator}/{value.denominator}"
+
+
+def _decimal(value: Fraction) -> str | None:
+    """The finite decimal expansion of a fraction, if it has one of reasonable length."""
+    for places in range(1, 31):
+        if 10**places % value.denominator == 0:
+            digits = str(abs(value.numerator) * (10**places // value.denominator)).rjust(places + 1, "0")
+            return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"
+    return None
+
+
+def equal(given: str, expected: str) -> bool:
+    r"""Whether two answers mean the same: decimals at once, mathematics by an algebra system.
+
+    >>> equal("1,000.0", "1000"), equal(r"\frac{1}{2}", "0.5"), equal("50%", "0.5"), equal("7", "8")
+    (True, True, True, False)
+    """
+    if _SIMPLE.fullmatch(given) and _SIMPLE.fullmatch(expected):
+        return Decimal(given) == Decimal(expected)
+    if given.strip() == expected.strip():
+        return True
+    left, right = plain(given), plain(expected)
+    if left is not None and right is not None:
+        return left == right or _percent(given, left) == _percent(expected, right)
+    return _mathematical(given) and _mathematical(expected) and _algebra(given, expected)
+
+
+def _percent(text: str, value: Fraction) -> Fraction:
+    return value / 100 if "%" in text else value
+
+
+def _mathematical(text: str) -> bool:
+    """Whether an algebra system could make sense of a text, and could not be kept busy by it for ever."""
+    if len(text) > MATH_LIMIT or _EXPLOSIVE.search(text):
+        return False
+    return bool(re.search(r"\d|\\|^\W*\w\W*$", text)) and not re.search(r"[A-Za-z]{3,}\s+[A-Za-z]{3,}", text)
+
+
+def _algebra(given: str, expected: str) -> bool:
+    import logging
+
+    from math_verify import parse, verify
+
+    # It warns that its own timeouts are off. They work by SIGALRM, in main threads only; the host's deadline stands in.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    gold, answer = (parse(f"${text}$", parsing_timeout=None) for text in (expected, given))
+    return bool(verify(gold, answer, timeout_seconds=None))

@@ -1,0 +1,137 @@
+"""An environment: tasks and a verifier; optionally tools, state and replies."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Iterable
+from typing import Any, ClassVar, Literal, Self, TypeAlias
+
+import msgspec
+
+from rollbook.core.json import JSON
+from rollbook.core.message import Message
+from rollbook.core.rollout import Rollout
+from rollbook.core.score import Score
+from rollbook.core.task import Task
+from rollbook.environments.tool import tool as tool
+from rollbook.environments.tool import tool_methods
+from rollbook.errors import UsageError
+
+Verdict: TypeAlias = bool | int | float | Score
+"""What a verifier may return."""
+
+State: TypeAlias = Any
+"""Whatever `open` returns: it never leaves the process it was made in, so it may be anything."""
+
+Answer: TypeAlias = str | Message | None
+"""What an environment says back; None ends the conversation."""
+
+_GIVEN = "__rollbook_arguments__"
+
+STATE_METHODS = ("open", "reply", "outcome", "close")
+
+
+class Environment:
+    """Two methods make a whole environment, `tasks` and `verify`; everything else has a default.
+
+    Any method but `tasks` and `solution` may be `async`; those that share state (`open`, the tools, `reply`,
+    `outcome`, `close`) are all async or all not. Arguments of `__init__` are JSON, for it is remade in other processes.
+    """
+
+    description: ClassVar[str] = ""
+    """One line for `rollbook envs`."""
+
+    files: ClassVar[tuple[str, ...]] = ()
+    """Data files that the verifier reads, as patterns relative to the source file: pinned with the source."""
+
+    def __new__(cls, *args: JSON, **kwargs: JSON) -> Self:
+        """Remember the arguments: with the class they are all that another process needs."""
+        if cls.__init__ is object.__init__ and (args or kwargs):
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        self = super().__new__(cls)
+        object.__setattr__(self, _GIVEN, (args, kwargs))
+        return self
+
+    def tasks(self) -> Iterable[Task]:
+        """Every problem, in a fixed order."""
+        raise UsageError(
+            f"{type(self).__name__} has no tasks(): define it to yield Task(id=..., prompt=..., answer=...)"
+        )
+
+    def verify(self, task: Task, rollout: Rollout) -> Verdict | Awaitable[Verdict]:
+        """What the rollout is worth: a function of the task and the record alone."""
+        raise UsageError(
+            f"{type(self).__name__} has no verify(task, rollout): define it to return a bool, number or Score"
+        )
+
+    def solution(self, task: Task) -> str | None:
+        """A text that is known to be right, or None."""
+        return None
+
+    def open(self, task: Task) -> State:
+        """Make the state of one rollout, before its first turn."""
+        return None
+
+    def reply(self, task: Task, rollout: Rollout, state: State) -> Answer | Awaitable[Answer]:
+        """What the environment says after the model's message; None ends the conversation."""
+        return None
+
+    def outcome(self, state: State) -> JSON:
+        """What of the state the verifier needs, as JSON: it becomes part of the record."""
+        return None
+
+    def close(self, state: State) -> Awaitable[None] | None:
+        """Let go of what `open` made; called exactly once, also when the rollout failed."""
+        return None
+
+
+def parameters_of(cls: type[Environment]) -> dict[str, inspect.Parameter]:
+    """What `__init__` takes, by name."""
+    if cls.__init__ is object.__init__:
+        return {}
+    return dict(list(inspect.signature(cls.__init__).parameters.items())[1:])
+
+
+def arguments_of(environment: Environment) -> dict[str, JSON]:
+    """What an instance was made with, by name; what JSON cannot hold is a UsageError."""
+    args, kwargs = getattr(environment, _GIVEN)
+    named = dict(zip(parameters_of(type(environment)), args, strict=False)) | kwargs
+    try:
+        return msgspec.json.decode(msgspec.json.encode(named), type=dict[str, JSON])
+    except TypeError as error:
+        raise UsageError(f"{type(environment).__name__}: its arguments must be JSON: {error}") from None
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Where an environment's methods run: sync ones in environment processes, async ones on the loop."""
+
+    verify: Literal["sync", "async"]
+    state: Literal["none", "sync", "async"]
+
+
+def shape(cls: type[Environment]) -> Shape:
+    """How a class must be hosted; a class that cannot be hosted is a UsageError that names the methods."""
+    for name, how in (("tasks", "tasks()"), ("verify", "verify(task, rollout)")):
+        if not _overrides(cls, name):
+            raise UsageError(f"{cls.__name__} has no {how}: an environment needs tasks() and verify(task, rollout)")
+    return Shape("async" if _is_async(cls, "verify") else "sync", _state(cls))
+
+
+def _state(cls: type[Environment]) -> Literal["none", "sync", "async"]:
+    names = [*(n for n in STATE_METHODS if _overrides(cls, n)), *tool_methods(cls)]
+    asynchronous = [n for n in names if _is_async(cls, n)]
+    synchronous = [n for n in names if n not in asynchronous]
+    if asynchronous and synchronous:
+        raise UsageError(
+            f"{cls.__name__}: the methods that share state must all be async or all sync; "
+            f"async: {', '.join(asynchronous)}; sync: {', '.join(synchronous)}"
+        )
+    return "async" if asynchronous else "sync" if synchronous else "none"
+
+
+def _overrides(cls: type[Environment], name: str) -> bool:
+    return getattr(cls, name) is not getattr(Environment, name)
+
+
+def _is_async(cls: type[Environment], name: str) -> bool:
+    return inspect.iscoroutinefunction(getattr(cls, name))

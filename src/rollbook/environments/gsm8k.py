@@ -1,0 +1,57 @@
+"""GSM8K: the 1,319 grade school word problems of the test set (Cobbe et al., 2021), or rows of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollbook.core.rollout import Rollout
+from rollbook.core.score import Score
+from rollbook.core.task import Task
+from rollbook.environments.answers import canonical, equal, extract
+from rollbook.environments.environment import Environment
+from rollbook.environments.rows import Row, rows
+from rollbook.errors import UsageError
+
+INSTRUCTION = "Reason step by step, then give the final number in \\boxed{}."
+
+_SHIPPED = Path(__file__).with_name("data") / "gsm8k_test.jsonl.gz"
+
+
+class GSM8K(Environment):
+    """Word problems with one number for an answer; `data` names a JSON Lines file to ask instead."""
+
+    description = "1,319 grade school word problems, answered by a number (test set of Cobbe et al., 2021)"
+
+    def __init__(self, data: str | None = None) -> None:
+        self._data = data  # read by tasks() alone: processes that only verify need not see the file
+
+    def tasks(self) -> Iterator[Task]:
+        """The problems in the order of their file."""
+        for index, row in enumerate(rows(self._data or _SHIPPED)):
+            task = _task(row)
+            if self._data is None:
+                task.id = f"gsm8k-{index:04d}"
+            yield task
+
+    def verify(self, task: Task, rollout: Rollout) -> Score:
+        """1 for the right number however it is written, else 0."""
+        answer = extract(rollout.text)
+        right = answer is not None and equal(answer, task.answer)
+        return Score(float(right), answer=answer)
+
+    def solution(self, task: Task) -> str | None:
+        """The reference solution, which ends in `#### N`; a bare answer where a row has no more."""
+        return str(task.fields.get("solution") or f"#### {task.answer}")
+
+
+def _task(row: Row) -> Task:
+    task = row.task(INSTRUCTION)
+    if task.answer is None:
+        raise UsageError(f"{row.where}: no answer; gsm8k rows need an answer or expected_answer")
+    reference = str(task.answer)
+    worked, hashes, final = reference.rpartition("####")
+    task.answer = canonical(final)
+    if hashes and worked.strip():
+        task.fields.setdefault("solution", reference)
+    return task

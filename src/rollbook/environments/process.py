@@ -1,0 +1,166 @@
+"""One environment process, seen from its worker: calls go down in order, and the head of the line has a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rollbook.core.manifest import EnvironmentSpec
+from rollbook.environments.frames import Call, Frames, Reply, Start, frame
+from rollbook.errors import UsageError
+from rollbook.processes.child import Child, module_argv
+
+START_S = 120.0
+_decode = msgspec.json.Decoder(Reply).decode
+
+
+class HostGone(Exception):
+    """The process ended while a call was waiting. `guilty`: it was the call being executed; `why` says how it ended."""
+
+    def __init__(self, guilty: bool, why: str, kind: str) -> None:
+        self.guilty, self.why, self.kind = guilty, why, kind
+        super().__init__(why)
+
+
+class Waiting(msgspec.Struct, weakref=True):
+    """A call in the line."""
+
+    call: Call
+    timeout_s: float
+    future: asyncio.Future[Reply]
+
+
+class HostProcess(asyncio.Protocol):
+    """Starts the process, keeps its line of calls, and kills it when the head of the line is late."""
+
+    def __init__(self, on_free: Callable[[HostProcess], None], on_gone: Callable[[HostProcess], None]) -> None:
+        self._on_free, self._on_gone = on_free, on_gone
+        self._line: deque[Waiting] = deque()
+        self._frames = Frames()
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._verdict: tuple[str, str] | None = None
+        self._ready: asyncio.Future[Reply] | None = None
+        self._child: Child | None = None
+        self.alive = True
+        self.seats = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls are in the line."""
+        return len(self._line)
+
+    async def start(self, spec: EnvironmentSpec, run: Path | None, memory_mb: int, log: Path | None) -> None:
+        """Spawn it and wait until the environment is loaded; what the environment does wrong is a UsageError."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        argv = module_argv("rollbook.environments.host", str(theirs.fileno()))
+        self._child = Child(argv, pass_fds=(theirs.fileno(),), log=log)
+        theirs.close()
+        self._child.notify(loop, self._exited)
+        ours.setblocking(False)
+        self._ready = loop.create_future()
+        await loop.create_connection(lambda: self, sock=ours)
+        assert self._transport
+        self._transport.write(frame(Start(spec, str(run) if run else None, memory_mb)))
+        try:
+            async with asyncio.timeout(START_S):
+                reply = await self._ready
+        except TimeoutError:
+            await self.stop()
+            raise UsageError(f"environment {spec.spec} did not load within {START_S:.0f} s") from None
+        if reply.failure:
+            await self.stop()
+            raise UsageError(f"environment {spec.spec} did not load: {reply.message}")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ready."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def send(self, waiting: Waiting) -> None:
+        """Put a call at the end of the line."""
+        assert self._transport
+        self._transport.write(frame(waiting.call))
+        self._line.append(waiting)
+        if len(self._line) == 1:
+            self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        """Replies come in the order of the calls."""
+        for body in self._frames.feed(data):
+            try:
+                reply = _decode(body)
+            except msgspec.DecodeError as error:
+                self.kill("environment_error", f"the environment process wrote nonsense: {error}")
+                return
+            if self._ready and not self._ready.done():
+                self._ready.set_result(reply)
+            elif self._line:
+                self._answered(reply)
+
+    def _answered(self, reply: Reply) -> None:
+        waiting = self._line.popleft()
+        if not waiting.future.done():
+            waiting.future.set_result(reply)
+        self._arm()
+        self._on_free(self)
+
+    def _arm(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._line:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._line[0].timeout_s, self._late)
+
+    def _late(self) -> None:
+        head = self._line[0]
+        kind = "verifier_timeout" if head.call.method == "verify" else "environment_error"
+        self.kill(kind, f"{head.call.method} took longer than {head.timeout_s:g} s")
+
+    def kill(self, kind: str, why: str) -> None:
+        """End the process and all it started; the head of the line fails for this reason."""
+        self._verdict = self._verdict or (kind, why)
+        if self._child:
+            self._child.kill_now()
+
+    def _exited(self) -> None:
+        """The process is gone: its head is guilty, the others merely unlucky."""
+        if not self.alive:
+            return
+        self.alive = False
+        if self._timer:
+            self._timer.cancel()
+        if self._transport:
+            self._transport.abort()
+        assert self._child
+        kind, why = self._verdict or self._guess(self._child.returncode or 0)
+        if self._ready and not self._ready.done():
+            self._ready.set_result(Reply("environment_error", f"{why}. {self._child.log_tail(5).strip()}"))
+        for place, waiting in enumerate(self._line):
+            if not waiting.future.done():
+                waiting.future.set_exception(HostGone(place == 0, why, kind))
+        self._line.clear()
+        self._on_gone(self)
+
+    def _guess(self, code: int) -> tuple[str, str]:
+        method = self._line[0].call.method if self._line else "idle"
+        kind = "verifier_error" if method == "verify" else "environment_error"
+        if code >= 0:
+            return kind, f"the environment process exited with status {code} during {method}"
+        name = signal.Signals(-code).name
+        if -code == signal.SIGKILL:
+            return "environment_error", f"the environment process was killed ({name}: out of memory?) during {method}"
+        return kind, f"the environment process died of {name} during {method}"
+
+    async def stop(self) -> None:
+        """End it in order: nobody waits for it any more."""
+        self._verdict = self._verdict or ("environment_error", "the worker is closing")
+        if self._child:
+            await self._child.kill_tree()

@@ -1,0 +1,173 @@
+"""The user's own source: whose file is it, what is it called as a module, what does it import, and importing it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from rollbook.errors import UsageError
+
+ALIAS = "rollbook_source_"
+"""Put before the name of a file that would otherwise hide an installed module (a user's `random.py`)."""
+
+_INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file is the user's: not the standard library's, not an installed package's, not Rollbook's."""
+    path = path.resolve()
+    if path.is_relative_to(_PACKAGE) or {"site-packages", "dist-packages"} & set(path.parts):
+        return False
+    return not any(path.is_relative_to(folder) for folder in _INSTALLED)
+
+
+def place(path: Path) -> tuple[Path, str]:
+    """The folder to import a file from, and its name as a module: a file in a package keeps its dotted name."""
+    path = path.resolve()
+    root, parts = path.parent, [path.stem]
+    while (root / "__init__.py").exists():
+        parts.insert(0, root.name)
+        root = root.parent
+    return root, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def find(root: Path, module: str) -> Path | None:
+    """The file of a module beneath a folder."""
+    base = root.joinpath(*module.split("."))
+    return next((f for f in (base / "__init__.py", base.with_name(f"{base.name}.py")) if f.is_file()), None)
+
+
+def import_from(root: Path, module: str) -> ModuleType:
+    """Import a module from a folder, whatever else of that name was imported before."""
+    path = find(root, module)
+    if path is None:
+        raise UsageError(f"{root}: holds no module {module}")
+    loaded = sys.modules.get(_called(module))
+    if loaded is not None and _file(loaded) == path.resolve():
+        return loaded
+    name = _called(module)
+    _forget_namesakes(root)
+    if str(root) not in sys.path[:1]:
+        sys.path.insert(0, str(root))
+    importlib.invalidate_caches()
+    return importlib.import_module(module) if name == module else _import_as(name, path)
+
+
+def _called(module: str) -> str:
+    """The name to import a module by: its own, unless that is taken by the standard library or an installed package."""
+    if "." in module:
+        return module
+    try:
+        found = importlib.util.find_spec(module)
+    except ValueError:  # a module that was made by hand, such as __main__
+        return ALIAS + module
+    if found is None:
+        return module
+    own = found.has_location and found.origin is not None and is_own(Path(found.origin))
+    return module if own else ALIAS + module
+
+
+def _import_as(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _forget_namesakes(root: Path) -> None:
+    """Forget the user's modules from other folders that would be taken for modules of this one."""
+    for name, module in list(sys.modules.items()):
+        path = _file(module)
+        if path is None or not is_own(path) or name == "__main__":
+            continue
+        if (find(root, name.split(".")[0]) or find(root, name)) and not path.is_relative_to(root.resolve()):
+            del sys.modules[name]
+
+
+def _file(module: ModuleType) -> Path | None:
+    path = getattr(module, "__file__", None)
+    return Path(path).resolve() if isinstance(path, str) else None
+
+
+def imported_beneath(root: Path) -> set[Path]:
+    """The user's files beneath a folder that are imported now."""
+    files = {_file(module) for module in list(sys.modules.values())}
+    return {f for f in files if f is not None and f.is_relative_to(root) and f.suffix == ".py" and is_own(f)}
+
+
+def closure(root: Path, path: Path) -> set[Path]:
+    """A file and every file beneath the folder that it imports, directly or not, at the top or inside a function."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        current = waiting.pop()
+        if current not in found:
+            found.add(current)
+            waiting += [*_packages(root, current), *_imports(root, current)]
+    return found
+
+
+def _packages(root: Path, path: Path) -> Iterator[Path]:
+    folder = path.parent
+    while folder != root and folder.is_relative_to(root):
+        if (folder / "__init__.py").is_file():
+            yield folder / "__init__.py"
+        folder = folder.parent
+
+
+def _imports(root: Path, path: Path) -> Iterator[Path]:
+    package = list(path.relative_to(root).parts[:-1])
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except SyntaxError:  # it is copied as it is; whoever imports it will hear of it
+        return
+    for node in ast.walk(tree):
+        found = (find(root, name) for name in _names(node, package) if name)
+        yield from (f for f in found if f and is_own(f))
+
+
+def _names(node: ast.AST, package: list[str]) -> list[str]:
+    """The modules that a statement may import; `from a import b` may mean the module a.b."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    above = package[: len(package) - node.level + 1] if node.level else []
+    base = ".".join([*above, *([node.module] if node.module else [])])
+    return [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
+
+
+def explain(error: BaseException, root: Path | None = None) -> str:
+    """An exception of the user's source in one line: its type, its words, its place (beneath `root` if it can be)."""
+    words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return f"{type(error).__name__}: {words or 'no message'}{_site(error, root)}"
+
+
+def _site(error: BaseException, root: Path | None) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({shown(Path(error.filename))}:{error.lineno})"
+    frames = [(Path(f.filename), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    frames = [f for f in frames if not str(f[0]).startswith("<") and not f[0].is_relative_to(_PACKAGE)]
+    frames = [f for f in frames if root and f[0].is_relative_to(root)] or frames
+    return f" ({shown(frames[-1][0])}:{frames[-1][1]})" if frames else ""
+
+
+def shown(path: Path) -> str:
+    """A path as people wrote it: relative to the current directory where it lies beneath."""
+    path, here = path.resolve(), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

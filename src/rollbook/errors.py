@@ -1,0 +1,123 @@
+"""Every exception Rollbook raises on purpose.
+
+    RollbookError
+    ├── UsageError          a mistake in what was asked: one line, nothing done           exit 2
+    ├── BookError           the run directory cannot be trusted as it is                  exit 2
+    ├── Stopped             the work stopped early and can be resumed                     exit 75
+    │   ├── EndpointDown      no model replica answered for the whole outage allowance
+    │   └── BookUnwritable    the disk is full, read-only or gone
+    ├── Shortfall           the work is over and some rollouts have no score              exit 3
+    ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)
+    ├── ChildFailed         a process of ours did not start, or would not die
+    ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
+    ├── InvalidReward       a verifier returned what is not a finite number
+    └── TokenError          token ids, masks or logprobs that contradict each other, or are not there
+
+A user's mistake is one line with a way out; anything else that reaches the top is our bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class RollbookError(Exception):
+    """The root; `exit_code` is what the command line exits with."""
+
+    exit_code = 1
+
+
+class UsageError(RollbookError):
+    """What was asked cannot be done as asked: says what, where and what to do."""
+
+    exit_code = 2
+
+
+class BookError(RollbookError):
+    """The run directory is missing, damaged or of another meaning."""
+
+    exit_code = 2
+
+
+class Stopped(RollbookError):
+    """The work stopped before its end; everything written stays written, `rollbook resume` goes on."""
+
+    exit_code = 75
+
+
+class EndpointDown(Stopped):
+    """No replica of the model answered for the whole outage allowance."""
+
+
+class BookUnwritable(Stopped):
+    """Marks can no longer be made durable: disk full, read-only or gone."""
+
+
+class Shortfall(RollbookError):
+    """Fewer rollouts were scored than were requested.
+
+    `missing` maps each key (task id, sample) without a score to why, up to a bound; the counts are always complete.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        *,
+        requested: int,
+        scored: int,
+        failed: Mapping[str, int],
+        missing: Sequence[tuple[str, int, str]] = (),
+        cause: str = "",
+        setting: str = "",
+        log: str = "",
+    ) -> None:
+        self.requested, self.scored, self.failed = requested, scored, dict(failed)
+        self.missing, self.cause, self.setting, self.log = list(missing), cause, setting, log
+        super().__init__(self._sentence())
+
+    @property
+    def pending(self) -> int:
+        """How many were neither scored nor failed for good."""
+        return self.requested - self.scored - sum(self.failed.values())
+
+    def _sentence(self) -> str:
+        parts = [f"{self.scored} of {self.requested} rollouts were scored"]
+        parts += [f"{n} failed: {kind}" for kind, n in sorted(self.failed.items())]
+        parts += [f"{self.pending} pending"] if self.pending else []
+        parts += (
+            [f"missing first: {', '.join(f'{t}#{s}' for t, s, _ in self.missing[:3])}"]
+            if self.missing
+            else []
+        )
+        parts += [text for text in (self.cause, self.setting) if text]
+        parts += [f"log: {self.log}"] if self.log else []
+        return "; ".join(parts)
+
+
+class RolloutFailed(RollbookError):
+    """One attempt failed: `kind` is a row of the table in core/failure.py, `where` the part that broke."""
+
+    def __init__(self, kind: str, where: str, message: str, *, retry_after_s: float | None = None) -> None:
+        self.kind, self.where, self.message, self.retry_after_s = kind, where, message, retry_after_s
+        super().__init__(f"{kind} in {where}: {message}")
+
+
+class ChildFailed(RollbookError):
+    """A process of ours did not get ready or did not die in time; `tail` is the end of its log."""
+
+    def __init__(self, message: str, tail: str = "") -> None:
+        self.message, self.tail = message, tail
+        super().__init__(f"{message}: {tail.strip().splitlines()[-1]}" if tail.strip() else message)
+
+
+class ContextFull(RollbookError):
+    """The conversation does not fit the model's context: the policy's doing, so it is scored as truncated."""
+
+
+class InvalidReward(RollbookError):
+    """A reward or part that is not a finite number, or a score that JSON cannot hold."""
+
+
+class TokenError(RollbookError, ValueError):
+    """Token ids, masks or logprobs that contradict each other, are damaged, or were never recorded."""

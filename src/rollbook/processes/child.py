@@ -1,0 +1,187 @@
+"""A child process: in a session of its own, watched by a thread, killed with everything it started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rollbook.errors import ChildFailed
+from rollbook.processes.life import LIFE_FD, PARENT
+from rollbook.processes.tree import kill_tree
+
+TAIL_BYTES = 64 * 1024
+
+
+def module_argv(module: str, *args: str) -> list[str]:
+    """The command of one of our own entry points; -P, so that a file in the user's folder shadows no module."""
+    return [sys.executable, "-P", "-m", module, *args]
+
+
+class Child:
+    """A running command. When it ends, for whatever reason, what it left in its group and session is killed too.
+
+    Start it from a thread that outlives it: the kernel takes the end of that thread for the end of the parent. Its
+    output is appended to the `log` file, or to one without a name if none is given. A child of ours calls
+    `die_with_parent`.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        pass_fds: Sequence[int] = (),
+        log: Path | None = None,
+    ) -> None:
+        self.argv = list(argv)
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self._reaped = False
+        self._callbacks: list[Callable[[], None]] = []
+        self._tail = b""
+        self._log = _open_log(log)
+        self._log_start = os.fstat(self._log).st_size
+        try:
+            self._popen, self._life = self._start(env, cwd, pass_fds)
+        except BaseException:
+            os.close(self._log)
+            raise
+        threading.Thread(target=self._watch, name=f"child-{self.pid}", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"Child(pid={self.pid}, returncode={self.returncode})"
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also its group and its session."""
+        return self._popen.pid
+
+    def notify(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        """Call `callback` in the loop once the child has exited and been reaped; at once if it has."""
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(callback)
+
+        with self._lock:
+            if self.returncode is None:
+                self._callbacks.append(tell)
+                return
+        tell()
+
+    async def exited(self, within_s: float) -> int:
+        """Its return code (minus the signal number if one killed it), or TimeoutError."""
+        done = asyncio.Event()
+        self.notify(asyncio.get_running_loop(), done.set)
+        async with asyncio.timeout(within_s):
+            await done.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    async def terminate(self, grace_s: float) -> int:
+        """Ask it to end (SIGTERM to its group), and kill the tree if it has not within `grace_s`."""
+        self.signal(signal.SIGTERM)
+        try:
+            return await self.exited(grace_s)
+        except TimeoutError:
+            return await self.kill_tree()
+
+    async def kill_tree(self, within_s: float = 10.0) -> int:
+        """Kill it with all its descendants and wait until it is reaped."""
+        self.kill_now()
+        try:
+            return await self.exited(within_s)
+        except TimeoutError:
+            raise ChildFailed(f"process {self.pid} did not die within {within_s:g} s of SIGKILL") from None
+
+    def kill_now(self) -> None:
+        """The same without waiting: for places that cannot await. The watching thread reaps."""
+        with self._lock:
+            if not self._reaped:
+                kill_tree(self.pid)
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of what it has written so far."""
+        with self._lock:
+            tail = self._tail if self._reaped else self._read_tail()
+        return "\n".join(tail.decode(errors="replace").splitlines()[-lines:])
+
+    def _start(
+        self, env: Mapping[str, str] | None, cwd: Path | None, pass_fds: Sequence[int]
+    ) -> tuple[subprocess.Popen[bytes], int | None]:
+        environ = {**(os.environ if env is None else env), PARENT: str(os.getpid())}
+        theirs, ours = (None, None) if sys.platform == "linux" else os.pipe()
+        if theirs is not None:
+            environ[LIFE_FD], pass_fds = str(theirs), [*pass_fds, theirs]
+        try:
+            popen = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=environ,
+                cwd=cwd,
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        except OSError as error:
+            _close(ours)
+            raise ChildFailed(f"cannot start {self.argv[0]}: {error.strerror or error}") from error
+        finally:
+            _close(theirs)
+        return popen, ours
+
+    def _watch(self) -> None:
+        _wait_unreaped(self.pid)
+        # Its number is still its own here, so that nothing else can be hit.
+        kill_tree(self.pid)
+        with self._lock:
+            self._reaped = True
+            code = self._popen.wait()
+            self._tail = self._read_tail()
+            os.close(self._log)
+            _close(self._life)
+            self.returncode = code
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the child and its group, if it is still there."""
+        with self._lock, suppress(ProcessLookupError, PermissionError):
+            if not self._reaped:
+                os.killpg(self.pid, number)
+
+    def _read_tail(self) -> bytes:
+        end = os.fstat(self._log).st_size
+        start = max(self._log_start, end - TAIL_BYTES)
+        return os.pread(self._log, end - start, start)
+
+
+def _open_log(path: Path | None) -> int:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)
+
+
+def _wait_unreaped(pid: int) -> None:
+    # Where waitid is missing there is no /proc either, and a plain wait does.
+    if hasattr(os, "waitid"):
+        with suppress(ChildProcessError):  # a stranger's waitpid(-1) reaped it
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

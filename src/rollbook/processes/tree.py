@@ -1,0 +1,74 @@
+"""The processes that belong to a child: its descendants, its group and its session, found through /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+ROUNDS = 16
+
+
+class Process(NamedTuple):
+    """A process as /proc shows it; the start time tells it from a later one of the same number."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start: int
+
+
+def kill_tree(root: int) -> None:
+    """Kill everything that belongs to `root`, the root last. It must not have been reaped: its number is still its own.
+
+    All are stopped before any is killed: a process that sees its parent die cannot fork away in between.
+    """
+    stopped: dict[int, Process] = {}
+    for _ in range(ROUNDS):
+        fresh = [p for p in members(root) if p.pid not in stopped]
+        if not fresh:
+            break
+        for process in fresh:
+            _signal(process, signal.SIGSTOP)
+            stopped[process.pid] = process
+    for process in sorted(stopped.values(), key=lambda p: p.pid == root):
+        _signal(process, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+
+
+def members(root: int) -> list[Process]:
+    """The root, its descendants, and whoever is still in its group or session; empty where there is no /proc."""
+    processes = list(_processes())
+    mine = {p.pid: p for p in processes if root in (p.pid, p.group, p.session)}
+    while found := [p for p in processes if p.parent in mine and p.pid not in mine]:
+        mine.update((p.pid, p) for p in found)
+    return list(mine.values())
+
+
+def _processes() -> Iterable[Process]:
+    with suppress(FileNotFoundError):
+        for name in os.listdir("/proc"):
+            if name.isdigit() and (process := _read(int(name))):
+                yield process
+
+
+def _read(pid: int) -> Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name stands in brackets and may itself hold spaces and brackets.
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    now = _read(process.pid)
+    if now is None or now.start != process.start:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(process.pid, number)

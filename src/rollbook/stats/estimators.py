@@ -1,0 +1,122 @@
+"""The estimators, pure: what is undefined is None or left out, and NaN cannot occur.
+
+Counts come as arrays with one entry a task: n scored rollouts, of which c passed.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Interval: TypeAlias = tuple[float, float]
+
+Z95 = NormalDist().inv_cdf(0.975)
+"""The normal quantile: intervals are asymptotic in the number of tasks."""
+
+
+def passes(reward: float, threshold: float = 1.0) -> bool:
+    """Whether a reward counts as a pass."""
+    return reward >= threshold
+
+
+def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
+    """The chance that at least one of k rollouts, drawn without replacement, passes: 1 - C(n-c, k) / C(n, k).
+
+    Unbiased for k independent tries. Every n must be at least k.
+
+    >>> pass_at_k([5], [2], 3).tolist()
+    [0.9]
+    """
+    counts, passed = _counts(n, c, k)
+    return 1.0 - _share(counts, counts - passed, k)
+
+
+def pass_hat_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
+    """The chance that all of k rollouts, drawn without replacement, pass: C(c, k) / C(n, k).
+
+    >>> pass_hat_k([5], [4], 2).tolist()
+    [0.6]
+    """
+    counts, passed = _counts(n, c, k)
+    return _share(counts, passed, k)
+
+
+def _counts(n: ArrayLike, c: ArrayLike, k: int) -> tuple[Floats, Floats]:
+    counts, passed = np.atleast_1d(np.asarray(n, np.float64)), np.atleast_1d(np.asarray(c, np.float64))
+    if k < 1 or np.any(counts < k) or np.any(passed < 0) or np.any(passed > counts):
+        raise ValueError(f"needs 1 <= k <= n and 0 <= c <= n, got k={k}")
+    return counts, passed
+
+
+def _share(n: Floats, m: Floats, k: int) -> Floats:
+    """C(m, k) / C(n, k) as a product of k factors between 0 and 1, which can neither overflow nor cancel."""
+    share = np.ones_like(n)
+    for i in range(k):
+        share *= np.maximum(m - i, 0.0) / (n - i)
+    return share
+
+
+def mean(total: float, n: int) -> float | None:
+    """The mean of n numbers; None for none."""
+    return finite(total / n) if n else None
+
+
+def sample_std(n: int, total: float, squares: float) -> float | None:
+    """The sample standard deviation (n - 1 below) from sums; None for fewer than two."""
+    if n < 2:
+        return None
+    variance = (squares - total * total / n) / (n - 1)
+    if not math.isfinite(variance):
+        return None
+    return math.sqrt(variance) if variance > 1e-13 * squares / n else 0.0  # below that there is only rounding
+
+
+def clustered_error(n: Floats, totals: Floats) -> float | None:
+    """The standard error of the mean of all rollouts, the rollouts of one task counted as one draw.
+
+    None for fewer than two tasks, and where the tasks do not differ: no spread was seen, so nothing is known of it.
+    """
+    tasks, count = len(n), float(np.sum(n))
+    if tasks < 2 or not count:
+        return None
+    deviations = totals - n * (np.sum(totals) / count)
+    # Below 1e-12 of the totals there is only rounding.
+    if np.max(np.abs(deviations)) <= 1e-12 * max(1.0, float(np.max(np.abs(totals)))):
+        return None
+    return finite(math.sqrt(tasks / (tasks - 1) * float(np.sum(deviations**2))) / count)
+
+
+def interval(centre: float | None, error: float | None) -> Interval | None:
+    """The 95% interval, normal; None where its centre or its error is undefined."""
+    if centre is None or error is None:
+        return None
+    return centre - Z95 * error, centre + Z95 * error
+
+
+def within(bounds: Interval | None, low: float, high: float) -> Interval | None:
+    """The part of an interval that the quantity can take."""
+    return None if bounds is None else (max(bounds[0], low), min(bounds[1], high))
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where it overflowed."""
+    return float(value) if math.isfinite(value) else None
+
+
+def default_ks(counts: ArrayLike) -> list[int]:
+    """Powers of two up to the most common number of rollouts a task, and that number itself.
+
+    >>> default_ks([6, 6, 6, 5, 0])
+    [1, 2, 4, 6]
+    """
+    seen = np.asarray(counts, np.int64)
+    seen = seen[seen > 0]
+    if not len(seen):
+        return [1]
+    top = int(np.argmax(np.bincount(seen)))
+    return sorted({2**i for i in range(top.bit_length())} | {top})

@@ -1,0 +1,63 @@
+import json
+import resource
+
+from rollbook.cli import machine
+
+THINGS = [
+    "python",
+    "event loop",
+    "embedded model",
+    "reasoning_gym",
+    "open files",
+    "sandbox",
+    "  user namespaces",
+    "  landlock",
+    "  seccomp",
+    "slurm",
+    "ray",
+    "gpu",
+]
+
+
+def test_doctor_names_everything_and_a_reason_for_each(rollbook):
+    done = rollbook("doctor", "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert [finding["what"] for finding in found] == THINGS
+    assert all(finding["detail"] for finding in found)
+    assert found[0]["works"]
+
+
+def test_doctor_says_the_same_to_people(rollbook):
+    done = rollbook("doctor")
+    assert done.returncode == 0
+    for thing in THINGS:
+        assert thing in done.stdout
+
+
+def test_what_is_not_on_the_path_is_a_no_with_a_reason(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = {finding.what: finding for finding in machine.findings()}
+    assert (found["slurm"].works, found["slurm"].detail) == (False, "sbatch is not on PATH")
+    assert not found["gpu"].works
+
+
+def test_a_broken_driver_is_a_no_in_its_own_words(tmp_path, monkeypatch):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\necho 'driver not loaded' >&2\nexit 9\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.gpu() == machine.Finding("gpu", False, "nvidia-smi: driver not loaded")
+
+
+def test_the_sandbox_is_not_claimed():
+    first = next(iter(machine.sandbox()))
+    assert not first.works
+    assert "not part of this version" in first.detail
+
+
+def test_a_low_file_limit_is_a_no(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1024))
+    finding = machine.open_files()
+    assert not finding.works
+    assert "256 now, at most 1024" in finding.detail

@@ -1,0 +1,138 @@
+from itertools import combinations
+from math import comb
+from statistics import stdev
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbook.stats.estimators import (
+    clustered_error,
+    default_ks,
+    interval,
+    mean,
+    pass_at_k,
+    pass_hat_k,
+    passes,
+    sample_std,
+    within,
+)
+
+small = st.integers(1, 10).flatmap(
+    lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)),
+)
+
+
+@given(small)
+def test_pass_at_k_is_the_share_of_subsets_with_a_pass(case):
+    n, c, k = case
+    subsets = list(combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k(n, c, k)[0] == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+
+
+@given(small)
+def test_pass_hat_k_is_the_share_of_subsets_that_all_pass(case):
+    n, c, k = case
+    subsets = list(combinations([True] * c + [False] * (n - c), k))
+    assert pass_hat_k(n, c, k)[0] == pytest.approx(sum(map(all, subsets)) / len(subsets), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "expected"),
+    [
+        (5, 2, 3, 0.9),
+        (200, 20, 1, 0.1),
+        (200, 1, 100, 0.5),
+        (10, 0, 10, 0.0),
+        (10, 10, 1, 1.0),
+        (10, 1, 10, 1.0),
+        (4, 3, 2, 1.0),
+        (200, 60, 10, 1 - comb(140, 10) / comb(200, 10)),
+    ],
+)
+def test_pass_at_k_has_the_values_of_the_published_estimator(n, c, k, expected):
+    assert pass_at_k(n, c, k)[0] == pytest.approx(expected, abs=1e-12)
+
+
+def test_thirty_tasks_of_four_samples_give_the_numbers_worked_by_hand():
+    # 10 tasks with 0 of 4 right, 10 with 1 of 4, 5 with 2 of 4, 5 with 4 of 4.
+    c = [0] * 10 + [1] * 10 + [2] * 5 + [4] * 5
+    n = [4] * 30
+    assert np.mean(pass_at_k(n, c, 1)) == pytest.approx(40 / 120)
+    assert np.mean(pass_at_k(n, c, 2)) == pytest.approx((10 * 0.5 + 5 * 5 / 6 + 5) / 30)
+    assert np.mean(pass_at_k(n, c, 4)) == pytest.approx(20 / 30)
+    assert np.mean(pass_hat_k(n, c, 4)) == pytest.approx(5 / 30)
+
+
+def test_large_counts_neither_overflow_nor_leave_the_unit_interval():
+    values = pass_at_k([100_000] * 3, [0, 1, 99_999], 5_000)
+    assert values.tolist() == pytest.approx([0.0, 0.05, 1.0])
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(3, 1, 4), (3, 1, 0), (3, 4, 1), (3, -1, 1)])
+def test_impossible_counts_are_refused(n, c, k):
+    with pytest.raises(ValueError, match="k"):
+        pass_at_k(n, c, k)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30))
+def test_sample_std_from_sums_agrees_with_the_textbook(values):
+    scale = max(1.0, max(map(abs, values)))
+    assert sample_std(len(values), sum(values), sum(v * v for v in values)) == pytest.approx(
+        stdev(values), abs=1e-5 * scale
+    )
+
+
+def test_what_is_undefined_is_none():
+    assert mean(0.0, 0) is None
+    assert sample_std(1, 3.0, 9.0) is None
+    assert sample_std(2, float("inf"), float("inf")) is None
+    assert clustered_error(np.array([4.0]), np.array([2.0])) is None
+    assert clustered_error(np.array([4.0, 4.0]), np.array([2.0, 2.0])) is None
+    assert clustered_error(np.array([]), np.array([])) is None
+    assert interval(0.5, None) is None
+    assert interval(None, 0.1) is None
+    assert within(None, 0, 1) is None
+
+
+def test_equal_rewards_have_no_spread_in_spite_of_rounding():
+    assert sample_std(1000, 0.1 * 1000, 0.01 * 1000) == 0.0
+
+
+def test_rollouts_of_one_task_count_as_one_draw():
+    independent = clustered_error(np.ones(8), np.array([0.0, 1, 0, 1, 0, 1, 0, 1]))
+    doubled = clustered_error(np.full(8, 2.0), np.array([0.0, 2, 0, 2, 0, 2, 0, 2]))
+    assert independent is not None
+    assert doubled == pytest.approx(independent)
+    assert independent == pytest.approx(stdev([0.0, 1] * 4) / 8**0.5)
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        rates = rng.beta(1, 1, size=60)
+        c = rng.binomial(4, rates)
+        n = np.full(60, 4.0)
+        bounds = interval(c.sum() / 240, clustered_error(n, c.astype(float)))
+        held += bounds is not None and bounds[0] <= 0.5 <= bounds[1]
+    assert 0.91 <= held / 400 <= 0.98
+
+
+def test_an_interval_is_cut_to_what_is_possible():
+    assert within((-0.1, 0.4), 0.0, 1.0) == (0.0, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("counts", "ks"),
+    [([8, 8, 7], [1, 2, 4, 8]), ([6, 6], [1, 2, 4, 6]), ([1], [1]), ([], [1]), ([0, 0, 3], [1, 2, 3])],
+)
+def test_the_default_ks_follow_the_most_common_count(counts, ks):
+    assert default_ks(counts) == ks
+
+
+def test_a_pass_is_a_reward_at_the_threshold():
+    assert passes(1.0)
+    assert not passes(0.99)
+    assert passes(0.5, 0.5)

@@ -1,0 +1,32 @@
+import math
+
+import pytest
+
+from rollbook.errors import RollbookError
+from rollbook.tokens import Sequence
+
+
+def test_a_sequence_counts_what_was_sampled():
+    sequence = Sequence([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0.0, -0.1])
+    assert sequence.trained == 2
+    assert len(sequence) == 5
+    assert sequence.fork is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "logprobs", "words"),
+    [
+        ([1], [-0.1, -0.2], "2 response ids, 1 mask values and 2 logprobs"),
+        ([1, 1], [-0.1], "2 response ids, 2 mask values and 1 logprobs"),
+        ([1, 2], [-0.1, -0.2], r"\[2\]"),
+        ([0, 1], [math.nan, math.nan], "token 1 of 2 is nan"),
+        ([1, 0], [-math.inf, 0.0], "token 0 of 2 is -inf"),
+    ],
+)
+def test_a_sequence_that_contradicts_itself_cannot_be_made(mask, logprobs, words):
+    with pytest.raises(RollbookError, match=words):
+        Sequence([1], [7, 8], mask, logprobs)
+
+
+def test_a_logprob_of_an_untrained_token_may_be_anything():
+    assert Sequence([1], [7, 8], [0, 1], [math.nan, -0.5]).trained == 1
