@@ -18,3 +18,38 @@ def rollbook(tmp_path, monkeypatch):
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
 
     return run
+
+
+@pytest.fixture
+def endpoint():
+    """The URL of a real endpoint that can add: the mock of the benchmarks, in a process of its own."""
+    command = [sys.executable, str(SOURCE.parent / "benchmarks" / "mock.py"), "--latency-ms", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        yield child.stdout.readline().strip()
+        child.terminate()
+
+
+@pytest.fixture
+def sums(tmp_path):
+    """An environment file in the folder the command line runs in; `Picky` cannot verify its first task."""
+    (tmp_path / "sums.py").write_text(ENVIRONMENTS)
+    return "sums.py:Sums"
+
+
+ENVIRONMENTS = """
+from rollbook import Environment, Task
+
+class Sums(Environment):
+    def tasks(self):
+        for i in range(5):
+            yield Task(id=f"sum-{i}", prompt=f"What is {i} + {i}?", answer=str(2 * i))
+
+    def verify(self, task, rollout):
+        return rollout.text.endswith(f"#### {task.answer}")
+
+class Picky(Sums):
+    def verify(self, task, rollout):
+        if task.id == "sum-0":
+            raise RuntimeError("cannot say")
+        return super().verify(task, rollout)
+"""

@@ -8,8 +8,8 @@ Modes: ok, slow (waits `delay_s`), hang, refuse (nobody listens), gone (refuse f
 (with `retry_after`), 400, 401, 404, context, garbage, truncated, cut (the connection drops in the middle of the body),
 empty (no choices), error_body (200 with an error), no_message, unfinished (finish_reason null), aborted, null_content,
 reasoning, tool_call, no_usage, echo_N (status N, quoting the key); and with vllm=True null_logprob, nan_logprob,
-mismatch, no_ids. `times` limits a mode to so many calls. GET models follows refuse, gone, hang, 500, 503 and 401, unless
-`models` says otherwise (ok, 404, html, or any of these).
+mismatch, no_ids. `times` limits a mode to so many calls. GET models follows refuse, gone, hang, 500, 503 and 401,
+unless `models` says otherwise (ok, 404, html, or any of these).
 
 Sums in the last message ("12 + 30") are answered rightly for a share `right` of the seeds, else wrongly; anything else
 with "ok". `vllm=True` reports tokens as vLLM does: bytes are ids, 256 ends each message, so that turns continue.

@@ -10,10 +10,12 @@ import msgspec
 from rollbook.book.book import Book
 from rollbook.book.lease import Leases
 from rollbook.book.ledger import Inheritance, Ledger, Past
-from rollbook.book.presence import Presence, Watch, read_presences
-from rollbook.book.seal import Extent, Seal, Seals, reopened
+from rollbook.book.presence import Watch, read_presences
+from rollbook.book.seal import Seals, reopened
 from rollbook.core.manifest import Round
 from rollbook.core.plan import Chunk
+from rollbook.core.presence import Presence
+from rollbook.core.seal import Extent, Seal
 
 LOOK_S = 1.0
 
@@ -54,7 +56,7 @@ class Claims:
         self._fresh = 0
         self._held: set[int] = set()
         self._rounds = book.rounds()
-        self._look()
+        self._refresh()
 
     def _look(self) -> bool:
         """Read leases and seals again, at most once a second."""
@@ -62,10 +64,13 @@ class Claims:
         if now - self._looked < LOOK_S:
             return False
         self._looked = now
+        self._refresh()
+        return True
+
+    def _refresh(self) -> None:
         # Seals before leases: a chunk sealed in between then looks held, never free.
         self._seals.refresh()
         self.leases.refresh()
-        return True
 
     def next(self) -> Claim | None:
         """Claim a chunk; None if there is none to be had just now."""

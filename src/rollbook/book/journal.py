@@ -12,10 +12,10 @@ import msgspec
 
 from rollbook.book.claims import Claim
 from rollbook.book.durable import sync_folder
-from rollbook.book.seal import Extent
 from rollbook.core.json import encode
 from rollbook.core.line import failed_line, scored_line
 from rollbook.core.rollout import Rollout
+from rollbook.core.seal import Extent
 from rollbook.core.turn import TokenRef
 from rollbook.errors import BookUnwritable
 from rollbook.tokens.sidecar import encode as encode_tokens

@@ -10,14 +10,7 @@ import msgspec
 
 from rollbook.book.durable import write_aside
 from rollbook.core.json import to_line
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A claim's content: the same for every claim of a worker, so that they can share one file."""
-
-    worker: str
-    round: int
-
+from rollbook.core.lease import Lease
 
 _decoder = msgspec.json.Decoder(Lease)
 

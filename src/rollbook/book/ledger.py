@@ -11,10 +11,10 @@ import msgspec
 from rollbook.book.book import Book
 from rollbook.book.lease import Leases
 from rollbook.book.marks import FailedMark, KeyMap, ScoredMark, counts, stands
-from rollbook.book.seal import Extent, Seal
 from rollbook.book.seats import read_seats
 from rollbook.book.segment import LineReader
 from rollbook.core.manifest import Round
+from rollbook.core.seal import Extent, Seal
 
 DEATHS_ALLOWED = 3
 _Mark: TypeAlias = tuple[str, int, int, int]

@@ -10,10 +10,11 @@ import msgspec
 
 from rollbook.book.book import Book
 from rollbook.book.lease import Leases
-from rollbook.book.seal import Seal, Seals
+from rollbook.book.seal import Seals
 from rollbook.book.segment import LineReader
 from rollbook.core.failure import Failure, reopens
 from rollbook.core.manifest import Round
+from rollbook.core.seal import Seal
 from rollbook.errors import BookError
 
 

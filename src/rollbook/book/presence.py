@@ -14,34 +14,10 @@ import msgspec
 
 from rollbook.book.durable import replace_quickly
 from rollbook.core.json import encode
+from rollbook.core.presence import Presence
 
 HEARTBEAT_S = 5.0
 STALE_S = 180.0
-
-
-class Held(msgspec.Struct):
-    """What a worker has marked so far in a chunk it holds."""
-
-    scored: int = 0
-    failed: dict[str, int] = {}
-
-
-class Presence(msgspec.Struct):
-    """A worker's own record. The counter moves with every heartbeat; `state` is "left" after an orderly end."""
-
-    id: str
-    host: str
-    boot: str
-    namespace: str
-    pid: int
-    born: str
-    round: int
-    started: float
-    counter: int = 0
-    state: str = "working"
-    in_flight: int = 0
-    chunks: dict[int, Held] = {}
-
 
 _decoder = msgspec.json.Decoder(Presence)
 

@@ -12,26 +12,8 @@ from rollbook.book.durable import sync_folder, write_aside
 from rollbook.core.failure import reopens
 from rollbook.core.json import pretty
 from rollbook.core.manifest import Round
+from rollbook.core.seal import Seal
 from rollbook.errors import BookError
-
-
-class Extent(msgspec.Struct, frozen=True):
-    """How far a file was read when the chunk was sealed, and the sha256 of those bytes."""
-
-    bytes: int
-    sha256: str
-
-
-class Seal(msgspec.Struct, frozen=True):
-    """The state of a sealed chunk. Lines behind the extents do not change it any more."""
-
-    round: int
-    epoch: int
-    scored: int
-    failed: dict[str, int]
-    dropped: int
-    files: dict[str, Extent]
-
 
 _decoder = msgspec.json.Decoder(Seal)
 

@@ -8,8 +8,10 @@ import msgspec
 
 from rollbook.book.book import Book
 from rollbook.book.lease import Leases
-from rollbook.book.presence import Held, Presence, Watch, read_presences
-from rollbook.book.seal import Seal, Seals, reopened
+from rollbook.book.presence import Watch, read_presences
+from rollbook.book.seal import Seals, reopened
+from rollbook.core.presence import Held, Presence
+from rollbook.core.seal import Seal
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -52,19 +52,7 @@ def columns(ks: list[int]) -> list[str]:
     streak = [f"pass^{ks[-1]}"] if ks and ks[-1] > 1 else []
     first, rest = passes[:1], passes[1:]
     between = ["95%"] if first else []
-    return [
-        "environment",
-        "tasks",
-        "scored",
-        "mean",
-        *first,
-        *between,
-        *rest,
-        *streak,
-        "truncated",
-        "no answer",
-        "p50 s",
-    ]
+    return ["environment", "tasks", "scored", "mean", *first, *between, *rest, *streak, "truncated", "p50 s"]
 
 
 def row(metrics: Metrics, ks: list[int]) -> list[Cell]:

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from rollbook.book.book import Book
 from rollbook.book.claims import LOOK_S, Claim, Claims
 from rollbook.book.journal import Journal, Mark
-from rollbook.book.presence import HEARTBEAT_S, Held, Watch, new_presence, write_presence
-from rollbook.book.seal import Seal, write_seals
+from rollbook.book.presence import HEARTBEAT_S, Watch, new_presence, write_presence
+from rollbook.book.seal import write_seals
 from rollbook.book.seats import Seats
 from rollbook.collect.job import Job
 from rollbook.core.manifest import Round
+from rollbook.core.presence import Held
 from rollbook.core.rollout import Rollout
+from rollbook.core.seal import Seal
 from rollbook.errors import BookUnwritable
 
 

@@ -79,7 +79,7 @@ class ChatModel:
             self._router = Router(replicas, self._probe, self._settings.outage_s)
             for replica, result in zip(replicas, met, strict=True):
                 if isinstance(result, RolloutFailed):
-                    self._router.take_out(replica, result.message, needs_trial=False)
+                    self._router.take_out(replica, result.message)
         except BaseException:
             await self.close()
             raise

@@ -13,7 +13,7 @@ from rollbook.errors import ContextFull, RolloutFailed
 
 WHERE = "model"
 CONNECT = "connect"
-"""The `where` of a failure to connect at all, as against a server that answers badly."""
+"""The `where` of a connection refused or lost, as against a server that answers badly."""
 
 RETRY_AFTER_LIMIT_S = 60.0
 _QUOTE_LIMIT = 500

@@ -73,8 +73,7 @@ class Replica:
             raise self._lost(error) from None
 
     def _lost(self, error: Exception) -> RolloutFailed:
-        # Only who cannot be reached at all is taken out at once; a dropped connection may be an idle one that expired.
-        where = CONNECT if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError) else WHERE
+        where = CONNECT if isinstance(error, aiohttp.ClientConnectionError | OSError) else WHERE
         return RolloutFailed("model_unavailable", where, f"{self.base}: {self._scrub(_words(error))}")
 
     def _scrub_bytes(self, raw: bytes) -> bytes:

@@ -91,11 +91,11 @@ class Router:
             finally:
                 replica.in_flight -= 1
 
-    def take_out(self, replica: Replica, reason: str, *, needs_trial: bool, wait_s: float = 0.0) -> None:
-        """Stop using a replica until a probe finds it well."""
+    def take_out(self, replica: Replica, reason: str, *, needs_trial: bool = False, wait_s: float = 0.0) -> None:
+        """Stop using a replica until a probe finds it well; the first probe comes after `wait_s`."""
         health = self._health[replica]
         health.state, health.reason, health.needs_trial = "out", reason, needs_trial
-        health.epoch, health.strikes, health.testing = health.epoch + 1, 0, False
+        health.epoch, health.testing = health.epoch + 1, False
         if self._down_since is None and not self._anyone_in():
             self._down_since = asyncio.get_running_loop().time()
         if replica not in self._healers:
@@ -160,10 +160,15 @@ class Router:
         if health.epoch != epoch:
             return
         health.strikes += 1
-        unreachable = error.where == CONNECT
-        if unreachable or health.testing or health.strikes >= STRIKES:
-            needs_trial = error.kind == "model_unavailable" and not unreachable
-            self.take_out(replica, error.message, needs_trial=needs_trial, wait_s=error.retry_after_s or 0.0)
+        struck_out = health.testing or health.strikes >= STRIKES
+        if error.kind == "model_timeout" and struck_out:
+            self.take_out(replica, error.message)
+        elif struck_out:
+            wait_s = max(error.retry_after_s or 0.0, self._next_delay(health))
+            self.take_out(replica, error.message, needs_trial=True, wait_s=wait_s)
+        elif error.where == CONNECT:
+            # One lost connection may mean nothing: it is probed at once, and costs the others no more than that.
+            self.take_out(replica, error.message)
 
     def _answered(self, replica: Replica, epoch: int) -> None:
         health = self._health[replica]
@@ -184,19 +189,20 @@ class Router:
         self._tell()
 
     async def _heal(self, replica: Replica, health: Health, wait_s: float) -> None:
-        while True:
-            await asyncio.sleep(max(wait_s, health.delay_s * random.uniform(0.8, 1.2)))
-            health.delay_s, wait_s = min(health.delay_s * 2, SLOWEST_PROBE_S), 0.0
-            reason = await self._probe(replica)
-            if reason is None:
-                break
+        await asyncio.sleep(wait_s)
+        while (reason := await self._probe(replica)) is not None:
             health.reason = reason
+            await asyncio.sleep(self._next_delay(health) * random.uniform(0.8, 1.2))
         self._healers.pop(replica, None)
         if health.needs_trial:
             health.state = "trial"
             self._tell()
         else:
             self._let_in(health)
+
+    def _next_delay(self, health: Health) -> float:
+        delay_s, health.delay_s = health.delay_s, min(health.delay_s * 2, SLOWEST_PROBE_S)
+        return delay_s
 
     def _anyone_in(self) -> bool:
         return any(health.state == "in" for health in self._health.values())

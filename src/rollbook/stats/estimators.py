@@ -39,8 +39,8 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
 def pass_hat_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     """The chance that all of k rollouts, drawn without replacement, pass: C(c, k) / C(n, k).
 
-    >>> pass_hat_k([5], [4], 2).tolist()
-    [0.6]
+    >>> pass_hat_k([4], [3], 2).tolist()
+    [0.5]
     """
     counts, passed = _counts(n, c, k)
     return _share(counts, passed, k)

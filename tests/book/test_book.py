@@ -1,0 +1,89 @@
+"""Making, opening, extending a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbook.book.book import Book, Draft
+from rollbook.core.task import Task
+from rollbook.errors import BookError, UsageError
+from support.books import make_book, open_round
+
+
+def test_a_book_opens_as_it_was_made(tmp_path: Path) -> None:
+    made = make_book(tmp_path / "run", tasks=3, samples=2)
+    book = Book(tmp_path / "run")
+    assert book.manifest == made.manifest
+    assert (book.plan.requested, len(book.tasks), book.tasks.task(2).id) == (6, 3, "t2")
+    assert book.tasks.rows == {"t0": 0, "t1": 1, "t2": 2}
+
+
+def test_an_occupied_folder_is_refused_with_the_ways_out(tmp_path: Path) -> None:
+    make_book(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"is not empty.*rollbook resume.*another --out"):
+        make_book(tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(UsageError, match="is not empty: choose another"):
+        make_book(tmp_path / "other")
+
+
+def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert make_book(tmp_path / "run").plan.requested == 8
+
+
+def test_duplicate_task_ids_are_an_error_and_leave_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two tasks have the id 'a'"), Draft(tmp_path / "run") as draft:
+        draft.add_tasks([Task(id="a", prompt="x"), Task(id="a", prompt="y")], "e")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="task 'a' does not fit JSON"), Draft(tmp_path / "run") as draft:
+        draft.add_tasks([Task(id="a", prompt="x", thing=object())], "e")
+
+
+def test_what_is_not_a_run_directory_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no run\.json"):
+        Book(tmp_path)
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    (path / "run.json").write_text('{"schema": 1')
+    with pytest.raises(BookError, match=r"run\.json"):
+        Book(path)
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    path = make_book(tmp_path / "run").path
+    text = (path / "run.json").read_text().replace('"schema": 1', '"schema": 99')
+    (path / "run.json").write_text(text)
+    with pytest.raises(BookError, match="schema 99; this version reads 1"):
+        Book(path)
+
+
+def test_rounds_are_numbered_in_order(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    assert [open_round(book).number, open_round(book).number] == [1, 2]
+    assert [r.number for r in book.rounds()] == [1, 2]
+
+
+def test_extending_adds_keys_and_changes_none(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    before = [key for chunk in book.chunks for key in chunk]
+    assert book.extend(5, 1) == 9
+    after = [key for chunk in book.chunks for key in chunk]
+    assert after[: len(before)] == before
+    assert sorted(after[len(before) :]) == [(row, sample) for row in range(3) for sample in (2, 3, 4)]
+    assert book.extend(5, 1) == 0
+
+
+def test_asking_again_for_a_task_gives_it_new_samples(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=2)
+    book.ask([book.tasks.task(0), Task(id="new", prompt="x")], "Sums", 2)
+    keys = [key for chunk in book.chunks for key in chunk]
+    assert sorted(keys) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]

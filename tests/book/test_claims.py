@@ -1,0 +1,141 @@
+"""Going through a book: fresh chunks, orphans, what was done before, what is reopened."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rollbook.book.book import Book
+from rollbook.book.claims import Claim, Claims
+from rollbook.book.journal import Journal, Mark
+from rollbook.book.presence import new_presence, write_presence
+from rollbook.book.seal import write_seals
+from rollbook.book.seats import Seats
+from rollbook.core.manifest import Round
+from rollbook.core.rollout import Rollout
+from rollbook.core.seal import Seal
+from support.books import failed, make_book, open_round, scored
+
+
+def journal(book: Book, worker: str, marks: list[Mark]) -> Journal:
+    async def go() -> Journal:
+        made = Journal(book.path, worker, lambda _: None)
+        made.start()
+        for mark in marks:
+            await made.add(mark)
+        await made.close()
+        return made
+
+    return asyncio.run(go())
+
+
+def dead_worker(book: Book, round_: Round, marks: list[Rollout], chunks: int = 1) -> str:
+    """A worker of this machine that claimed chunks, wrote marks, and is gone without a word."""
+    presence = new_presence(round_.number)
+    presence.born = "1"
+    write_presence(book.path, presence)
+    claims = Claims(book, round_, presence.id)
+    for _ in range(chunks):
+        assert claims.next()
+    journal(book, presence.id, [Mark(r, True) for r in marks])
+    return presence.id
+
+
+def all_claims(claims: Claims) -> list[Claim]:
+    found = []
+    while claim := claims.next():
+        found.append(claim)
+    return found
+
+
+def todo(claims: list[Claim]) -> list[tuple[int, int]]:
+    return sorted((row, sample) for claim in claims for row, sample, _ in claim.todo)
+
+
+def test_a_fresh_book_is_claimed_chunk_by_chunk(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    claims = Claims(book, open_round(book), "a")
+    assert todo(all_claims(claims)) == [(r, s) for r in range(3) for s in range(2)]
+    assert not claims.over()
+
+
+def test_two_workers_share_the_chunks(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=10, samples=2)
+    round_ = open_round(book)
+    a, b = Claims(book, round_, "a"), Claims(book, round_, "b")
+    taken: list[Claim] = []
+    while (one := a.next()) or (other := b.next()):
+        taken.append(one or other)
+    assert todo(taken) == [(r, s) for r in range(10) for s in range(2)]
+
+
+def test_the_heir_of_a_dead_worker_repeats_nothing_that_was_scored(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+    round_ = open_round(book)
+    dead_worker(book, round_, [scored(book, 0, 0), scored(book, 1, 1)])
+    claims = all_claims(Claims(book, round_, "heir"))
+    assert todo(claims) == [(r, s) for r in range(4) for s in range(2) if (r, s) not in ((0, 0), (1, 1))]
+    assert sum(claim.scored for claim in claims) == 2
+    assert max(claim.epoch for claim in claims) == 2
+
+
+def test_attempts_of_the_dead_count_in_the_same_round_only(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    presence = new_presence(1)
+    presence.born = "1"
+    write_presence(book.path, presence)
+    assert Claims(book, round_, presence.id).next()
+    journal(book, presence.id, [Mark(failed(book, 0, 0), False), Mark(failed(book, 0, 0), False)])
+    (claim,) = all_claims(Claims(book, round_, "heir"))
+    assert claim.todo[0][2].tries == {"model_timeout": 2}
+
+
+def test_a_key_in_flight_on_dead_workers_is_counted_against_it(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    for expected in range(3):
+        presence = new_presence(1)
+        write_presence(book.path, presence)
+        (claim,) = all_claims(Claims(book, round_, presence.id))
+        assert claim.todo[0][2].deaths == expected
+        Seats(book.path, presence.id).take(0, 0)
+        presence.born = "1"
+        write_presence(book.path, presence)
+    (claim,) = all_claims(Claims(book, round_, "heir"))
+    assert claim.todo[0][2].deaths == 3
+    (later,) = [c for c in all_claims(Claims(book, open_round(book), "x")) if c.todo] or [None]
+    assert later is None or later.todo[0][2].deaths == 0
+
+
+def sealed_with(book: Book, round_: Round, rollouts: list[Rollout]) -> None:
+    """Work a one-chunk book off and seal it."""
+    claims = Claims(book, round_, "first")
+    for claim in all_claims(claims):
+        mine = [r for r in rollouts if (book.tasks.rows[r.task.id], r.sample) in set(claim.chunk)]
+        pen = journal(book, f"first{claim.chunk.number}", [Mark(r, True) for r in mine])
+        kinds: dict[str, int] = {}
+        for r in mine:
+            if r.failure:
+                kinds[r.failure.kind] = kinds.get(r.failure.kind, 0) + 1
+        good = sum(r.score is not None for r in mine)
+        seal = Seal(round_.number, claim.epoch, good, kinds, 0, pen.extents(1))
+        write_seals(book.path, {claim.chunk.number: (seal, False)})
+
+
+def test_a_sealed_book_is_over(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    sealed_with(book, open_round(book), [scored(book, 0, 0)])
+    assert Claims(book, open_round(book), "b").over()
+
+
+def test_a_later_round_reopens_infra_failures_and_no_others(tmp_path: Path) -> None:
+    for kind, retry, over in (
+        ("model_timeout", ["infra"], False),
+        ("verifier_error", ["infra"], True),
+        ("verifier_error", ["all"], False),
+        ("model_timeout", [], True),
+    ):
+        book = make_book(tmp_path / f"{kind}-{'-'.join(retry)}", tasks=1, samples=1)
+        sealed_with(book, open_round(book), [failed(book, 0, 0, kind)])
+        assert Claims(book, open_round(book, retry), "b").over() is over

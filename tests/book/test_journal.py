@@ -1,0 +1,121 @@
+"""Writing marks: durable in groups, ids before lines, a failed write starts a new segment."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from rollbook.book import journal as journal_module
+from rollbook.book.book import Book
+from rollbook.book.journal import Journal, Mark
+from rollbook.book.marks import Scored
+from rollbook.book.rollouts import rollouts
+from rollbook.core.line import ScoredLine
+from rollbook.errors import BookUnwritable
+from support.books import failed, make_book, open_round, scored
+
+
+def write(book: Book, marks: list[Mark], worker: str = "w") -> tuple[Journal, list[Mark]]:
+    durable: list[Mark] = []
+
+    async def go() -> Journal:
+        journal = Journal(book.path, worker, durable.extend)
+        journal.start()
+        for mark in marks:
+            await journal.add(mark)
+        await journal.close()
+        return journal
+
+    return asyncio.run(go()), durable
+
+
+def keys(book: Book) -> list[tuple[str, int]]:
+    return sorted((line.task, line.sample) for _, _, line in Scored(book, ScoredLine))
+
+
+def test_marks_become_durable_and_come_back(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    open_round(book)
+    marks = [Mark(scored(book, 0, 0, tokens=True)), Mark(failed(book, 1, 0), False), Mark(scored(book, 1, 0))]
+    _, durable = write(book, marks)
+    assert durable == marks
+    assert keys(book) == [("t0", 0), ("t1", 0)]
+    names = sorted(p.name for p in (book.path / "journals").iterdir())
+    assert names == ["w.1.failures.jsonl", "w.1.jsonl", "w.1.tokens"]
+
+
+def test_tokens_come_back_exactly(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    wrote = scored(book, 2, 1, tokens=True)
+    write(book, [Mark(scored(book, 0, 0)), Mark(scored(book, 1, 0, tokens=True)), Mark(wrote)])
+    read = {r.key: r for r in rollouts(book, tokens=True)}
+    assert read["t2", 1].turns == wrote.turns
+    assert read["t0", 0].turns[0].ids is None
+
+
+def test_extents_vouch_for_exactly_what_is_on_disk(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    journal, _ = write(book, [Mark(scored(book, 0, 0, tokens=True)), Mark(failed(book, 1, 1))])
+    for name, extent in journal.extents(1).items():
+        data = (book.path / "journals" / name).read_bytes()
+        assert (extent.bytes, extent.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_segments_roll_over_and_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 600)
+    book = make_book(tmp_path / "run", tasks=8)
+
+    async def go() -> None:
+        journal = Journal(book.path, "w", lambda _: None)
+        journal.start()
+        for row in range(8):
+            await journal.add(Mark(scored(book, row, 0, tokens=True)))
+            journal.hurry()
+            await asyncio.sleep(0.02)
+        await journal.close()
+
+    asyncio.run(go())
+    assert len(list((book.path / "journals").glob("w.*.jsonl"))) > 2
+    assert len(keys(book)) == 8
+    assert all(r.turns[0].has_tokens for r in rollouts(book, tokens=True))
+
+
+def fail_fsync(monkeypatch: pytest.MonkeyPatch, times: int, code: int = errno.EIO) -> None:
+    real, left = os.fdatasync, [times]
+
+    def fdatasync(handle: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(code, os.strerror(code))
+        real(handle)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+
+def test_after_a_failed_fsync_the_group_is_written_again_in_a_new_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run")
+    fail_fsync(monkeypatch, 1)
+    marks = [Mark(scored(book, row, 0, tokens=True)) for row in range(3)]
+    journal, durable = write(book, marks)
+    assert durable == marks
+    assert journal.segment == 2
+    assert keys(book) == [("t0", 0), ("t1", 0), ("t2", 0)]
+    assert len(list(rollouts(book, tokens=True))) == 3
+
+
+def test_a_disk_that_takes_nothing_breaks_the_journal_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run")
+    fail_fsync(monkeypatch, 99, errno.ENOSPC)
+    journal, durable = write(book, [Mark(scored(book, 0, 0))])
+    assert durable == []
+    assert isinstance(journal.broken, BookUnwritable)
+    assert "No space left" in str(journal.broken)

@@ -1,0 +1,64 @@
+"""Who is gone: by their own word, by their process, or by their silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.presence import Watch, born, new_presence, read_presences, write_presence
+from support.books import make_book
+
+
+def test_a_heartbeat_moves_the_counter(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    presence = new_presence(1)
+    write_presence(run, presence)
+    write_presence(run, presence)
+    assert read_presences(run)[presence.id].counter == 2
+
+
+def test_ids_are_never_reused() -> None:
+    assert len({new_presence(1).id for _ in range(100)}) == 100
+
+
+def test_a_living_process_of_this_machine_is_not_gone_however_silent() -> None:
+    now = [0.0]
+    watch = Watch(lambda: now[0])
+    presence = new_presence(1)
+    assert not watch.gone(presence.id, presence)
+    now[0] = 1e6
+    assert not watch.gone(presence.id, presence)
+
+
+def test_a_dead_process_of_this_machine_is_gone_at_once() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    ghost = msgspec.structs.replace(new_presence(1), pid=child.pid, born=born(child.pid) or "1")
+    child.wait(timeout=30)
+    assert Watch().gone(ghost.id, ghost)
+
+
+def test_a_reused_pid_is_told_apart_by_its_birth() -> None:
+    presence = msgspec.structs.replace(new_presence(1), pid=os.getpid(), born="1")
+    assert Watch().gone(presence.id, presence)
+
+
+def test_a_worker_elsewhere_is_gone_after_its_counter_stood_still_for_long_enough() -> None:
+    now = [0.0]
+    watch = Watch(lambda: now[0], stale_s=180)
+    far = msgspec.structs.replace(new_presence(1), host="elsewhere", counter=7)
+    assert not watch.gone(far.id, far)
+    now[0] = 179
+    assert not watch.gone(far.id, far)
+    far.counter = 8
+    now[0] = 200
+    assert not watch.gone(far.id, far)
+    now[0] = 380
+    assert watch.gone(far.id, far)
+
+
+def test_who_left_is_gone() -> None:
+    assert Watch().gone("x", msgspec.structs.replace(new_presence(1), state="left"))

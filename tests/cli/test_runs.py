@@ -1,0 +1,107 @@
+"""The commands that work, end to end: their words, their files and their exit codes."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def run(rollbook, endpoint, sums):
+    """`rollbook run` of the five sums, twice each, into `a`."""
+    return lambda env=sums, *more: rollbook("run", env, "-m", endpoint, "-k", 2, "-o", "a", *more)
+
+
+def test_a_run_prints_its_numbers_on_standard_output_and_its_progress_beside_it(run):
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert "a: mock: 10/10 scored, 0 failed, 0 pending" in done.stdout
+    assert "pass@2" in done.stdout
+    assert "10 rollouts to do" in done.stderr
+    assert "rollbook extend a" in done.stderr
+
+
+def test_the_numbers_are_json_for_programs(run, rollbook):
+    made = json.loads(run("sums.py:Sums", "--json").stdout)
+    assert (made["requested"], made["scored"], made["pending"]) == (10, 10, 0)
+    assert made["environments"]["Sums"]["pass@1"] == 1.0
+    assert json.loads(rollbook("report", "a", "--json").stdout) == made
+
+
+def test_status_says_how_far_a_run_is(run, rollbook):
+    run()
+    assert "finished" in rollbook("status", "a").stdout
+    status = json.loads(rollbook("status", "a", "--json").stdout)
+    assert (status["requested"], status["scored"], status["pending"], status["workers"]) == (10, 10, 0, [])
+
+
+def test_a_shortfall_exits_3_with_a_table_of_what_is_missing_and_why(run, rollbook):
+    done = run("sums.py:Picky")
+    assert done.returncode == 3
+    assert "8/10 scored, 2 failed, 0 pending" in done.stdout
+    assert "verifier_error" in done.stdout
+    assert "sum-0" in done.stdout
+    assert "cannot say" in done.stdout
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("rollbook: 8 of 10 rollouts were scored")
+    assert "rollbook resume a" in done.stderr
+    assert rollbook("report", "a").returncode == 3
+
+
+def test_resume_and_extend_go_on_with_the_same_folder(run, rollbook):
+    run()
+    assert "10/10 scored" in rollbook("resume", "a").stdout
+    extended = rollbook("extend", "a", "-k", 3)
+    assert extended.returncode == 0, extended.stderr
+    assert "15/15 scored" in extended.stdout
+
+
+def test_plan_writes_a_run_that_work_fills(rollbook, endpoint, sums):
+    planned = rollbook("plan", sums, "-m", endpoint, "--model-name", "mock", "-n", 3, "-o", "b")
+    assert (planned.returncode, planned.stdout) == (0, "b\n")
+    assert json.loads(rollbook("status", "b", "--json").stdout)["pending"] == 3
+    assert "3/3 scored" in rollbook("work", "b").stdout
+
+
+def test_one_rollout_can_be_run_again(rollbook, endpoint, sums):
+    done = rollbook("run", sums, "-m", endpoint, "--task", "sum-3", "--sample", 1, "-o", "c", "--json")
+    assert json.loads(done.stdout)["requested"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "gsm9k"], "did you mean gsm8k"),
+        (["run", "sums.py:Sumz"], "did you mean Sums"),
+        (["run", "sums.py:Sums", "-m", "not a url"], "not a url"),
+        (["run", "sums.py:Sums", "--task", "sum-9"], "sum-9"),
+        (["run", "sums.py:Sums", "--sample", "1"], "--task"),
+        (["run", "sums.py:Sums", "--temperature", "nan"], "--temperature nan"),
+        (["run", "sums.py:Sums", "--sampling", "top_k"], "--sampling top_k"),
+        (["resume", "nowhere"], "nowhere"),
+        (["extend", "nowhere", "-k", "3"], "nowhere"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_mistake_of_meaning_is_one_line_and_exit_2(rollbook, endpoint, sums, arguments, words):
+    model = [] if "-m" in arguments or arguments[0] != "run" else ["-m", endpoint]
+    done = rollbook(*arguments, *model)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("rollbook: ")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+
+
+def test_a_folder_that_is_taken_is_refused(run):
+    assert run().returncode == 0
+    again = run()
+    assert again.returncode == 2
+    assert again.stderr.count("\n") == 1
+    assert "a" in again.stderr
+
+
+def test_envs_lists_what_is_installed(rollbook):
+    done = rollbook("envs")
+    assert done.returncode == 0, done.stderr
+    assert "gsm8k" in done.stdout
+    assert "reasoning_gym" in done.stdout
+    assert {env["name"] for env in json.loads(rollbook("envs", "--json").stdout)} >= {"gsm8k", "reasoning_gym"}

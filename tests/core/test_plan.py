@@ -1,0 +1,39 @@
+"""The plan: every key in exactly one chunk, big chunks first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbook.core.plan import MAX_CHUNK, Chunks, Plan, chunk_sizes, part
+
+
+@given(keys=st.integers(0, 5000), workers=st.integers(1, 64))
+def test_chunk_sizes_cover_all_keys_and_never_grow(keys: int, workers: int) -> None:
+    sizes = chunk_sizes(keys, workers)
+    assert sum(sizes) == keys
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(1 <= size <= MAX_CHUNK for size in sizes)
+
+
+def test_big_ones_come_first_and_singles_last() -> None:
+    assert chunk_sizes(10, 1) == [5, 2, 1, 1, 1]
+    assert chunk_sizes(2000, 1)[0] == MAX_CHUNK
+
+
+@given(
+    blocks=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=4),
+    workers=st.integers(1, 5),
+)
+def test_every_key_is_in_exactly_one_chunk(blocks: list[tuple[int, int, int]], workers: int) -> None:
+    parts, first = [], 0
+    expected = []
+    for tasks, sample, width in blocks:
+        parts.append(part((first, first + tasks), (sample, sample + width), workers))
+        expected += [(row, s) for row in range(first, first + tasks) for s in range(sample, sample + width)]
+        first += tasks
+    plan = Plan(1, parts)
+    chunks = Chunks(plan)
+    assert [key for chunk in chunks for key in chunk] == expected
+    assert plan.requested == len(expected)
+    assert [chunk.number for chunk in chunks] == list(range(len(chunks)))

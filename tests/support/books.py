@@ -1,0 +1,65 @@
+"""Small books made in tests: a plan of sums, and rollouts to mark in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollbook.book.book import Book, Draft
+from rollbook.core.failure import Failure
+from rollbook.core.line import SCHEMA
+from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, ModelSpec, Round, Sampling, Settings
+from rollbook.core.message import Message
+from rollbook.core.plan import part
+from rollbook.core.rollout import Rollout, Timing, seed_of
+from rollbook.core.score import Score
+from rollbook.core.task import Task
+from rollbook.core.turn import Turn
+from rollbook.errors import RolloutFailed
+
+ENV = "Sums"
+
+
+def make_book(path: Path, tasks: int = 4, samples: int = 2, workers: int = 1) -> Book:
+    """A planned book of sums."""
+    spec = EnvironmentSpec("sums.py:Sums", "sums:Sums")
+    manifest = Manifest(
+        SCHEMA, "f00d", 1.0, {ENV: spec}, ModelSpec("toy"), Sampling(), samples, 0, Limits(), {"rollbook": "0"}
+    )
+    with Draft(path) as draft:
+        given = (Task(id=f"t{i}", prompt=f"What is {i} + {i}?", answer=str(2 * i)) for i in range(tasks))
+        count = draft.add_tasks(given, ENV)
+        return draft.finish(manifest, [part((0, count), (0, samples), workers)])
+
+
+def open_round(book: Book, retry: list[str] | None = None) -> Round:
+    """A new round of a book."""
+    return book.open_round(Settings(retry=["infra"] if retry is None else retry))
+
+
+def played(book: Book, row: int, sample: int, *, tokens: bool = False, round_number: int = 1) -> Rollout:
+    """A rollout that was answered but not yet judged."""
+    task = book.tasks.task(row)
+    ids = ([1, 2, row], [3, 4 + sample], [-0.5, -0.25]) if tokens else (None, None, None)
+    return Rollout(
+        task=task,
+        sample=sample,
+        seed=seed_of(0, task.id, sample),
+        round=round_number,
+        messages=[*task.messages, Message("assistant", str(task.answer))],
+        turns=[Turn(*ids, 3, 2)],
+        timing=Timing(1.0, 0.5, 0.4, 0.0, 0.1),
+    )
+
+
+def scored(book: Book, row: int, sample: int, reward: float = 1.0, **more: object) -> Rollout:
+    """A rollout with a score."""
+    rollout = played(book, row, sample, **more)  # type: ignore[arg-type]
+    rollout.score = Score(reward, answer=str(book.tasks.task(row).answer))
+    return rollout
+
+
+def failed(book: Book, row: int, sample: int, kind: str = "model_timeout", **more: object) -> Rollout:
+    """A rollout that failed."""
+    rollout = played(book, row, sample, **more)  # type: ignore[arg-type]
+    rollout.failure = Failure.of(RolloutFailed(kind, "test", "as asked"))
+    return rollout
