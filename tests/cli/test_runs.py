@@ -75,7 +75,7 @@ def test_one_rollout_can_be_run_again(rollbook, endpoint, sums):
         (["run", "sums.py:Sums", "-m", "not a url"], "not a url"),
         (["run", "sums.py:Sums", "--task", "sum-9"], "sum-9"),
         (["run", "sums.py:Sums", "--sample", "1"], "--task"),
-        (["run", "sums.py:Sums", "--temperature", "nan"], "--temperature nan"),
+        (["run", "sums.py:Sums", "--temperature", "inf"], "--temperature inf"),
         (["run", "sums.py:Sums", "--sampling", "top_k"], "--sampling top_k"),
         (["resume", "nowhere"], "nowhere"),
         (["extend", "nowhere", "-k", "3"], "nowhere"),

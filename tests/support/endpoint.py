@@ -2,7 +2,8 @@
 
 In a test:        async with Endpoint(mode="500", times=2) as endpoint: ... endpoint.url
 As a process:     python tests/support/endpoint.py --port 0 --mode ok      prints {"port": ..., "control": ...}
-Switch and look:  POST /mode {"mode": "gone", "seconds": 20} and GET /counts; the control port always listens
+Switch and look:  POST /mode {"mode": "gone", "seconds": 20}, GET /counts, GET /seeds (how often each seed was asked);
+                  the control port always listens
 
 Modes: ok, slow (waits `delay_s`), hang, refuse (nobody listens), gone (refuse for `seconds`, then ok), 500, 503, 429
 (with `retry_after`), 400, 401, 404, context, garbage, truncated, cut (the connection drops in the middle of the body),
@@ -51,6 +52,7 @@ class Endpoint:
         self.names, self.vllm, self.right, self.key = names, vllm, right, key
         self.delay_s, self.retry_after = delay_s, retry_after
         self.counts: Counter[str] = Counter()
+        self.seeds: Counter[int] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.most_at_once = 0
@@ -118,6 +120,7 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/mode", self._set_mode)
         app.router.add_get("/counts", self._show_counts)
+        app.router.add_get("/seeds", self._show_seeds)
         return app
 
     async def _set_mode(self, request: web.Request) -> web.Response:
@@ -127,6 +130,9 @@ class Endpoint:
 
     async def _show_counts(self, request: web.Request) -> web.Response:
         return web.json_response({**self.counts, "most_at_once": self.most_at_once})
+
+    async def _show_seeds(self, request: web.Request) -> web.Response:
+        return web.json_response(self.seeds)
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         self.counts["models"] += 1
@@ -158,6 +164,7 @@ class Endpoint:
             self._at_once -= 1
 
     async def _reply(self, request: web.Request, mode: str, body: dict[str, Any]) -> web.StreamResponse:
+        self.seeds[body.get("seed", -1)] += 1
         if len(self.bodies) < 10_000:
             self.bodies.append(body)
             self.headers.append(dict(request.headers))

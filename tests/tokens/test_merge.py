@@ -27,9 +27,7 @@ def test_one_turn_is_one_sequence():
 
 def test_a_continued_prompt_extends_the_sequence_with_the_difference_untrained():
     merged = merge([turn([1, 2], [3, END]), turn([1, 2, 3, END, 7, 8], [4, END])])
-    assert merged == [
-        Sequence([1, 2], [3, END, 7, 8, 4, END], [1, 1, 0, 0, 1, 1], [-0.5, -0.5, 0.0, 0.0, -0.5, -0.5])
-    ]
+    assert merged == [Sequence([1, 2], [3, END, 7, 8, 4, END], [1, 1, 0, 0, 1, 1], [-0.5, -0.5, 0.0, 0.0, -0.5, -0.5])]
 
 
 def test_a_turn_that_sampled_nothing_keeps_its_prompt_untrained():
@@ -116,11 +114,7 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_logprob_after_its_
             if mask:
                 end = len(sequence.prompt_ids) + position
                 trained.append((tuple(whole[:end]), whole[end], sequence.logprobs[position]))
-    sampled = [
-        (tuple(t.prompt_ids + t.ids[:i]), token, t.logprobs[i])
-        for t in turns
-        for i, token in enumerate(t.ids)
-    ]
+    sampled = [(tuple(t.prompt_ids + t.ids[:i]), token, t.logprobs[i]) for t in turns for i, token in enumerate(t.ids)]
     assert trained == sampled
 
 

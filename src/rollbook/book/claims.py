@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -136,9 +136,19 @@ class Claims:
         return [n for n in range(len(self._book.chunks)) if not self._closed(n)]
 
     def _closed(self, number: int) -> bool:
-        seal = self._seals.all.get(number)
-        return seal is not None and not reopened(seal.failed, seal.round, self._rounds)
+        return closed(self._seals.all.get(number), self._rounds)
 
     def over(self) -> bool:
         """Whether every chunk is sealed for this round."""
         return not self.open_chunks() or (self._look() and not self.open_chunks())
+
+
+def closed(seal: Seal | None, rounds: Sequence[Round]) -> bool:
+    """Whether a chunk is over: sealed, and nothing in it is tried again by a later round."""
+    return seal is not None and not reopened(seal.failed, seal.round, rounds)
+
+
+def nothing_left(book: Book, rounds: Sequence[Round]) -> bool:
+    """Whether these rounds leave nothing to do in a book."""
+    seals = Seals(book.path).refresh()
+    return all(closed(seals.get(number), rounds) for number in range(len(book.chunks)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ from rollbook.book.lease import Leases
 from rollbook.book.marks import FailedMark, KeyMap, ScoredMark, counts, stands
 from rollbook.book.seats import read_seats
 from rollbook.book.segment import LineReader
+from rollbook.book.vouched import extent_of
 from rollbook.core.manifest import Round
 from rollbook.core.seal import Extent, Seal
 
@@ -133,14 +133,3 @@ class Ledger:
             at = self._keys.find(line.task, line.sample)
             if at and at[2] not in over:
                 found.failed.setdefault(at[2], []).append((path.name, end, at[0], line))
-
-
-def extent_of(path: Path, size: int) -> Extent:
-    """The size and hash of a file's first `size` bytes."""
-    digest = hashlib.sha256()
-    left = size
-    with open(path, "rb") as file:
-        while left and (block := file.read(min(left, 1 << 20))):
-            digest.update(block)
-            left -= len(block)
-    return Extent(size, digest.hexdigest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -12,6 +13,7 @@ from rollbook.book.book import Book
 from rollbook.book.lease import Leases
 from rollbook.book.seal import Seals
 from rollbook.book.segment import LineReader
+from rollbook.book.vouched import Vouched
 from rollbook.core.failure import Failure, reopens
 from rollbook.core.manifest import Round
 from rollbook.core.seal import Seal
@@ -76,16 +78,12 @@ class KeyMap:
     """From a key to its row, its place among all requested keys, and the chunk it belongs to."""
 
     def __init__(self, book: Book) -> None:
-        import numpy
-
-        self._search = numpy.searchsorted
         self._rows = book.tasks.rows
-        self._parts = []
-        base = 0
+        self._parts: list[tuple[range, range, int, list[int], int]] = []
+        self.keys = 0
         for rows, samples, first, ends in chunk_index(book):
-            self._parts.append((rows, samples, first, numpy.array(ends), base))
-            base += len(rows) * len(samples)
-        self.keys = base
+            self._parts.append((rows, samples, first, ends, self.keys))
+            self.keys += len(rows) * len(samples)
 
     def find(self, task: str, sample: int) -> tuple[int, int, int] | None:
         """(row, place, chunk) of a key; None if the plan does not ask for it."""
@@ -95,7 +93,7 @@ class KeyMap:
         for rows, samples, first, ends, base in self._parts:
             if row in rows and sample in samples:
                 place = (row - rows.start) * len(samples) + sample - samples.start
-                return row, base + place, first + int(self._search(ends, place, side="right"))
+                return row, base + place, first + bisect_right(ends, place)
         return None
 
 
@@ -115,13 +113,15 @@ class Scored(Generic[M]):
     def __iter__(self) -> Iterator[tuple[int, Path, M]]:
         """(row, journal, line) for every key that is scored, in no order."""
         reader = LineReader(self._kind)
+        vouched = Vouched(self._book.path, self._seals)
+        vouched.check_present(failures=False)
         for path in journal_files(self._book.path, failures=False):
-            worker = worker_of(path)
-            check_extents(self._book.path, path, self._seals)
+            worker, end = worker_of(path), 0
             for end, line in reader.read(path):
                 row = self._judge(path, worker, end, line)
                 if row is not None:
                     yield row, path, line
+            vouched.check_read(path, end)
         for _, counted in self._contested.values():
             yield counted
 
@@ -180,31 +180,23 @@ def worker_of(path: Path) -> str:
     return path.name.removesuffix(".jsonl").removesuffix(".failures").rpartition(".")[0]
 
 
-def check_extents(run: Path, path: Path, seals: dict[int, Seal]) -> None:
-    """A file shorter than a seal says was cut: its rollouts are lost and nobody may go on as if they were not."""
-    size = path.stat().st_size
-    for chunk, seal in seals.items():
-        extent = seal.files.get(path.name)
-        if extent and extent.bytes > size:
-            raise BookError(
-                f"{path} has {size} bytes, chunk {chunk} was sealed at {extent.bytes}: restore the file from a copy, "
-                f"or delete {run / 'done' / f'{chunk:05}.json'} to run what was lost again"
-            )
-
-
 class Failed:
     """The final failures that stand: of keys without a score, not reopened by a later round."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
         self._rounds = book.rounds()
+        self._vouched = Vouched(book.path, Seals(book.path).refresh())
 
     def __iter__(self) -> Iterator[FailedMark]:
         reader = LineReader(FailedMark)
+        self._vouched.check_present(failures=True)
         for path in journal_files(self._book.path, failures=True):
-            for _, line in reader.read(path):
+            end = 0
+            for end, line in reader.read(path):  # noqa: B007
                 if line.final and stands(line, self._rounds):
                     yield line
+            self._vouched.check_read(path, end)
 
 
 def stands(line: FailedMark, rounds: Iterable[Round]) -> bool:

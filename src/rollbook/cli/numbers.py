@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollbook.cli.tables import Cell, cell_text, show_json, show_table
-from rollbook.core.json import JSON
 
 if TYPE_CHECKING:
     from rollbook.collect.report import Report
@@ -17,7 +16,7 @@ MISSING_SHOWN = 10
 def show_numbers(report: Report, as_json: bool) -> None:
     """Print a report, for people or for programs."""
     if as_json:
-        show_json(report_json(report))
+        show_json(report.json())
         return
     print(headline(report))
     metrics = list(report.environments.values())
@@ -27,14 +26,6 @@ def show_numbers(report: Report, as_json: bool) -> None:
         show_table(["failure", "rollouts"], sorted(report.failed.items()))
     if report.missing:
         show_missing(report)
-
-
-def report_json(report: Report) -> JSON:
-    """A report under the names that people know, such as `pass@4`."""
-    import msgspec
-
-    plain: dict[str, JSON] = msgspec.to_builtins(report, str_keys=True)
-    return plain | {"environments": {name: one.json() for name, one in report.environments.items()}}
 
 
 def headline(report: Report) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rollbook.errors import UsageError
 
-START = 8
+START = 2
 MOST = 4096
 FILES_SPARE = 128
 

@@ -10,7 +10,7 @@ import msgspec
 from rollbook.book.book import Book
 from rollbook.book.durable import write_whole
 from rollbook.book.marks import Failed, Scored
-from rollbook.core.json import pretty
+from rollbook.core.json import JSON, pretty
 from rollbook.core.rollout import Timing, Usage
 from rollbook.stats.summary import Metrics, Tally
 
@@ -56,6 +56,11 @@ class Report(msgspec.Struct, frozen=True):
     environments: dict[str, Metrics]
     missing: list[tuple[str, int, str]]
 
+    def json(self) -> dict[str, JSON]:
+        """The report under the names that people know, such as `pass@4`."""
+        plain: dict[str, JSON] = msgspec.to_builtins(self, str_keys=True)
+        return plain | {"environments": {name: one.json() for name, one in self.environments.items()}}
+
 
 def report(run: str | Path, *, write: bool = True) -> Report:
     """Count and measure a book; `write` keeps the result as metrics.json."""
@@ -77,7 +82,7 @@ def report(run: str | Path, *, write: bool = True) -> Report:
     metrics = {name: tally.metrics(requested[name], failed[name]) for name, tally in tallies.items()}
     made = _assemble(book, metrics, scored.dropped, missing)
     if write:
-        write_whole(book.path / "metrics.json", pretty(made))
+        write_whole(book.path / "metrics.json", pretty(made.json()))
     return made
 
 

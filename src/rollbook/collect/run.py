@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from rollbook.book.book import Book, refuse_occupied
+from rollbook.book.claims import nothing_left
 from rollbook.collect.crew import Crew
 from rollbook.collect.planning import check_unchanged, plan
 from rollbook.collect.progress import Display, Silent
@@ -20,6 +21,7 @@ from rollbook.collect.shortfall import shortfall
 from rollbook.collect.work import work_on
 from rollbook.core.failure import check_retry
 from rollbook.core.json import JSON
+from rollbook.core.line import SCHEMA
 from rollbook.core.manifest import Limits, ModelSpec, Round, Sampling, Settings
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
@@ -137,7 +139,11 @@ async def _work(
         cause = await Crew(book, round_, display).work(signals=signals)
     else:
         cause = (await work_on(book, round_, model, display, signals=signals)).verdict
-    made = await asyncio.to_thread(report, book.path)
+    return _finish(book, await asyncio.to_thread(report, book.path), cause, allow_shortfall)
+
+
+def _finish(book: Book, made: Report, cause: str = "", allow_shortfall: bool = False) -> Result:
+    """All scored is a result; anything less is an exception, unless it was allowed."""
     if made.scored < made.requested and not allow_shortfall:
         raise shortfall(made, cause)
     return Result(book.path, made)
@@ -188,6 +194,10 @@ def _new_round(book: Book, changes: dict[str, JSON], display: Display) -> Result
     _check_model(book, settings)
     for note in check_unchanged(book):
         display.note(note)
+    rounds = book.rounds()
+    if nothing_left(book, [*rounds, Round(SCHEMA, len(rounds) + 1, 0.0, settings)]):
+        display.note("nothing is left to do")
+        return _finish(book, report(book.path))
     return _go_on(book, book.open_round(settings), display)
 
 

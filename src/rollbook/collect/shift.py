@@ -138,8 +138,8 @@ class Shift:
         self._inherited(claim)
         claim.since_segment = self._journal.segment
         self._open[claim.chunk.number] = claim
-        for row, sample, past in claim.todo:
-            self._jobs.append(Job(self._book.tasks.task(row), sample, past, claim, row))
+        tasks = self._book.tasks.block(row for row, _, _ in claim.todo)
+        self._jobs.extend(Job(tasks[row], sample, past, claim, row) for row, sample, past in claim.todo)
         claim.todo = []
         if not claim.left:
             self._seal([claim])

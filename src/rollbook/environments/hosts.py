@@ -40,7 +40,11 @@ class Hosts:
 
     async def _start(self) -> None:
         process = HostProcess(self._feed, self._gone)
-        await process.start(self._spec, self._run, self._limits.memory_mb, self._log)
+        try:
+            await process.start(self._spec, self._run, self._limits.memory_mb, self._log)
+        except BaseException:
+            await process.stop()
+            raise
         self._failed_starts = 0
         self._processes.append(process)
         self._feed(process)

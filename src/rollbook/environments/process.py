@@ -73,10 +73,8 @@ class HostProcess(asyncio.Protocol):
             async with asyncio.timeout(START_S):
                 reply = await self._ready
         except TimeoutError:
-            await self.stop()
             raise UsageError(f"environment {spec.spec} did not load within {START_S:.0f} s") from None
         if reply.failure:
-            await self.stop()
             raise UsageError(f"environment {spec.spec} did not load: {reply.message}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -162,5 +160,7 @@ class HostProcess(asyncio.Protocol):
     async def stop(self) -> None:
         """End it in order: nobody waits for it any more."""
         self._verdict = self._verdict or ("environment_error", "the worker is closing")
+        if self._transport:
+            self._transport.abort()
         if self._child:
             await self._child.kill_tree()

@@ -50,10 +50,13 @@ class Stage:
         if self._hosts:
             await self._hosts.close()
 
-    async def seat(self, task: Task, name: str) -> Seat | None:
-        """Open the state of one rollout; None if the environment has none."""
-        if self._spec.state == "none":
-            return None
+    @property
+    def has_state(self) -> bool:
+        """Whether rollouts have a state that must be opened and closed."""
+        return self._spec.state != "none"
+
+    async def seat(self, task: Task, name: str) -> Seat:
+        """Open the state of one rollout."""
         if self._spec.state == "async":
             assert self._environment
             seat: Seat = LoopSeat(self._environment, self._limits)

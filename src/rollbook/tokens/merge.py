@@ -42,9 +42,7 @@ def merge(turns: Iterable[Turn]) -> list[Sequence]:
 def tokens_of(turn: Turn, index: int = 0) -> tuple[list[int], list[int], list[float]]:
     """The prompt ids, sampled ids and logprobs of a turn; a TokenError if one is absent or two disagree."""
     if turn.prompt_ids is None or turn.ids is None or turn.logprobs is None:
-        raise TokenError(
-            f"turn {index} has no token ids: its model did not report them, and they are never guessed"
-        )
+        raise TokenError(f"turn {index} has no token ids: its model did not report them, and they are never guessed")
     if len(turn.ids) != len(turn.logprobs):
         raise TokenError(f"turn {index} has {len(turn.ids)} ids and {len(turn.logprobs)} logprobs")
     return turn.prompt_ids, turn.ids, turn.logprobs
@@ -89,6 +87,4 @@ class _Draft:
         return HISTORY_EDITED if at < self.answer else ANSWER_DIFFERS
 
     def sequence(self) -> Sequence:
-        return Sequence(
-            self.held[: self.start], self.held[self.start :], self.mask, self.logprobs, self.origin
-        )
+        return Sequence(self.held[: self.start], self.held[self.start :], self.mask, self.logprobs, self.origin)

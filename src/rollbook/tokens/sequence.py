@@ -33,9 +33,7 @@ class Sequence(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         lengths = [len(self.response_ids), len(self.mask), len(self.logprobs)]
         if len(set(lengths)) != 1:
-            raise TokenError(
-                "a sequence has {} response ids, {} mask values and {} logprobs".format(*lengths)
-            )
+            raise TokenError("a sequence has {} response ids, {} mask values and {} logprobs".format(*lengths))
         if not {0, 1}.issuperset(self.mask):
             raise TokenError(f"a mask holds 0 and 1 only, not {sorted(set(self.mask) - {0, 1})[:3]}")
         if not all(map(math.isfinite, compress(self.logprobs, self.mask))):
