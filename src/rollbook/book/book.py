@@ -7,13 +7,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.durable import sync_folder, write_new, write_whole
+from rollbook.book.durable import REFUSALS, sync_folder, write_new, write_whole
 from rollbook.book.tasks import TaskFile, write_tasks
 from rollbook.core.json import pretty
 from rollbook.core.line import SCHEMA
@@ -38,17 +39,21 @@ class Draft:
     def __enter__(self) -> Draft:
         try:
             self.folder.mkdir(parents=True)
+            self._tasks = open(self.folder / "tasks.jsonl", "wb")
         except OSError as error:
-            raise UsageError(f"cannot write to {self.path.parent}: {error.strerror}; choose another --out") from None
-        self._tasks = open(self.folder / "tasks.jsonl", "wb")
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise unwritable(self.path, error) from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tasks.close()
+        with suppress(OSError):  # what could not be flushed is thrown away in any case
+            self._tasks.close()
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in REFUSALS:
+            raise unwritable(self.path, error) from None
 
     def add_tasks(self, tasks: Iterable[Task], env: str) -> int:
         """Append an environment's tasks; returns how many there were."""
@@ -69,6 +74,11 @@ class Draft:
             raise
         sync_folder(self.path.parent)
         return Book(self.path)
+
+
+def unwritable(path: Path, error: OSError) -> UsageError:
+    """Where no run can be begun."""
+    return UsageError(f"cannot write to {path.parent}: {error.strerror}; make room, or choose another --out")
 
 
 def refuse_occupied(path: Path) -> None:

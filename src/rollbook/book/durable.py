@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from rollbook.errors import BookUnwritable
+
+REFUSALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+
+
+@contextmanager
+def writing(run: Path) -> Iterator[None]:
+    """What the disk refuses inside is one line with a way out, wherever it came up."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        raise BookUnwritable(f"{run} cannot be written ({error.strerror}): make room, then resume") from error
 
 
 def sync_folder(folder: Path) -> None:

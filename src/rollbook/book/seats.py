@@ -6,6 +6,7 @@ cache outlives the process, so nothing is fsynced; after a power cut the worst i
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -37,7 +38,8 @@ class Seats:
     def _add_bench(self) -> None:
         """Room for more; written out in full, since a mapped hole on a full disk would be a SIGBUS later."""
         held = os.fstat(self._file).st_size // WIDTH
-        os.pwrite(self._file, _FREE * BENCH, held * WIDTH)
+        if os.pwrite(self._file, _FREE * BENCH, held * WIDTH) < WIDTH * BENCH:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._map:
             self._map.close()
         self._map = mmap.mmap(self._file, (held + BENCH) * WIDTH)

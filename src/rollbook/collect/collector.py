@@ -34,7 +34,7 @@ from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
 from rollbook.environments.registry import Loaded, of, resolve
 from rollbook.environments.snapshot import snapshot
-from rollbook.errors import UsageError
+from rollbook.errors import Stopped, UsageError
 from rollbook.models.target import open_model, resolve_model
 
 
@@ -179,6 +179,8 @@ class Collector:
             groups.end()
         if shift and shift.trouble:
             raise shift.trouble
+        if worker.ended_early:
+            raise Stopped("the collector was closed while groups were being collected")
 
     async def pause(self) -> None:
         """Before a weight update: no new model call begins, those under way are waited for."""

@@ -82,8 +82,13 @@ def report(run: str | Path, *, write: bool = True) -> Report:
     metrics = {name: tally.metrics(requested[name], failed[name]) for name, tally in tallies.items()}
     made = _assemble(book, metrics, scored.dropped, missing)
     if write:
-        write_whole(book.path / "metrics.json", pretty(made.json()))
+        keep(made)
     return made
+
+
+def keep(made: Report) -> None:
+    """Write a report down as its run's metrics.json."""
+    write_whole(Path(made.path) / "metrics.json", pretty(made.json()))
 
 
 def _tell(tally: Tally, row: int, line: _Line) -> None:

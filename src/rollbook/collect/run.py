@@ -12,6 +12,7 @@ import msgspec
 
 from rollbook.book.book import Book, refuse_occupied
 from rollbook.book.claims import nothing_left
+from rollbook.book.durable import writing
 from rollbook.collect.crew import Crew
 from rollbook.collect.planning import check_unchanged, plan
 from rollbook.collect.progress import Display, Silent
@@ -135,11 +136,13 @@ async def _work(
     book: Book, round_: Round, model: Model, display: Display, signals: bool, allow_shortfall: bool = False
 ) -> Result:
     """Work alone or with a crew, then count what the files say."""
-    if round_.settings.workers > 1:
-        cause = await Crew(book, round_, display).work(signals=signals)
-    else:
-        cause = (await work_on(book, round_, model, display, signals=signals)).verdict
-    return _finish(book, await asyncio.to_thread(report, book.path), cause, allow_shortfall)
+    with writing(book.path):
+        if round_.settings.workers > 1:
+            cause = await Crew(book, round_, display).work(signals=signals)
+        else:
+            cause = (await work_on(book, round_, model, display, signals=signals)).verdict
+        made = await asyncio.to_thread(report, book.path)
+    return _finish(book, made, cause, allow_shortfall)
 
 
 def _finish(book: Book, made: Report, cause: str = "", allow_shortfall: bool = False) -> Result:
@@ -179,7 +182,9 @@ def extend(run: str | Path, samples: int, given: dict[str, JSON], display: Displ
     held = max(part.samples[1] for part in book.plan.parts)
     settings = settings_of(_last(book), given)
     _check_model(book, settings)
-    if not book.extend(samples, settings.workers):
+    with writing(book.path):
+        added = book.extend(samples, settings.workers)
+    if not added:
         raise UsageError(f"{run} has {held} samples of every task already: give more than that with -k")
     return _new_round(book, {"retry": [], **given}, display)
 
@@ -197,7 +202,8 @@ def _new_round(book: Book, changes: dict[str, JSON], display: Display) -> Result
     rounds = book.rounds()
     if nothing_left(book, [*rounds, Round(SCHEMA, len(rounds) + 1, 0.0, settings)]):
         display.note("nothing is left to do")
-        return _finish(book, report(book.path))
+        with writing(book.path):
+            return _finish(book, report(book.path))
     return _go_on(book, book.open_round(settings), display)
 
 

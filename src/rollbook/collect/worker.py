@@ -75,6 +75,11 @@ class Worker:
         for lane in self._waiting:
             lane.cancel()
 
+    @property
+    def ended_early(self) -> bool:
+        """Whether it was told to end before the desk had no more jobs."""
+        return self._draining.is_set() and not self._exhausted
+
     def stop(self) -> None:
         """Drop what is in flight; nothing is written about it."""
         self.drain()
@@ -90,7 +95,8 @@ class Worker:
                     break
                 await self._wait(glance)
         finally:
-            self.stop()
+            for lane in self._lanes:
+                lane.cancel()
             await asyncio.gather(*self._lanes, return_exceptions=True)
         if self._broken:
             raise self._broken

@@ -1,0 +1,182 @@
+"""An endpoint that misbehaves: law 2, a failure is never a score; and one that is away costs no rollout."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.alive import eventually
+from support.commands import Commands, Process, Served
+from support.counted import assert_adds_up, assert_complete, scored_keys, seeds_of
+
+
+def failures(run: Path) -> list[dict]:
+    """Every failed attempt on record."""
+    lines = [p.read_text().splitlines() for p in sorted((run / "journals").glob("*.failures.jsonl"))]
+    return [json.loads(line) for some in lines for line in some]
+
+
+def assert_no_reward(run: Path) -> None:
+    """Law 2: what failed has no score, no answer and no tokens."""
+    for line in failures(run):
+        assert line["status"] == "failed"
+        assert not {"reward", "score", "answer"} & set(line)
+        assert line["failure"]["message"]
+
+
+def go(rollbook: Commands, endpoint: Served, env: str, run: Path, *more: object) -> Process:
+    return rollbook.run("run", f"{env}?tasks=6", "-m", endpoint.url, "-o", run, *more)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("garbage", "not a chat completion"),
+        ("truncated", "not a chat completion"),
+        ("empty", "without choices"),
+        ("error_body", "HTTP 200 with an error: the engine is dead"),
+        ("no_message", "without a message"),
+        ("unfinished", "not finished"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_bad_completion(
+    mode: str, words: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve("--mode", mode), tmp_path / "run"
+    done = go(rollbook, endpoint, sums, run)
+    assert done.code == 3, done.stderr
+    assert words in done.complaint
+    report = rollbook.run("report", run, "--json").json
+    assert_adds_up(report, 6)
+    assert report["failed"] == {"bad_completion": 6}
+    assert Counter(line["failure"]["kind"] for line in failures(run)) == {"bad_completion": 24}
+    assert_no_reward(run)
+    endpoint.switch("ok")
+    assert rollbook.run("resume", run).code == 0
+    assert_complete(run)
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("400", "model_rejected"), ("hang", "model_timeout")])
+def test_a_refused_prompt_and_a_hanging_call_fail_for_their_own_reasons(
+    mode: str, kind: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve(), tmp_path / "run"
+    endpoint.switch(mode, models="ok")
+    done = go(rollbook, endpoint, sums, run, "--call-timeout", 0.5)
+    assert done.code == 3, done.stderr
+    assert f"6 failed: {kind}" in done.complaint
+    assert_no_reward(run)
+    assert_adds_up(rollbook.run("report", run, "--json").json, 6)
+
+
+@pytest.mark.parametrize("mode", ["400", "500", "garbage", "cut", "hang"])
+def test_a_failure_among_many_is_tried_again_or_named_and_the_rest_is_scored(
+    mode: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve("--delay-s", "0.02"), tmp_path / "run"
+    endpoint.switch(mode, models="ok", times=2)
+    done = rollbook.run("run", f"{sums}?tasks=40", "-m", endpoint.url, "-c", 4, "--call-timeout", 1, "-o", run)
+    lost = 2 if mode == "400" else 0
+    assert done.code == (3 if lost else 0), done.stderr
+    assert len(scored_keys(run)) == 40 - lost
+    assert len(failures(run)) == 2
+    assert_no_reward(run)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [("refuse", "connection refused"), ("500", "HTTP 500"), ("hang", "no answer")]
+)
+def test_an_endpoint_that_is_never_there_is_one_line_and_exit_75(
+    mode: str, words: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint = serve("--mode", mode)
+    done = go(rollbook, endpoint, sums, tmp_path / "run", "--outage", 3, "--connect-timeout", 1)
+    assert done.code == 75, done.stderr
+    assert done.seconds < 12
+    assert words in done.complaint
+    assert endpoint.url in done.complaint
+    assert not (tmp_path / "run").exists()
+
+
+def test_retry_after_is_honoured(rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path) -> None:
+    endpoint, run = serve(), tmp_path / "run"
+    endpoint.switch("429", times=2, retry_after="2")
+    done = rollbook.run("run", f"{sums}?tasks=2", "-m", endpoint.url, "-o", run)
+    assert done.code == 0, done.stderr
+    assert done.seconds > 2
+    assert [line["failure"]["kind"] for line in failures(run)] == ["model_unavailable"] * 2
+    assert_complete(run)
+
+
+@pytest.mark.parametrize("mode", ["500", "429", "503", "401"])
+def test_an_endpoint_that_only_refuses_stops_the_run_and_burns_no_task(
+    mode: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve(), tmp_path / "run"
+    endpoint.switch(mode, models="ok", retry_after="0")
+    done = rollbook.run("run", f"{sums}?tasks=50", "-m", endpoint.url, "-c", 8, "--outage", 3, "-o", run)
+    assert done.code == 75, done.stderr
+    assert f"HTTP {mode}" in done.complaint
+    status = rollbook.run("status", run, "--json").json
+    assert_adds_up(status, 50)
+    assert (status["scored"], status["failed"], status["state"]) == (0, {}, "interrupted")
+    assert_no_reward(run)
+    endpoint.switch("ok")
+    assert rollbook.run("resume", run).code == 0
+    assert_complete(run)
+
+
+@pytest.mark.parametrize("away_s", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_an_endpoint_gone_for_a_while_costs_nothing(
+    away_s: float, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve("--delay-s", "0.05"), tmp_path / "run"
+    worker = rollbook.start("run", f"{sums}?tasks=100", "-m", endpoint.url, "-k", 2, "-c", 8, "-o", run)
+    assert eventually(lambda: endpoint.calls > 40, 20), worker.stderr
+    endpoint.kill()
+    time.sleep(away_s)
+    assert worker.code is None, worker.stderr
+    endpoint.start()
+    assert worker.wait(30).code == 0, worker.stderr
+    assert_complete(run)
+    assert not [line for line in failures(run) if line["final"]]
+
+
+def test_an_endpoint_that_dies_mid_run_stops_it_and_resume_completes(
+    rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve("--delay-s", "0.05"), tmp_path / "run"
+    worker = rollbook.start("run", f"{sums}?tasks=100", "-m", endpoint.url, "-k", 2, "-c", 8, "--outage", 3, "-o", run)
+    assert eventually(lambda: endpoint.calls > 40, 20), worker.stderr
+    endpoint.kill()
+    gone = time.monotonic()
+    assert worker.wait(20).code == 75, worker.stderr
+    assert time.monotonic() - gone < 10
+    assert "connection refused" in worker.complaint
+    assert "rollbook resume" in worker.complaint
+    kept = set(scored_keys(run))
+    status = rollbook.run("status", run, "--json").json
+    assert_adds_up(status, 200)
+    assert (status["failed"], status["scored"]) == ({}, len(kept)), "the remaining tasks were burnt as failures"
+    endpoint.start()
+    again = rollbook.run("resume", run)
+    assert again.code == 0, again.stderr
+    assert_complete(run)
+    assert not seeds_of(kept) & set(endpoint.seeds)
+
+
+def test_one_sick_replica_of_two_costs_nothing(
+    rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    well, sick, run = serve("--delay-s", "0.05"), serve("--delay-s", "0.05"), tmp_path / "run"
+    words = ("-m", well.url, "-m", sick.url, "-k", 2, "-c", 8, "-o", run)
+    worker = rollbook.start("run", f"{sums}?tasks=100", *words)
+    assert eventually(lambda: sick.calls > 20, 20), worker.stderr
+    sick.kill()
+    assert worker.wait(30).code == 0, worker.stderr
+    assert_complete(run)
