@@ -4,22 +4,9 @@ from rollbook.cli.options import changes, concurrency_of, extra_sampling, max_fa
 from rollbook.core.manifest import Settings
 from rollbook.errors import UsageError
 
-NOTHING = {
-    "model": None,
-    "concurrency": None,
-    "workers": None,
-    "call_timeout": None,
-    "connect_timeout": None,
-    "outage": None,
-    "api_key_env": None,
-    "fail_fast": False,
-    "max_failures": None,
-    "offline": False,
-}
-
 
 def test_what_was_not_given_changes_nothing():
-    assert changes(**NOTHING) == {}
+    assert changes() == {}
 
 
 def test_what_was_given_is_named_as_in_settings():

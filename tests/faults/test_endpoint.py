@@ -29,36 +29,38 @@ def assert_no_reward(run: Path) -> None:
         assert line["failure"]["message"]
 
 
-def go(rollbook: Commands, endpoint: Served, env: str, run: Path, *more: object) -> Process:
-    return rollbook.run("run", f"{env}?tasks=6", "-m", endpoint.url, "-o", run, *more)
+def start(rollbook: Commands, endpoint: Served, env: str, run: Path, *more: object) -> Process:
+    return rollbook.start("run", f"{env}?tasks=6", "-m", endpoint.url, "-o", run, *more)
 
 
-@pytest.mark.parametrize(
-    ("mode", "words"),
-    [
-        ("garbage", "not a chat completion"),
-        ("truncated", "not a chat completion"),
-        ("empty", "without choices"),
-        ("error_body", "HTTP 200 with an error: the engine is dead"),
-        ("no_message", "without a message"),
-        ("unfinished", "not finished"),
-    ],
-)
+NO_ANSWERS = {
+    "garbage": "not a chat completion",
+    "truncated": "not a chat completion",
+    "empty": "without choices",
+    "error_body": "HTTP 200 with an error: the engine is dead",
+    "no_message": "without a message",
+    "unfinished": "not finished",
+}
+
+
 def test_an_answer_that_is_none_is_a_bad_completion(
-    mode: str, words: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+    rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:
-    endpoint, run = serve("--mode", mode), tmp_path / "run"
-    done = go(rollbook, endpoint, sums, run)
-    assert done.code == 3, done.stderr
-    assert words in done.complaint
-    report = rollbook.run("report", run, "--json").json
-    assert_adds_up(report, 6)
-    assert report["failed"] == {"bad_completion": 6}
-    assert Counter(line["failure"]["kind"] for line in failures(run)) == {"bad_completion": 24}
-    assert_no_reward(run)
-    endpoint.switch("ok")
-    assert rollbook.run("resume", run).code == 0
-    assert_complete(run)
+    endpoints = {mode: serve("--mode", mode) for mode in NO_ANSWERS}
+    runs = {mode: start(rollbook, endpoints[mode], sums, tmp_path / mode) for mode in NO_ANSWERS}
+    for mode, process in runs.items():
+        run = tmp_path / mode
+        assert process.wait().code == 3, process.stderr
+        assert NO_ANSWERS[mode] in process.complaint
+        assert "6 failed: bad_completion" in process.complaint
+        kept = json.loads((run / "metrics.json").read_text())
+        assert_adds_up(kept, 6)
+        assert kept["failed"] == {"bad_completion": 6}
+        assert Counter(line["failure"]["kind"] for line in failures(run)) == {"bad_completion": 24}
+        assert_no_reward(run)
+    endpoints["garbage"].switch("ok")
+    assert rollbook.run("resume", tmp_path / "garbage").code == 0
+    assert_complete(tmp_path / "garbage")
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("400", "model_rejected"), ("hang", "model_timeout")])
@@ -67,7 +69,7 @@ def test_a_refused_prompt_and_a_hanging_call_fail_for_their_own_reasons(
 ) -> None:
     endpoint, run = serve(), tmp_path / "run"
     endpoint.switch(mode, models="ok")
-    done = go(rollbook, endpoint, sums, run, "--call-timeout", 0.5)
+    done = start(rollbook, endpoint, sums, run, "--call-timeout", 0.5).wait()
     assert done.code == 3, done.stderr
     assert f"6 failed: {kind}" in done.complaint
     assert_no_reward(run)
@@ -88,19 +90,20 @@ def test_a_failure_among_many_is_tried_again_or_named_and_the_rest_is_scored(
     assert_no_reward(run)
 
 
-@pytest.mark.parametrize(
-    ("mode", "words"), [("refuse", "connection refused"), ("500", "HTTP 500"), ("hang", "no answer")]
-)
+NEVER_THERE = {"refuse": "connection refused", "500": "HTTP 500", "hang": "no answer"}
+
+
 def test_an_endpoint_that_is_never_there_is_one_line_and_exit_75(
-    mode: str, words: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+    rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:
-    endpoint = serve("--mode", mode)
-    done = go(rollbook, endpoint, sums, tmp_path / "run", "--outage", 3, "--connect-timeout", 1)
-    assert done.code == 75, done.stderr
-    assert done.seconds < 12
-    assert words in done.complaint
-    assert endpoint.url in done.complaint
-    assert not (tmp_path / "run").exists()
+    endpoints = {mode: serve("--mode", mode) for mode in NEVER_THERE}
+    patience = ("--outage", 3, "--connect-timeout", 1)
+    runs = {mode: start(rollbook, endpoints[mode], sums, tmp_path / mode, *patience) for mode in NEVER_THERE}
+    for mode, process in runs.items():
+        assert process.wait(20).code == 75, process.stderr
+        assert NEVER_THERE[mode] in process.complaint
+        assert endpoints[mode].url in process.complaint
+        assert not (tmp_path / mode).exists()
 
 
 def test_retry_after_is_honoured(rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path) -> None:
@@ -113,22 +116,23 @@ def test_retry_after_is_honoured(rollbook: Commands, serve: Callable[..., Served
     assert_complete(run)
 
 
-@pytest.mark.parametrize("mode", ["500", "429", "503", "401"])
 def test_an_endpoint_that_only_refuses_stops_the_run_and_burns_no_task(
-    mode: str, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+    rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:
-    endpoint, run = serve(), tmp_path / "run"
-    endpoint.switch(mode, models="ok", retry_after="0")
-    done = rollbook.run("run", f"{sums}?tasks=50", "-m", endpoint.url, "-c", 8, "--outage", 3, "-o", run)
-    assert done.code == 75, done.stderr
-    assert f"HTTP {mode}" in done.complaint
-    status = rollbook.run("status", run, "--json").json
-    assert_adds_up(status, 50)
-    assert (status["scored"], status["failed"], status["state"]) == (0, {}, "interrupted")
-    assert_no_reward(run)
-    endpoint.switch("ok")
-    assert rollbook.run("resume", run).code == 0
-    assert_complete(run)
+    endpoints = {mode: serve() for mode in ("500", "429", "503", "401")}
+    for mode, endpoint in endpoints.items():
+        endpoint.switch(mode, models="ok", retry_after="0")
+    runs = {m: start(rollbook, e, sums, tmp_path / m, "-k", 8, "--outage", 3) for m, e in endpoints.items()}
+    for mode, process in runs.items():
+        assert process.wait(30).code == 75, process.stderr
+        assert f"HTTP {mode}" in process.complaint
+        status = rollbook.run("status", tmp_path / mode, "--json").json
+        assert_adds_up(status, 48)
+        assert (status["scored"], status["failed"], status["state"]) == (0, {}, "interrupted")
+        assert_no_reward(tmp_path / mode)
+    endpoints["429"].switch("ok")
+    assert rollbook.run("resume", tmp_path / "429").code == 0
+    assert_complete(tmp_path / "429")
 
 
 @pytest.mark.parametrize("away_s", [5, pytest.param(20, marks=pytest.mark.slow)])

@@ -22,6 +22,14 @@ Target: TypeAlias = Annotated[
     ),
 ]
 Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+Begun: TypeAlias = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run directory. What is not given below stays as its last start had it.",
+        show_default=False,
+    ),
+]
 Samples: TypeAlias = Annotated[int, typer.Option("-k", "--samples", metavar="N", min=1, help="Tries at each task.")]
 NewSamples: TypeAlias = Annotated[
     int,
@@ -50,7 +58,7 @@ Model: TypeAlias = Annotated[
         "-m",
         "--model",
         metavar="URL",
-        help="An OpenAI-compatible endpoint, or scripted:FILE; repeated: replicas. [default: the embedded model]",
+        help="An OpenAI-compatible endpoint, or scripted:FILE; repeated: replicas. [new run: the embedded model]",
     ),
 ]
 ModelName: TypeAlias = Annotated[
@@ -58,7 +66,7 @@ ModelName: TypeAlias = Annotated[
 ]
 ApiKeyEnv: TypeAlias = Annotated[
     str | None,
-    typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key. [default: OPENAI_API_KEY]"),
+    typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key. [new run: OPENAI_API_KEY]"),
 ]
 Temperature: TypeAlias = Annotated[
     float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature.")
@@ -77,26 +85,33 @@ VerifyTimeout: TypeAlias = Annotated[
     float, typer.Option("--verify-timeout", metavar="S", min=0.001, help="One verification.")
 ]
 Concurrency: TypeAlias = Annotated[
-    str | None, typer.Option("-c", "--concurrency", metavar="INT|auto", help="Rollouts at once. [default: 64]")
+    str | None,
+    typer.Option(
+        "-c", "--concurrency", metavar="INT|auto", help="Rollouts at once. [new run: 64; 16 for the embedded model]"
+    ),
 ]
 Workers: TypeAlias = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes on this machine. [default: 1]")
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes on this machine. [new run: 1]")
 ]
 CallTimeout: TypeAlias = Annotated[
-    float | None, typer.Option("--call-timeout", metavar="S", min=0.001, help="One model call. [default: 600]")
+    float | None, typer.Option("--call-timeout", metavar="S", min=0.001, help="One model call. [new run: 600]")
 ]
 ConnectTimeout: TypeAlias = Annotated[
-    float | None, typer.Option("--connect-timeout", metavar="S", min=0.001, help="One connection. [default: 10]")
+    float | None, typer.Option("--connect-timeout", metavar="S", min=0.001, help="One connection. [new run: 10]")
 ]
 Outage: TypeAlias = Annotated[
     float | None,
-    typer.Option("--outage", metavar="S", min=0.0, help="How long no endpoint may answer. [default: 300]"),
+    typer.Option("--outage", metavar="S", min=0.0, help="How long no endpoint may answer. [new run: 300]"),
 ]
-FailFast: TypeAlias = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first rollout that fails.")]
+FailFast: TypeAlias = Annotated[
+    bool | None, typer.Option("--fail-fast/--no-fail-fast", help="Stop at the first rollout that fails.")
+]
 MaxFailures: TypeAlias = Annotated[
     str | None, typer.Option("--max-failures", metavar="N|P%", help="Stop when more rollouts than this have failed.")
 ]
-Offline: TypeAlias = Annotated[bool, typer.Option("--offline", help="Download nothing.")]
+Offline: TypeAlias = Annotated[
+    bool | None, typer.Option("--offline/--no-offline", help="Download nothing; not even the embedded model.")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Retry: TypeAlias = Annotated[
     list[str] | None,
@@ -155,17 +170,16 @@ def _value(text: str) -> JSON:
 
 
 def changes(
-    *,
-    model: list[str] | None,
-    concurrency: str | None,
-    workers: int | None,
-    call_timeout: float | None,
-    connect_timeout: float | None,
-    outage: float | None,
-    api_key_env: str | None,
-    fail_fast: bool,
-    max_failures: str | None,
-    offline: bool,
+    model: Model = None,
+    concurrency: Concurrency = None,
+    workers: Workers = None,
+    api_key_env: ApiKeyEnv = None,
+    call_timeout: CallTimeout = None,
+    connect_timeout: ConnectTimeout = None,
+    outage: Outage = None,
+    fail_fast: FailFast = None,
+    max_failures: MaxFailures = None,
+    offline: Offline = None,
 ) -> dict[str, JSON]:
     """The operational settings that were given, by their names in Settings; what was not given is not there."""
     finite(call_timeout=call_timeout, connect_timeout=connect_timeout, outage=outage)
@@ -177,8 +191,8 @@ def changes(
         "connect_s": connect_timeout,
         "outage_s": outage,
         "api_key_env": api_key_env,
-        "fail_fast": fail_fast or None,
+        "fail_fast": fail_fast,
         "max_failures": max_failures_of(max_failures),
-        "offline": offline or None,
+        "offline": offline,
     }
     return {name: value for name, value in given.items() if value is not None}

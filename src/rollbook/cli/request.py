@@ -5,51 +5,51 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rollbook.cli.options import extra_sampling, finite
+from rollbook.cli import options as o
+from rollbook.cli.gathered import gathered
+from rollbook.collect.request import Request
 from rollbook.core.json import JSON
 from rollbook.core.manifest import Limits, Sampling, Settings
-
-if TYPE_CHECKING:
-    from rollbook.collect.request import Request
+from rollbook.models.target import EMBEDDED_SLOTS
 
 
+@gathered("given", o.changes)
 def request_of(
-    env: str,
+    env: o.Target,
+    samples: o.Samples = 1,
+    limit: o.Limit = None,
+    out: o.Out = None,
+    model_name: o.ModelName = "",
     *,
     given: dict[str, JSON],
-    model_name: str,
-    samples: int,
-    limit: int | None,
-    out: str | None,
-    seed: int,
-    temperature: float,
-    top_p: float,
-    max_tokens: int,
-    sampling: list[str] | None,
-    max_turns: int,
-    timeout: float,
-    verify_timeout: float,
-    data: str | None,
-    task: list[str] | None,
-    sample: int | None,
+    temperature: o.Temperature = o.SAMPLING.temperature,
+    top_p: o.TopP = o.SAMPLING.top_p,
+    max_tokens: o.MaxTokens = o.SAMPLING.max_tokens,
+    sampling: o.Extra = None,
+    seed: o.Seed = 0,
+    data: o.Data = None,
+    task: o.TaskId = None,
+    sample: o.SampleIndex = None,
+    max_turns: o.MaxTurns = o.LIMITS.max_turns,
+    timeout: o.Timeout = o.LIMITS.rollout_s,
+    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
 ) -> Request:
     """The request of a command line; a run directory is always named, so that it can be shown whatever happens."""
-    from rollbook.collect.request import Request
-
-    finite(temperature=temperature, top_p=top_p, timeout=timeout, verify_timeout=verify_timeout)
+    o.finite(temperature=temperature, top_p=top_p, timeout=timeout, verify_timeout=verify_timeout)
+    urls = list(given.get("urls", []))
+    first: dict[str, JSON] = {} if urls else {"concurrency": EMBEDDED_SLOTS}
     return Request(
         env=env,
-        model=list(given.get("urls", [])),
+        model=urls,
         model_name=model_name,
         samples=samples,
         limit=limit,
         out=out or str(new_folder(env)),
         seed=seed,
-        sampling=Sampling(temperature, top_p, max_tokens, extra_sampling(sampling)),
+        sampling=Sampling(temperature, top_p, max_tokens, o.extra_sampling(sampling)),
         limits=Limits(verify_s=verify_timeout, rollout_s=timeout, max_turns=max_turns),
-        settings=Settings(**given),
+        settings=Settings(**first | given),
         data=data,
         tasks=task,
         sample=sample,

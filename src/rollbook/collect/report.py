@@ -70,7 +70,8 @@ def report(run: str | Path, *, write: bool = True) -> Report:
     for row, _, line in scored:
         _tell(tallies[line.env], row, line)
     why = {(mark.task, mark.sample): mark.failure for mark in Failed(book)}
-    requested, failed = _by_environment(book), {name: dict[str, int]() for name in tallies}
+    tasks, requested = _asked(book)
+    failed: dict[str, dict[str, int]] = {name: {} for name in tallies}
     missing: list[tuple[str, int, str]] = []
     for row, sample in scored.missing():
         task = book.tasks.task(row)
@@ -79,7 +80,7 @@ def report(run: str | Path, *, write: bool = True) -> Report:
             failed[task.env][failure.kind] = failed[task.env].get(failure.kind, 0) + 1
         if len(missing) < MISSING_KEPT:
             missing.append((task.id, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
-    metrics = {name: tally.metrics(requested[name], failed[name]) for name, tally in tallies.items()}
+    metrics = {name: t.metrics(requested[name], failed[name], tasks=tasks[name]) for name, t in tallies.items()}
     made = _assemble(book, metrics, scored.dropped, missing)
     if write:
         keep(made)
@@ -104,15 +105,18 @@ def _tell(tally: Tally, row: int, line: _Line) -> None:
     )
 
 
-def _by_environment(book: Book) -> dict[str, int]:
-    """How many rollouts each environment was asked for."""
-    if len(book.manifest.environments) == 1:
-        return {next(iter(book.manifest.environments)): book.plan.requested}
-    counts = dict.fromkeys(book.manifest.environments, 0)
+def _asked(book: Book) -> tuple[dict[str, int], dict[str, int]]:
+    """How many tasks and how many rollouts each environment was asked for."""
+    names = list(book.manifest.environments)
+    if len(names) == 1:
+        return {names[0]: len(book.tasks)}, {names[0]: book.plan.requested}
+    tasks, rollouts = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    for task in book.tasks:
+        tasks[task.env] += 1
     for part in book.plan.parts:
         for row in range(*part.tasks):
-            counts[book.tasks.task(row).env] += part.samples[1] - part.samples[0]
-    return counts
+            rollouts[book.tasks.task(row).env] += part.samples[1] - part.samples[0]
+    return tasks, rollouts
 
 
 def _assemble(book: Book, metrics: dict[str, Metrics], dropped: int, missing: list[tuple[str, int, str]]) -> Report:

@@ -63,7 +63,9 @@ class Shift:
             self._heart.cancel()
             await asyncio.gather(self._heart, return_exceptions=True)
         self._seats.close()
-        self.presence.state, self.presence.in_flight = "left", 0
+        self._taken.clear()
+        self._describe()
+        self.presence.state = "left"
         if not self.trouble:
             await self._write(write_presence, self._book.path, self.presence)
 
@@ -81,8 +83,7 @@ class Shift:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            self.presence.in_flight = len(self._taken)
-            self.presence.chunks = {n: Held(c.scored, dict(c.failed)) for n, c in list(self._open.items())}
+            self._describe()
             try:
                 await self._write(write_presence, self._book.path, self.presence)
             except BookUnwritable as error:
@@ -91,6 +92,11 @@ class Shift:
                 return
             for number in await asyncio.to_thread(self._lost):
                 self._forget(number)
+
+    def _describe(self) -> None:
+        """What `status` is to know of the chunks in our hands; also the last word, since what is durable counts."""
+        self.presence.in_flight = len(self._taken)
+        self.presence.chunks = {n: Held(c.scored, dict(c.failed)) for n, c in list(self._open.items())}
 
     def _lost(self) -> list[int]:
         """Chunks that were taken over while we were stopped: no longer ours."""

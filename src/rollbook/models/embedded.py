@@ -29,11 +29,11 @@ from rollbook.models.model import Completion
 from rollbook.models.protocol import check_extra, without_reasoning
 from rollbook.models.refusal import WHERE, bad_completion
 from rollbook.models.replica import open_session
+from rollbook.models.target import EMBEDDED_SLOTS as SLOTS
 from rollbook.models.weights import ensure
 from rollbook.processes.child import Child, module_argv
 from rollbook.processes.ready import start_ready
 
-SLOTS = 16
 CONTEXT = 2048
 START_S = 120.0
 RESTARTS = 3

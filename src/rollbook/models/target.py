@@ -10,6 +10,8 @@ from rollbook.models.address import base_url
 from rollbook.models.model import Model
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+EMBEDDED_SLOTS = 16
+"""How many answers the embedded model writes at once; more rollouts than that would only wait for it."""
 SCRIPTED = "scripted:"
 
 

@@ -1,0 +1,110 @@
+"""The golden book: written once, read by every later version, valid by the frozen schemas.
+
+It holds four sums with three samples each: two rounds of a task whose verifier is broken (so chunks of two epochs), then
+an extension; every turn has its tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from rollbook.book.book import Book
+from rollbook.book.marks import Failed
+from rollbook.book.rollouts import rollouts
+from rollbook.book.status import read_status
+from rollbook.collect.report import report
+from rollbook.core.schema import FILES, frozen, generate
+from rollbook.tokens import merge
+from support.sums import write_script, write_sums
+
+GOLDEN = Path(__file__).parent / "book"
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    shutil.copytree(GOLDEN, tmp_path / "book")
+    return Book(tmp_path / "book")
+
+
+def test_its_numbers_are_what_they_were(book: Book) -> None:
+    made = report(book.path)
+    assert (made.requested, made.scored, made.failed, made.pending, made.dropped) == (
+        12,
+        9,
+        {"verifier_error": 3},
+        0,
+        0,
+    )
+    metrics = made.json()["environments"]["Sums"]
+    assert metrics["pass@1"] == pytest.approx(5 / 9)
+    assert metrics["pass@3"] == 1.0
+    assert metrics["truncated"] == 3
+
+
+def test_its_rollouts_have_their_tokens_messages_and_scores(book: Book) -> None:
+    found = {r.key: r for r in rollouts(book, tokens=True)}
+    assert sorted(found) == [(f"sum-{i}", s) for i in range(3) for s in range(3)]
+    one = found["sum-1", 2]
+    assert (one.turns[0].prompt_ids, one.turns[0].ids) == ([1, 101, 7], [11, 22, 2])
+    assert one.turns[0].logprobs == [-0.5, -0.5, -0.125]
+    assert (one.text, one.reward, one.truncated) == ("The answer is 99", 0.0, True)
+    (sequence,) = merge(one.turns)
+    assert sequence.mask == [1, 1, 1]
+
+
+def test_its_failures_stand_until_a_round_reopens_them(book: Book) -> None:
+    standing = {(mark.task, mark.sample) for mark in Failed(book)}
+    assert standing == {("sum-3", 0), ("sum-3", 1), ("sum-3", 2)}
+
+
+def test_its_status_adds_up(book: Book) -> None:
+    status = read_status(book.path)
+    assert status.state == "shortfall"
+    assert status.requested == status.scored + sum(status.failed.values()) + status.pending
+
+
+def test_the_schemas_change_only_on_purpose() -> None:
+    assert generate() == {name: frozen(name) for name in FILES}
+
+
+def documents(run: Path) -> Iterator[tuple[str, Any]]:
+    """Every JSON value of a run directory with the name of its schema."""
+    yield "run", json.loads((run / "run.json").read_text())
+    yield "plan", json.loads((run / "plan.json").read_text())
+    for folder, name, pattern in (
+        ("rounds", "round", "*.json"),
+        ("done", "done", "*.json"),
+        ("workers", "worker", "*.json"),
+        ("leases", "lease", "[0-9]*"),
+    ):
+        yield from ((name, json.loads(p.read_text())) for p in (run / folder).glob(pattern))
+    yield from (("task", json.loads(line)) for line in (run / "tasks.jsonl").read_text().splitlines())
+    for path in (run / "journals").glob("*.jsonl"):
+        name = "failed" if path.name.endswith(".failures.jsonl") else "scored"
+        yield from ((name, json.loads(line)) for line in path.read_text().splitlines())
+
+
+def check(run: Path) -> set[str]:
+    seen = set()
+    for name, value in documents(run):
+        jsonschema.validate(value, frozen(name))
+        seen.add(name)
+    return seen
+
+
+def test_the_golden_book_is_valid_by_an_independent_validator() -> None:
+    assert check(GOLDEN) == set(FILES)
+
+
+def test_what_is_written_today_is_valid_too(tmp_path: Path) -> None:
+    from rollbook import run
+
+    run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", samples=2)
+    assert check(tmp_path / "run") == set(FILES) - {"failed"}
