@@ -1,0 +1,61 @@
+"""Status: cheap, from seals, leases and presences alone, and it always adds up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollbook.book.claims import Claims
+from rollbook.book.presence import new_presence, write_presence
+from rollbook.book.seal import write_seals
+from rollbook.book.status import read_status, state_of
+from rollbook.core.presence import Held
+from rollbook.core.seal import Seal
+from support.books import make_book, open_round
+
+
+def adds_up(path: Path) -> bool:
+    status = read_status(path)
+    return status.requested == status.scored + sum(status.failed.values()) + status.pending
+
+
+def test_a_planned_run_is_all_pending(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    status = read_status(book.path)
+    assert (status.requested, status.scored, status.failed, status.pending) == (6, 0, {}, 6)
+    assert status.state == "interrupted"
+
+
+def test_chunks_in_work_count_by_their_owners_heartbeat(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+    presence = new_presence(1)
+    claims = Claims(book, open_round(book), presence.id)
+    assert claims.next()
+    presence.chunks = {0: Held(2, {"model_timeout": 1})}
+    presence.in_flight = 1
+    write_presence(book.path, presence)
+    status = read_status(book.path)
+    assert (status.scored, status.failed, status.pending, status.in_flight) == (2, {"model_timeout": 1}, 5, 1)
+    assert (status.state, status.workers) == ("running", [presence.id])
+
+
+def test_seals_count_and_reopened_failures_are_pending_again(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=4)
+    claims = Claims(book, open_round(book), "w")
+    first = claims.next()
+    assert first
+    kinds = {"model_timeout": 1}
+    write_seals(book.path, {0: (Seal(1, 1, first.chunk.size - 1, kinds, 0, {}), False)})
+    assert read_status(book.path).failed == kinds
+    assert adds_up(book.path)
+    open_round(book, ["infra"])
+    status = read_status(book.path)
+    assert status.failed == {}
+    assert status.pending == 4 - (first.chunk.size - 1)
+    assert adds_up(book.path)
+
+
+def test_the_word_for_a_state() -> None:
+    assert state_of(4, 4, 0, False) == "finished"
+    assert state_of(4, 2, 2, True) == "running"
+    assert state_of(4, 2, 2, False) == "interrupted"
+    assert state_of(4, 2, 0, False) == "shortfall"

@@ -1,0 +1,34 @@
+import doctest
+import inspect
+
+import pytest
+
+from rollbook.cli import gathered as module
+from rollbook.cli.commands import COMMANDS
+from rollbook.cli.gathered import gathered
+from rollbook.cli.options import changes
+
+
+def test_its_example_is_true():
+    assert doctest.testmod(module).failed == 0
+
+
+def test_what_is_gathered_stands_where_it_is_taken_and_keeps_its_defaults():
+    def point(x: int, y: int = 2) -> tuple[int, int]:
+        return x, y
+
+    @gathered("at", point)
+    def draw(colour: str, at: tuple[int, int], size: int = 1) -> object:
+        return colour, at, size
+
+    assert list(inspect.signature(draw).parameters) == ["colour", "x", "y", "size"]
+    assert inspect.signature(draw).parameters["y"].default == 2
+    assert draw(colour="red", x=5) == ("red", (5, 2), 1)
+
+
+@pytest.mark.parametrize("name", ["run", "plan", "work", "resume", "extend"])
+def test_every_command_that_works_has_every_operational_option(rollbook, name):
+    assert name in COMMANDS
+    text = rollbook(name, "--help").stdout
+    for option in inspect.signature(changes).parameters:
+        assert f"--{option.replace('_', '-')}" in text
