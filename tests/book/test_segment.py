@@ -45,7 +45,9 @@ def test_reading_stops_at_a_sealed_extent(tmp_path: Path) -> None:
 
 
 @given(lines=st.lists(st.integers(0, 10**9), max_size=40), cut=st.integers(0, 400))
-def test_any_cut_loses_only_lines_behind_it(tmp_path_factory: pytest.TempPathFactory, lines: list[int], cut: int) -> None:
+def test_any_cut_loses_only_lines_behind_it(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[int], cut: int
+) -> None:
     data = b"".join(b'{"n":%d}\n' % n for n in lines)
     path = write(tmp_path_factory.mktemp("cut"), data[:cut])
     whole = data[:cut].count(b"\n")

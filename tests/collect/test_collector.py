@@ -211,6 +211,7 @@ def test_cancellation_leaves_nothing_running(tmp_path: Path) -> None:
 
     async def go() -> None:
         async with Endpoint("hang") as endpoint:
+
             async def collect() -> None:
                 async with Collector(write_sums(tmp_path), endpoint.url, samples=2) as collector:
                     async for _ in collector.groups():

@@ -13,14 +13,16 @@ from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
 from rollbook.book.status import read_status
 from rollbook.collect.progress import Silent
-from rollbook.collect.run import Result, extend, plan_request, resume, work
 from rollbook.collect.request import Request
+from rollbook.collect.run import Result, extend, plan_request, resume, work
 from rollbook.core.manifest import Settings
 from rollbook.core.rollout import seed_of
 from rollbook.errors import UsageError
 from support.sums import SUMS, write_script, write_sums
 
-POISON = SUMS.replace("        return roll", "        if task.id == 'sum-3':\n            raise KeyError('x')\n        return roll")
+POISON = SUMS.replace(
+    "        return roll", "        if task.id == 'sum-3':\n            raise KeyError('x')\n        return roll"
+)
 
 
 def do(folder: Path, **more: object) -> Result:
@@ -121,7 +123,11 @@ def test_a_planned_book_is_filled_by_whoever_works(tmp_path: Path) -> None:
 def test_one_rollout_can_be_repeated(tmp_path: Path) -> None:
     path = plan_request(
         Request(
-            env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "one"), tasks=["sum-4"], sample=3
+            env=write_sums(tmp_path),
+            model=[write_script(tmp_path)],
+            out=str(tmp_path / "one"),
+            tasks=["sum-4"],
+            sample=3,
         )
     )
     work(path, {}, Silent())

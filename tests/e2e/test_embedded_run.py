@@ -20,7 +20,20 @@ SUMS = "reasoning_gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=
 
 def test_a_real_model_does_sums_and_every_rollout_is_accounted_for(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="the embedded model's runtime is not installed")
-    command = ["run", SUMS, "-k", "4", "-n", "8", "--max-tokens", "32", "--temperature", "0.7", "-o", str(tmp_path / "r")]
+    command = [
+        "run",
+        SUMS,
+        "-k",
+        "4",
+        "-n",
+        "8",
+        "--max-tokens",
+        "32",
+        "--temperature",
+        "0.7",
+        "-o",
+        str(tmp_path / "r"),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "rollbook", *command, "--json"], capture_output=True, text=True, timeout=240
     )

@@ -21,7 +21,7 @@ from rollbook.collect.concurrency import concurrency
 from rollbook.collect.gate import Gate
 from rollbook.collect.group import Group, Groups
 from rollbook.collect.job import Desk
-from rollbook.collect.planning import manifest, name_of
+from rollbook.collect.planning import found, manifest, name_of
 from rollbook.collect.player import Player
 from rollbook.collect.request import Request
 from rollbook.collect.shift import Shift
@@ -32,7 +32,7 @@ from rollbook.core.json import JSON
 from rollbook.core.manifest import Limits, Sampling, Settings
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
-from rollbook.environments.registry import Loaded, of, resolve
+from rollbook.environments.registry import Loaded
 from rollbook.environments.snapshot import snapshot
 from rollbook.errors import Stopped, UsageError
 from rollbook.models.target import open_model, resolve_model
@@ -107,7 +107,7 @@ class Collector:
         self._gate = Gate(open_model(spec, self._settings))
         self._stack.push_async_callback(self._gate.close)
         await self._gate.open()
-        self._loaded = of(request.env) if isinstance(request.env, Environment) else resolve(request.env)
+        self._loaded = found(request.env)
         self._name = name_of(self._loaded)
         folder, self._book = self._place(self._loaded)
         specs = self._book.manifest.environments if self._book else {self._name: self._spec}

@@ -19,6 +19,7 @@ from rollbook.environments.environment import Environment
 from rollbook.environments.registry import Loaded, of, resolve
 from rollbook.environments.snapshot import changed, snapshot
 from rollbook.environments.source import explain
+from rollbook.environments.tool import tool_methods
 from rollbook.errors import RollbookError, UsageError
 
 PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "xllamacpp")
@@ -26,7 +27,7 @@ PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "x
 
 def plan(request: Request, model: ModelSpec) -> Book:
     """Write the run directory; asks no model."""
-    loaded = of(request.env) if isinstance(request.env, Environment) else resolve(request.env, request.data)
+    loaded = found(request.env, request.data)
     name = name_of(loaded)
     with Draft(request.out) as draft:
         spec = snapshot(loaded, draft.folder / "source")
@@ -36,6 +37,18 @@ def plan(request: Request, model: ModelSpec) -> Book:
         first, last = (0, request.samples) if request.sample is None else (request.sample, request.sample + 1)
         parts = [part((0, count), (first, last), request.settings.workers)]
         return draft.finish(manifest(request, {name: spec}, model), parts)
+
+
+def found(env: str | Environment, data: str | None = None) -> Loaded:
+    """The environment that was asked for, if the agents of this version can play it."""
+    loaded = of(env) if isinstance(env, Environment) else resolve(env, data)
+    speaks = ["reply"] if loaded.cls.reply is not Environment.reply else []
+    needs = [*speaks, *tool_methods(loaded.cls)]
+    if needs:
+        raise UsageError(
+            f"{loaded.cls.__name__} needs {', '.join(needs)}: this version asks once and plays no tools yet"
+        )
+    return loaded
 
 
 def name_of(loaded: Loaded) -> str:
@@ -61,13 +74,13 @@ def manifest(request: Request, environments: dict[str, EnvironmentSpec], model: 
 
 def versions() -> dict[str, str]:
     """The versions of what can change a number."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    known = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return known
 
 
 def chosen(loaded: Loaded, request: Request) -> Iterator[Task]:
