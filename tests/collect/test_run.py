@@ -71,8 +71,8 @@ def test_a_shortfall_may_be_allowed(tmp_path: Path) -> None:
 
 
 def test_fail_fast_stops_at_the_first_failure(tmp_path: Path) -> None:
+    script = write_script(tmp_path, count=10, delay_s=0.05)
     with pytest.raises(Shortfall, match="--fail-fast") as caught:
-        script = write_script(tmp_path, count=10, delay_s=0.05)
         run(write_sums(tmp_path, POISON), script, out=tmp_path / "run", samples=8, concurrency=4, fail_fast=True)
     assert caught.value.scored < 72
     assert caught.value.pending > 0
@@ -80,8 +80,8 @@ def test_fail_fast_stops_at_the_first_failure(tmp_path: Path) -> None:
 
 def test_max_failures_stops_when_something_is_systematically_wrong(tmp_path: Path) -> None:
     broken = SUMS.replace("        return roll", "        return float('nan')\n        return roll")
+    script = write_script(tmp_path, count=10, delay_s=0.05)
     with pytest.raises(Shortfall, match="--max-failures 10%") as caught:
-        script = write_script(tmp_path, count=10, delay_s=0.05)
         run(write_sums(tmp_path, broken), script, out=tmp_path / "run", samples=16, concurrency=4, max_failures="10%")
     assert set(caught.value.failed) == {"invalid_reward"}
     assert caught.value.failed["invalid_reward"] < 100

@@ -1,7 +1,7 @@
 """The golden book: written once, read by every later version, valid by the frozen schemas.
 
-It holds four sums with three samples each: two rounds of a task whose verifier is broken (so chunks of two epochs), then
-an extension; every turn has its tokens.
+It holds four sums with three samples each: two rounds of a task whose verifier is broken (so chunks of two epochs),
+then an extension; every turn has its tokens.
 """
 
 from __future__ import annotations

@@ -45,9 +45,7 @@ def found(env: str | Environment, data: str | None = None) -> Loaded:
     speaks = ["reply"] if loaded.cls.reply is not Environment.reply else []
     needs = [*speaks, *tool_methods(loaded.cls)]
     if needs:
-        raise UsageError(
-            f"{loaded.cls.__name__} needs {', '.join(needs)}: this version asks once and plays no tools yet"
-        )
+        raise UsageError(f"{loaded.cls.__name__} needs {', '.join(needs)}: this version asks once and plays no tools")
     return loaded
 
 
