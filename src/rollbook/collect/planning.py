@@ -25,9 +25,8 @@ from rollbook.errors import RollbookError, UsageError
 PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "xllamacpp")
 
 
-def plan(request: Request, model: ModelSpec) -> Book:
+def plan(request: Request, loaded: Loaded, model: ModelSpec) -> Book:
     """Write the run directory; asks no model."""
-    loaded = found(request.env, request.data)
     name = name_of(loaded)
     with Draft(request.out) as draft:
         spec = snapshot(loaded, draft.folder / "source")

@@ -14,7 +14,7 @@ from rollbook.book.book import Book, refuse_occupied
 from rollbook.book.claims import nothing_left
 from rollbook.book.durable import writing
 from rollbook.collect.crew import Crew
-from rollbook.collect.planning import check_unchanged, plan
+from rollbook.collect.planning import check_unchanged, found, plan
 from rollbook.collect.progress import Display, Silent
 from rollbook.collect.report import Report, report
 from rollbook.collect.request import Request
@@ -115,16 +115,20 @@ async def _run(request: Request, display: Display, *, signals: bool, allow_short
     refuse_occupied(Path(request.out))
     spec, urls = resolve_model(request.model, request.model_name)
     settings = msgspec.structs.replace(request.settings, urls=urls)
-    async with opened(spec, settings) as model:
-        book = plan(request, model.spec)
+    loaded = found(request.env, request.data)
+    async with opened(spec, settings, display) as model:
+        book = plan(request, loaded, model.spec if model else spec)
         round_ = book.open_round(settings)
         return await _work(book, round_, model, display, signals, allow_shortfall)
 
 
 @asynccontextmanager
-async def opened(spec: ModelSpec, settings: Settings) -> AsyncIterator[Model]:
-    """A model, open for as long as the context is."""
-    model = open_model(spec, settings)
+async def opened(spec: ModelSpec, settings: Settings, display: Display) -> AsyncIterator[Model | None]:
+    """A model, open for as long as the context is; None where a crew's workers open their own."""
+    if settings.workers > 1 and spec.name:
+        yield None
+        return
+    model = open_model(spec, settings, say=display.note)
     try:
         await model.open()
         yield model
@@ -133,11 +137,11 @@ async def opened(spec: ModelSpec, settings: Settings) -> AsyncIterator[Model]:
 
 
 async def _work(
-    book: Book, round_: Round, model: Model, display: Display, signals: bool, allow_shortfall: bool = False
+    book: Book, round_: Round, model: Model | None, display: Display, signals: bool, allow_shortfall: bool = False
 ) -> Result:
     """Work alone or with a crew, then count what the files say."""
     with writing(book.path):
-        if round_.settings.workers > 1:
+        if model is None or round_.settings.workers > 1:
             cause = await Crew(book, round_, display).work(signals=signals)
         else:
             cause = (await work_on(book, round_, model, display, signals=signals)).verdict
@@ -157,7 +161,7 @@ def plan_request(request: Request) -> Path:
     spec, urls = resolve_model(request.model, request.model_name)
     if not spec.name:
         raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
-    book = plan(request, spec)
+    book = plan(request, found(request.env, request.data), spec)
     book.open_round(msgspec.structs.replace(request.settings, urls=urls))
     return book.path
 
@@ -211,7 +215,7 @@ def _go_on(book: Book, round_: Round, display: Display) -> Result:
     spec = _check_model(book, round_.settings)
 
     async def go() -> Result:
-        async with opened(spec, round_.settings) as model:
+        async with opened(spec, round_.settings, display) as model:
             return await _work(book, round_, model, display, signals=True)
 
     return on_fast_loop(go)
