@@ -37,9 +37,19 @@ def test_doctor_says_the_same_to_people(rollbook):
 
 def test_what_is_not_on_the_path_is_a_no_with_a_reason(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    found = {finding.what: finding for finding in machine.findings()}
-    assert (found["slurm"].works, found["slurm"].detail) == (False, "sbatch is not on PATH")
-    assert not found["gpu"].works
+    assert "sbatch is not on PATH" in machine.slurm().detail
+    assert not machine.gpu().works
+
+
+def test_what_this_version_does_not_use_is_a_no_even_where_it_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = machine.slurm()
+    assert not found.works
+    assert "not part of this version" in found.detail
+    assert str(tmp_path / "sbatch") in found.detail
+    assert "not part of this version" in machine.ray().detail
 
 
 def test_a_broken_driver_is_a_no_in_its_own_words(tmp_path, monkeypatch):

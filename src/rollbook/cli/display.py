@@ -110,19 +110,24 @@ def panel_of(progress: Progress) -> Table:
 
 def _facts(progress: Progress) -> list[tuple[str, str]]:
     mean = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
-    return [
+    counts = [
         ("scored", f"{progress.scored}/{progress.requested}"),
         ("failed", _failures(progress.failed)),
         ("pending", str(progress.pending)),
         ("mean reward", mean),
+    ]
+    pace = [
         ("", f"{progress.rate:.1f}/s"),
         ("left", duration(progress.eta_s)),
         ("in flight", f"{progress.in_flight}/{progress.concurrency}"),
+    ]
+    times = [
         ("model", f"{progress.model_ms:.0f} ms"),
         ("verify", f"{progress.verify_ms:.1f} ms"),
         ("loop lag", f"{progress.loop_lag_ms:.1f} ms"),
         ("after", duration(progress.seconds)),
     ]
+    return [*counts, *(pace if progress.pending else []), *times]
 
 
 def _failures(failed: dict[str, int]) -> str:

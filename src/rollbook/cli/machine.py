@@ -22,6 +22,7 @@ SYS_LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_VERSION = 1
 PR_GET_SECCOMP = 21
 CLONE_NEWUSER = 0x10000000
+LATER = "not part of this version"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -41,8 +42,8 @@ def findings() -> list[Finding]:
         _package("reasoning_gym", "reasoning_gym", "missing: pip install 'rollbook[gym]'"),
         open_files(),
         *sandbox(),
-        _program("slurm", "sbatch", "sbatch is not on PATH"),
-        _package("ray", "ray", "missing: pip install ray"),
+        slurm(),
+        ray(),
         gpu(),
     ]
 
@@ -58,11 +59,6 @@ def _version(module: str) -> str:
         return metadata.version(module)
     except metadata.PackageNotFoundError:
         return "of unknown version"
-
-
-def _program(what: str, name: str, missing: str) -> Finding:
-    found = shutil.which(name)
-    return Finding(what, found is not None, found or missing)
 
 
 def embedded_model() -> Finding:
@@ -87,7 +83,7 @@ def open_files() -> Finding:
 
 def sandbox() -> Iterator[Finding]:
     """What the kernel offers for running untrusted code, and that this version does not use it."""
-    yield Finding("sandbox", False, "running untrusted code is not part of this version; the kernel offers:")
+    yield Finding("sandbox", False, f"running untrusted code is {LATER}; the kernel offers:")
     yield _namespaces()
     yield _landlock()
     yield _seccomp()
@@ -129,6 +125,18 @@ def _seccomp() -> Finding:
         return Finding("  seccomp", False, "the kernel was built without filters")
     mode = ctypes.CDLL(None).prctl(PR_GET_SECCOMP, 0, 0, 0, 0)
     return Finding("  seccomp", True, "filters available" + ("; we already run under one" if mode == 2 else ""))
+
+
+def slurm() -> Finding:
+    """Found or not, it is not used yet: a yes would promise too much."""
+    found = shutil.which("sbatch")
+    return Finding("slurm", False, f"{LATER}; {found or 'sbatch is not on PATH'}")
+
+
+def ray() -> Finding:
+    """The same."""
+    found = f"ray {_version('ray')} is installed" if find_spec("ray") else "ray is not installed"
+    return Finding("ray", False, f"{LATER}; {found}")
 
 
 def gpu() -> Finding:

@@ -81,7 +81,8 @@ def _usage(error: typer.TyperException) -> str:
     """Typer's message on one line, with the help to read."""
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "rollbook"
-    return f"{' '.join(error.format_message().split()).rstrip('.?')}; see {where} --help"
+    said = " ".join(error.format_message().split()).rstrip(".")
+    return f"{said}{'' if said.endswith('?') else ';'} see {where} --help"
 
 
 def _say(message: str, code: int) -> int:

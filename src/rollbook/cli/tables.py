@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -23,6 +24,23 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
         _show_rich(columns, cells)
     else:
         print("\n".join(plain_table(columns, cells)))
+
+
+def show_numbers_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """The same for many columns of numbers: on a terminal too narrow for them, each becomes a line."""
+    widest = max(map(len, plain_table(columns, rows)))
+    narrow = sys.stdout.isatty() and widest + 2 * len(columns) > shutil.get_terminal_size().columns
+    show_table(*(turned(columns, rows) if narrow else (columns, rows)))
+
+
+def turned(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
+    """A table on its side: a line for each column, with its name before it.
+
+    >>> turned(["env", "mean"], [["gsm8k", 0.25], ["sums", 0.5]])
+    (['env', 'gsm8k', 'sums'], [['mean', 0.25, 0.5]])
+    """
+    sides = [[name, *cells] for name, *cells in zip(columns, *rows, strict=True)]
+    return [cell_text(cell) for cell in sides[0]], sides[1:]
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:

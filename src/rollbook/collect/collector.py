@@ -38,6 +38,9 @@ from rollbook.errors import Stopped, UsageError
 from rollbook.models.target import open_model, resolve_model
 
 
+AUTO_WINDOW = 256
+
+
 class Collector:
     """Collects groups of rollouts for a trainer.
 
@@ -140,7 +143,7 @@ class Collector:
     async def groups(self, tasks: Iterable[Task] | AsyncIterable[Task] | None = None) -> AsyncIterator[Group]:
         """Complete groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work."""
         limiter = concurrency(self._settings.concurrency, lambda _: None)
-        groups = Groups(self._request.samples, self._window or self._default_window(limiter.limit))
+        groups = Groups(self._request.samples, self._window or self._default_window())
         source = named(self._loaded.instance.tasks() if tasks is None else tasks, self._name)
         desk, shift = await self._desk(source, groups)
         worker = Worker(desk, self._player, limiter, 1, self._settings.attempts)
@@ -155,8 +158,11 @@ class Collector:
             await asyncio.gather(work, return_exceptions=True)
             self._streams.discard(worker)
 
-    def _default_window(self, limit: int) -> int:
-        return max(2, math.ceil(2 * limit / self._request.samples))
+    def _default_window(self) -> int:
+        """Twice what is in flight at once; where that is still to be found out, twice what most endpoints bear."""
+        wanted = self._settings.concurrency
+        at_once = wanted if isinstance(wanted, int) else AUTO_WINDOW
+        return max(2, math.ceil(2 * at_once / self._request.samples))
 
     async def _desk(self, source: AsyncIterator[Task], groups: Groups) -> tuple[Desk, Shift | None]:
         if self._book is None:

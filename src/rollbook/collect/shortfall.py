@@ -14,12 +14,12 @@ ADVICE = {
     "nonfinite_logprobs": "look at the server: it reports logprobs that are not numbers",
     "environment_error": "look at the environment's log; lower --concurrency if memory ran out",
     "worker_lost": "lower --concurrency or --workers: workers died, most often of memory",
-    "verifier_timeout": "raise --verify-timeout, or mend the verifier",
-    "verifier_error": "mend the verifier, then resume with --retry verifier_error",
-    "invalid_reward": "mend the verifier: a reward is a finite number",
+    "verifier_timeout": "mend the verifier, or start a new run with a longer --verify-timeout",
+    "verifier_error": "mend the verifier and start a new run: this one keeps the source it was planned with",
+    "invalid_reward": "mend the verifier and start a new run: a reward is a finite number",
     "model_rejected": "look at the message: the server refuses this prompt",
     "token_mismatch": "look at the server: its ids and counts contradict each other",
-    "rollout_timeout": "raise --timeout",
+    "rollout_timeout": "start a new run with a longer --timeout",
 }
 
 

@@ -176,7 +176,7 @@ class ChatModel:
             if len(away) < len(met):
                 return met
             if loop.time() + delay > deadline:
-                raise EndpointDown(outage("; ".join(away), self._settings.outage_s))
+                raise EndpointDown(outage("; ".join(away), self._settings.outage_s, "try again"))
             await asyncio.sleep(delay)
             delay = min(delay * 2, SLOWEST_PROBE_S)
 

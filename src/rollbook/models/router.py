@@ -212,9 +212,9 @@ class Router:
         self._changed = asyncio.Event()
 
 
-def outage(reasons: str, outage_s: float) -> str:
+def outage(reasons: str, outage_s: float, then: str = "go on with `rollbook resume`") -> str:
     """The one line of an EndpointDown."""
-    return f"no model answered for {outage_s:g} s ({reasons}); check the server, then go on with `rollbook resume`"
+    return f"no model answered for {outage_s:g} s ({reasons}); check the server, then {then}"
 
 
 def _load(replica: Replica) -> int:
