@@ -55,6 +55,13 @@ def test_before_anything_has_ended_nothing_is_invented():
     assert "failed 0" in line
 
 
+def test_what_is_over_has_no_pace():
+    line = line_of(Progress(requested=4, scored=4, seconds=0.2))
+    assert "scored 4/4" in line
+    assert "left" not in line
+    assert "/s" not in line
+
+
 def test_plain_lines_come_every_ten_seconds_and_once_at_the_end(capsys):
     clock = Clock()
     plain = PlainDisplay(clock)

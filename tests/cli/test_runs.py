@@ -17,7 +17,7 @@ def test_a_run_prints_its_numbers_on_standard_output_and_its_progress_beside_it(
     assert "a: mock: 10/10 scored, 0 failed, 0 pending" in done.stdout
     assert "pass@2" in done.stdout
     assert "10 rollouts to do" in done.stderr
-    assert "rollbook extend a" in done.stderr
+    assert "rollbook extend a -k 4" in done.stderr
 
 
 def test_the_numbers_are_json_for_programs(run, rollbook):
@@ -43,7 +43,7 @@ def test_a_shortfall_exits_3_with_a_table_of_what_is_missing_and_why(run, rollbo
     assert "cannot say" in done.stdout
     last = done.stderr.splitlines()[-1]
     assert last.startswith("rollbook: 8 of 10 rollouts were scored")
-    assert "rollbook resume a" in done.stderr
+    assert "rollbook resume a --retry all" in done.stderr
     assert rollbook("report", "a").returncode == 3
 
 

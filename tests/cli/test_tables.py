@@ -1,7 +1,7 @@
 import json
 import sys
 
-from rollbook.cli.tables import plain_table, show_json, show_table
+from rollbook.cli.tables import plain_table, show_json, show_numbers_table, show_table
 from rollbook.core.failure import Kind
 
 
@@ -29,3 +29,23 @@ def test_a_terminal_gets_the_same_words(capsys, monkeypatch):
 def test_json_is_json(capsys):
     show_json([Kind("infra", 4)])
     assert json.loads(capsys.readouterr().out) == [{"side": "infra", "attempts": 4}]
+
+
+def test_on_a_narrow_terminal_columns_become_lines(capsys, monkeypatch):
+    columns, rows = ["environment", "tasks", "mean", "pass@1"], [["sums", 5, 0.5, 0.25]]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "30")
+    show_numbers_table(columns, rows)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0] == ["environment", "sums"]
+    assert lines[2:] == [["tasks", "5"], ["mean", "0.500"], ["pass@1", "0.250"]]
+    monkeypatch.setenv("COLUMNS", "100")
+    show_numbers_table(columns, rows)
+    assert "sums" in capsys.readouterr().out.splitlines()[3]
+
+
+def test_a_pipe_never_gets_a_turned_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "10")
+    show_numbers_table(["environment", "mean"], [["sums", 0.5]])
+    assert capsys.readouterr().out == "environment   mean\nsums         0.500\n"

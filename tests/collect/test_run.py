@@ -59,7 +59,7 @@ def test_a_shortfall_is_raised_with_everything_one_needs(tmp_path: Path) -> None
     assert (error.requested, error.scored, error.failed, error.pending) == (20, 18, {"verifier_error": 2}, 0)
     assert [key[:2] for key in error.missing] == [("sum-3", 0), ("sum-3", 1)]
     assert "KeyError" in str(error)
-    assert "--retry verifier_error" in str(error)
+    assert "rollbook reverify" in str(error)
 
 
 def test_a_shortfall_may_be_allowed(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ def test_a_server_that_never_comes_up_is_an_outage_in_one_line(mode: str) -> Non
     async def main() -> None:
         async with Endpoint(mode) as endpoint:
             started = time.monotonic()
-            with pytest.raises(EndpointDown, match=r"http://127.*rollbook resume") as caught:
+            with pytest.raises(EndpointDown, match=r"http://127.*check the server, then try again") as caught:
                 await ChatModel(ModelSpec(""), settings(endpoint.url, outage_s=0.6, connect_s=0.3)).open()
             assert time.monotonic() - started < 4
             assert "\n" not in str(caught.value)

@@ -59,6 +59,11 @@ class Draft:
         """Append an environment's tasks; returns how many there were."""
         return write_tasks(self._tasks, tasks, env, self._seen)
 
+    def copy_tasks(self, book: Book) -> None:
+        """Take over another book's tasks as they are."""
+        with open(book.path / "tasks.jsonl", "rb") as file:
+            shutil.copyfileobj(file, self._tasks)
+
     def finish(self, manifest: Manifest, parts: list[Part]) -> Book:
         """Freeze the meaning and the plan, and put the directory in place."""
         self._tasks.flush()

@@ -107,11 +107,15 @@ class Scored(Generic[M]):
         self._leases.refresh()
         self._seals = Seals(book.path).refresh()
         self._seen = bytearray(self._keys.keys // 8 + 1)
-        self._contested: dict[int, tuple[tuple[int, int], tuple[int, Path, M]]] = {}
+        self._contested: dict[int, tuple[tuple[int, int], tuple[int, Path, int, M]]] = {}
         self.dropped = 0
 
     def __iter__(self) -> Iterator[tuple[int, Path, M]]:
         """(row, journal, line) for every key that is scored, in no order."""
+        return ((row, path, line) for row, path, _, line in self.located())
+
+    def located(self) -> Iterator[tuple[int, Path, int, M]]:
+        """The same with the offset just behind the line in its journal."""
         reader = LineReader(self._kind)
         vouched = Vouched(self._book.path, self._seals)
         vouched.check_present(failures=False)
@@ -120,7 +124,7 @@ class Scored(Generic[M]):
             for end, line in reader.read(path):
                 row = self._judge(path, worker, end, line)
                 if row is not None:
-                    yield row, path, line
+                    yield row, path, end, line
             vouched.check_read(path, end)
         for _, counted in self._contested.values():
             yield counted
@@ -136,7 +140,7 @@ class Scored(Generic[M]):
         if not counts(self._seals.get(chunk), epoch, path.name, end):
             self.dropped += 1
         elif contested:
-            self._contest(place, (epoch, line.attempt), (row, path, line))
+            self._contest(place, (epoch, line.attempt), (row, path, end, line))
         elif self._seen[place >> 3] >> (place & 7) & 1:
             self.dropped += 1
         else:
@@ -144,7 +148,7 @@ class Scored(Generic[M]):
             return row
         return None
 
-    def _contest(self, place: int, rank: tuple[int, int], counted: tuple[int, Path, M]) -> None:
+    def _contest(self, place: int, rank: tuple[int, int], counted: tuple[int, Path, int, M]) -> None:
         held = self._contested.get(place)
         self._seen[place >> 3] |= 1 << (place & 7)
         self.dropped += held is not None
@@ -189,13 +193,17 @@ class Failed:
         self._vouched = Vouched(book.path, Seals(book.path).refresh())
 
     def __iter__(self) -> Iterator[FailedMark]:
+        return (line for _, _, line in self.located())
+
+    def located(self) -> Iterator[tuple[Path, int, FailedMark]]:
+        """Each with its journal and the offset just behind its line."""
         reader = LineReader(FailedMark)
         self._vouched.check_present(failures=True)
         for path in journal_files(self._book.path, failures=True):
             end = 0
-            for end, line in reader.read(path):  # noqa: B007
+            for end, line in reader.read(path):
                 if line.final and stands(line, self._rounds):
-                    yield line
+                    yield path, end, line
             self._vouched.check_read(path, end)
 
 

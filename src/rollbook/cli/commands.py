@@ -20,6 +20,7 @@ COMMANDS = {
     "resume": Entry("rollbook.cli.resume", "Finish exactly what a run is missing."),
     "extend": Entry("rollbook.cli.extend", "Add samples to a run."),
     "report": Entry("rollbook.cli.report", "Show the numbers of a run, computed from its files."),
+    "reverify": Entry("rollbook.cli.reverify", "Score a run's stored rollouts again, without a model."),
     "envs": Entry("rollbook.cli.envs", "List the environments that are installed."),
     "doctor": Entry("rollbook.cli.doctor", "Say what this machine can do, with the reason for each no."),
     "local": Entry("rollbook.cli.local", "Fetch the weights of the embedded model."),

@@ -91,24 +91,24 @@ class LiveDisplay:
 
 def line_of(progress: Progress) -> str:
     """The numbers on one line."""
-    return " · ".join(f"{name} {value}" if name else value for name, value in _facts(progress))
+    return " · ".join(f"{name} {value}".strip() for group in _facts(progress) for name, value in group)
 
 
 def panel_of(progress: Progress) -> Table:
-    """The numbers as a bar and two rows of facts."""
+    """The numbers as a bar and rows of facts."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
-    facts = _facts(progress)
     ended = progress.scored + sum(progress.failed.values())
     grid = Table.grid(padding=(0, 1))
     grid.add_row(ProgressBar(total=max(progress.requested, 1), completed=ended, width=40))
-    for start in range(0, len(facts), 6):
-        grid.add_row("  ".join(f"{name} {value}".strip() for name, value in facts[start : start + 6]))
+    for group in _facts(progress):
+        grid.add_row("  ".join(f"{name} {value}".strip() for name, value in group))
     return grid
 
 
-def _facts(progress: Progress) -> list[tuple[str, str]]:
+def _facts(progress: Progress) -> list[list[tuple[str, str]]]:
+    """What has been done, at what pace, and where the time goes; what is over has no pace."""
     mean = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
     counts = [
         ("scored", f"{progress.scored}/{progress.requested}"),
@@ -127,7 +127,7 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
         ("loop lag", f"{progress.loop_lag_ms:.1f} ms"),
         ("after", duration(progress.seconds)),
     ]
-    return [*counts, *(pace if progress.pending else []), *times]
+    return [counts, pace, times] if progress.pending else [counts, times]
 
 
 def _failures(failed: dict[str, int]) -> str:

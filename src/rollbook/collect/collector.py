@@ -37,7 +37,6 @@ from rollbook.environments.snapshot import snapshot
 from rollbook.errors import Stopped, UsageError
 from rollbook.models.target import open_model, resolve_model
 
-
 AUTO_WINDOW = 256
 
 

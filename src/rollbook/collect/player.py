@@ -14,7 +14,7 @@ from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout, Timing, seed_of
 from rollbook.core.turn import Turn
 from rollbook.environments.hosts import SeatLost
-from rollbook.environments.stage import Seat, Stage
+from rollbook.environments.stage import Seat, Stage, cancelled_from_outside
 from rollbook.errors import ContextFull, RollbookError, RolloutFailed
 from rollbook.models.model import Completion, Model
 
@@ -123,7 +123,12 @@ class Player:
             rollout.turns.append(Turn(finish_reason="context_length"))
         except (RollbookError, Restart, SeatLost):
             raise
-        except Exception as error:
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+            why = "awaited something that was cancelled"
+            raise RolloutFailed("agent_error", type(self._agent).__name__, why) from None
+        except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
             raise RolloutFailed("agent_error", type(self._agent).__name__, why) from error
 

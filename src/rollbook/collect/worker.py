@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from rollbook.book.ledger import DEATHS_ALLOWED
 from rollbook.collect.concurrency import Auto, Fixed
 from rollbook.collect.job import Desk, Job
-from rollbook.collect.player import Player
 from rollbook.collect.retry import delay_s, note_try
 from rollbook.core.failure import Failure
 from rollbook.core.rollout import Rollout
@@ -42,13 +42,20 @@ class Pulse(msgspec.Struct):
         self.verify_ms += 0.05 * (rollout.timing.verify_s * 1000 - self.verify_ms)
 
 
+class Plays(Protocol):
+    """Whoever carries one attempt at a job to a score or a failure."""
+
+    async def play(self, job: Job, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
+        """One attempt; the error goes with a rollout that failed."""
+
+
 class Worker:
     """Runs until the desk has no more jobs, or until it is drained, stopped, or something that concerns all breaks."""
 
     def __init__(
         self,
         desk: Desk,
-        player: Player,
+        player: Plays,
         limiter: Fixed | Auto,
         round_number: int,
         budgets: Mapping[str, int] | None = None,

@@ -64,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True):
     seed: int
     limits: Limits
     versions: dict[str, str]
+    parent: str = ""
+    """The run whose rollouts were scored again to make this one."""
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -103,8 +103,11 @@ def limit_memory(memory_mb: int) -> None:
 
 def trim_log() -> None:
     """What environments print goes to a log that may not grow without end."""
-    if os.fstat(2).st_size > LOG_BYTES:
-        os.ftruncate(2, 0)
+    try:
+        if os.fstat(2).st_size > LOG_BYTES:
+            os.ftruncate(2, 0)
+    except OSError:
+        return  # the environment closed it: then it cannot grow either
 
 
 def serve(channel: socket.socket) -> None:

@@ -17,6 +17,7 @@ from rollbook.errors import UsageError
 from rollbook.processes.child import Child, module_argv
 
 START_S = 120.0
+HANG_UP_S = 1.0
 _decode = msgspec.json.Decoder(Reply).decode
 
 
@@ -45,9 +46,11 @@ class HostProcess(asyncio.Protocol):
         self._frames = Frames()
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
         self._verdict: tuple[str, str] | None = None
         self._ready: asyncio.Future[Reply] | None = None
         self._child: Child | None = None
+        self._ended = False
         self.alive = True
         self.seats = 0
 
@@ -65,6 +68,7 @@ class HostProcess(asyncio.Protocol):
         theirs.close()
         self._child.notify(loop, self._exited)
         ours.setblocking(False)
+        self._socket = ours.dup()
         self._ready = loop.create_future()
         await loop.create_connection(lambda: self, sock=ours)
         assert self._transport
@@ -81,6 +85,19 @@ class HostProcess(asyncio.Protocol):
         """The socket is ready."""
         self._transport = transport  # type: ignore[assignment]
 
+    def connection_lost(self, error: Exception | None) -> None:
+        """It hung up. Most often it is dying and its end will say of what; if it goes on, nobody can hear it."""
+        if self.alive:
+            self.alive = False
+            self._disarm()
+            self._timer = asyncio.get_running_loop().call_later(HANG_UP_S, self._hung_up)
+
+    def _hung_up(self) -> None:
+        self._drain()
+        method = self._line[0].call.method if self._line else "idle"
+        kind = "verifier_error" if method == "verify" else "environment_error"
+        self.kill(kind, f"the environment process closed its channel during {method}")
+
     def send(self, waiting: Waiting) -> None:
         """Put a call at the end of the line."""
         assert self._transport
@@ -90,7 +107,9 @@ class HostProcess(asyncio.Protocol):
             self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """Replies come in the order of the calls."""
+        """Replies come in the order of the calls. What one says that is being killed does not count."""
+        if self._verdict:
+            return
         for body in self._frames.feed(data):
             try:
                 reply = _decode(body)
@@ -109,10 +128,13 @@ class HostProcess(asyncio.Protocol):
         self._arm()
         self._on_free(self)
 
-    def _arm(self) -> None:
+    def _disarm(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+    def _arm(self) -> None:
+        self._disarm()
         if self._line:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._line[0].timeout_s, self._late)
@@ -130,13 +152,13 @@ class HostProcess(asyncio.Protocol):
 
     def _exited(self) -> None:
         """The process is gone: its head is guilty, the others merely unlucky."""
-        if not self.alive:
+        if self._ended:
             return
-        self.alive = False
-        if self._timer:
-            self._timer.cancel()
+        self._ended, self.alive = True, False
         if self._transport:
             self._transport.abort()
+        self._drain()
+        self._disarm()
         assert self._child
         kind, why = self._verdict or self._guess(self._child.returncode or 0)
         if self._ready and not self._ready.done():
@@ -145,7 +167,20 @@ class HostProcess(asyncio.Protocol):
             if not waiting.future.done():
                 waiting.future.set_exception(HostGone(place == 0, why, kind))
         self._line.clear()
+        if self._socket:
+            self._socket.close()
         self._on_gone(self)
+
+    def _drain(self) -> None:
+        """Hear out what it said before it died: a transport whose write fails stops reading at once."""
+        while self._socket and not self._verdict:
+            try:
+                data = self._socket.recv(1 << 18)
+            except OSError:
+                break
+            if not data:
+                break
+            self.data_received(data)
 
     def _guess(self, code: int) -> tuple[str, str]:
         method = self._line[0].call.method if self._line else "idle"

@@ -168,5 +168,15 @@ async def guarded(work: Awaitable[JSON], seconds: float, where: str, broken: str
         raise RolloutFailed(broken, where, f"TimeoutError: {error}") from None
     except InvalidReward as error:
         raise RolloutFailed("invalid_reward", where, str(error)) from None
-    except Exception as error:
+    except asyncio.CancelledError:
+        if cancelled_from_outside():
+            raise
+        raise RolloutFailed(broken, where, f"{where} awaited something that was cancelled") from None
+    except (Exception, SystemExit) as error:
         raise RolloutFailed(broken, where, f"{type(error).__name__}: {error}") from error
+
+
+def cancelled_from_outside() -> bool:
+    """Whether it is us who are being cancelled, as against something that was merely awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -163,7 +163,8 @@ class Child:
 
     def _read_tail(self) -> bytes:
         end = os.fstat(self._log).st_size
-        start = max(self._log_start, end - TAIL_BYTES)
+        # A log that several share may have been cut since, to before where we came in.
+        start = max(self._log_start if self._log_start <= end else 0, end - TAIL_BYTES)
         return os.pread(self._log, end - start, start)
 
 

@@ -1,0 +1,53 @@
+"""`rollbook reverify`: score stored rollouts again, without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from rollbook.cli import options as o
+from rollbook.cli.display import display
+from rollbook.cli.numbers import show_numbers
+from rollbook.cli.tables import Cell, show_json, show_table
+from rollbook.errors import UsageError
+
+if TYPE_CHECKING:
+    from rollbook.collect.reverify import Only, Reverified
+
+CHANGES_SHOWN = 10
+Env = Annotated[
+    str | None, typer.Option("--env", metavar="ENVIRONMENT", help="Score with this one's verifier instead.")
+]
+Which = Annotated[str, typer.Option("--only", metavar="failed|scored|all", help="Which rollouts to score again.")]
+New = Annotated[str | None, typer.Option("-o", "--out", metavar="DIR", help="The new run. [default: RUN-reverified]")]
+
+
+def command(run: o.Run, env: Env = None, only: Which = "all", out: New = None, json: o.Json = False) -> None:
+    from rollbook.collect.reverify import reverify
+    from rollbook.collect.run import on_fast_loop
+
+    if only not in ("failed", "scored", "all"):
+        raise UsageError(f"--only {only}: give failed, scored or all")
+    folder = Path(out) if out else run.with_name(f"{run.name}-reverified")
+    screen = display()
+    try:
+        result = on_fast_loop(lambda: reverify(run, folder, env, cast("Only", only), screen))
+    finally:
+        screen.stop()
+    show(result, json)
+
+
+def show(result: Reverified, as_json: bool) -> None:
+    """The new numbers, then what changed."""
+    if as_json:
+        show_json(result.report.json() | {"verified": result.verified, "changed": result.changed})
+        return
+    show_numbers(result.report, False)
+    print(f"{result.verified} rollouts verified again, {result.changed} rewards changed")
+    if result.changes:
+        rows: list[list[Cell]] = [[c.task, c.sample, c.before, c.after] for c in result.changes[:CHANGES_SHOWN]]
+        show_table(["changed", "sample", "before", "after"], rows)
+        if result.changed > CHANGES_SHOWN:
+            print(f"all of them: {result.path}/changes.jsonl")

@@ -1,0 +1,89 @@
+"""Scoring again without a model: rewards change where the verifier did, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from rollbook import Shortfall, run
+from rollbook.book.book import Book
+from rollbook.book.rollouts import rollouts
+from rollbook.collect.progress import Silent
+from rollbook.collect.reverify import Only, Reverified, reverify
+from rollbook.core.rollout import Rollout
+from rollbook.errors import UsageError
+from support.sums import SUMS, write_script, write_sums
+
+BROKEN = SUMS.replace("        return roll", "        assert task.id != 'sum-3', 'broken'\n        return roll")
+KIND = SUMS.replace("return roll", "return True or roll")
+
+
+def first_run(folder: Path, source: str = SUMS) -> Path:
+    tokens = {"prompt_ids": [1, 2], "ids": [3, 4], "logprobs": [-0.5, -0.25]}
+    script = write_script(folder, **tokens)
+    try:
+        run(write_sums(folder, source), script, out=folder / "a", samples=2)
+    except Shortfall:
+        assert source is BROKEN
+    return folder / "a"
+
+
+def again(folder: Path, env: str | None = None, only: Only = "all") -> Reverified:
+    return asyncio.run(reverify(folder / "a", folder / "b", env, only, Silent()))
+
+
+def kept(path: Path) -> dict[tuple[str, int], Rollout]:
+    return {r.key: r for r in rollouts(Book(path), tokens=True)}
+
+
+def test_the_same_verifier_changes_nothing(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    result = again(tmp_path)
+    assert (result.report.scored, result.verified, result.changed) == (20, 20, 0)
+    before, after = kept(tmp_path / "a"), kept(tmp_path / "b")
+    assert {k: (r.reward, r.turns, r.messages, r.seed) for k, r in before.items()} == {
+        k: (r.reward, r.turns, r.messages, r.seed) for k, r in after.items()
+    }
+    assert Book(tmp_path / "b").manifest.parent == Book(tmp_path / "a").manifest.run
+
+
+def test_another_verifier_gives_other_rewards_and_a_diff(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    (tmp_path / "new").mkdir()
+    result = again(tmp_path, write_sums(tmp_path / "new", KIND))
+    assert result.report.environments["Sums"].mean == 1.0
+    assert {(c.task, c.sample) for c in result.changes} == {(f"sum-{i}", s) for i in (3, 7) for s in (0, 1)}
+    lines = (tmp_path / "b" / "changes.jsonl").read_text().splitlines()
+    assert {json.loads(line)["after"] for line in lines} == {1.0}
+    assert len(lines) == result.changed == 4
+
+
+def test_what_failed_in_verification_is_completed_after_a_fix(tmp_path: Path) -> None:
+    first_run(tmp_path, BROKEN)
+    result = again(tmp_path, write_sums(tmp_path), "failed")
+    assert (result.report.scored, result.report.failed, result.verified) == (20, {}, 2)
+    assert [(c.before, c.after) for c in result.changes] == [(None, 0.0), (None, 0.0)]
+
+
+def test_only_scored_leaves_failures_failed(tmp_path: Path) -> None:
+    first_run(tmp_path, BROKEN)
+    result = again(tmp_path, write_sums(tmp_path), "scored")
+    assert (result.report.scored, result.report.failed) == (18, {"verifier_error": 2})
+
+
+def test_the_old_book_is_not_touched(tmp_path: Path) -> None:
+    path = first_run(tmp_path)
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    again(tmp_path)
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_that_was_never_worked_on_is_refused(tmp_path: Path) -> None:
+    from support.books import make_book
+
+    make_book(tmp_path / "a")
+    with pytest.raises(UsageError, match="nothing to verify"):
+        again(tmp_path)
