@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -18,6 +20,7 @@ _TYPER_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 all scored, 2 usage, 3 shortfall, 75 resume me, 1 our bug."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    _heed_signals()
     try:
         code = typer.main.get_command(build(words[0])).main(words, prog_name="rollbook", standalone_mode=False)
     except typer.TyperException as error:
@@ -29,6 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if code == _TYPER_INTERRUPTED:  # typer's own answer to Ctrl-C; ours says that the run can be resumed
         sys.exit(_say("interrupted", INTERRUPTED))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _heed_signals() -> None:
+    """Before and after a worker drains on them, both signals interrupt: at once, where asyncio only takes note."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def build(wanted: str) -> typer.Typer:

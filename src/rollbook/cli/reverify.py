@@ -27,6 +27,7 @@ New = Annotated[str | None, typer.Option("-o", "--out", metavar="DIR", help="The
 def command(run: o.Run, env: Env = None, only: Which = "all", out: New = None, json: o.Json = False) -> None:
     from rollbook.collect.reverify import reverify
     from rollbook.collect.run import on_fast_loop
+    from rollbook.collect.shortfall import shortfall
 
     if only not in ("failed", "scored", "all"):
         raise UsageError(f"--only {only}: give failed, scored or all")
@@ -37,6 +38,8 @@ def command(run: o.Run, env: Env = None, only: Which = "all", out: New = None, j
     finally:
         screen.stop()
     show(result, json)
+    if result.report.scored < result.report.requested:
+        raise shortfall(result.report)
 
 
 def show(result: Reverified, as_json: bool) -> None:

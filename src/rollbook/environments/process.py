@@ -43,7 +43,10 @@ class HostProcess(asyncio.Protocol):
     def __init__(self, on_free: Callable[[HostProcess], None], on_gone: Callable[[HostProcess], None]) -> None:
         self._on_free, self._on_gone = on_free, on_gone
         self._line: deque[Waiting] = deque()
+        self._outbox: list[bytes] = []
         self._frames = Frames()
+        self._loop = asyncio.get_running_loop()
+        self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
@@ -61,16 +64,15 @@ class HostProcess(asyncio.Protocol):
 
     async def start(self, spec: EnvironmentSpec, run: Path | None, memory_mb: int, log: Path | None) -> None:
         """Spawn it and wait until the environment is loaded; what the environment does wrong is a UsageError."""
-        loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         argv = module_argv("rollbook.environments.host", str(theirs.fileno()))
         self._child = Child(argv, pass_fds=(theirs.fileno(),), log=log)
         theirs.close()
-        self._child.notify(loop, self._exited)
+        self._child.notify(self._loop, self._exited)
         ours.setblocking(False)
         self._socket = ours.dup()
-        self._ready = loop.create_future()
-        await loop.create_connection(lambda: self, sock=ours)
+        self._ready = self._loop.create_future()
+        await self._loop.create_connection(lambda: self, sock=ours)
         assert self._transport
         self._transport.write(frame(Start(spec, str(run) if run else None, memory_mb)))
         try:
@@ -90,7 +92,7 @@ class HostProcess(asyncio.Protocol):
         if self.alive:
             self.alive = False
             self._disarm()
-            self._timer = asyncio.get_running_loop().call_later(HANG_UP_S, self._hung_up)
+            self._timer = self._loop.call_later(HANG_UP_S, self._hung_up)
 
     def _hung_up(self) -> None:
         self._drain()
@@ -100,11 +102,18 @@ class HostProcess(asyncio.Protocol):
 
     def send(self, waiting: Waiting) -> None:
         """Put a call at the end of the line."""
-        assert self._transport
-        self._transport.write(frame(waiting.call))
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(frame(waiting.call))
         self._line.append(waiting)
         if len(self._line) == 1:
             self._arm()
+
+    def _flush(self) -> None:
+        """One write for all calls of one turn of the loop."""
+        assert self._transport
+        self._transport.write(b"".join(self._outbox))
+        self._outbox.clear()
 
     def data_received(self, data: bytes) -> None:
         """Replies come in the order of the calls. What one says that is being killed does not count."""
@@ -134,13 +143,20 @@ class HostProcess(asyncio.Protocol):
             self._timer = None
 
     def _arm(self) -> None:
-        self._disarm()
-        if self._line:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._line[0].timeout_s, self._late)
+        """A new head: its time begins. A timer that is set looks again when it fires, so that none is set per call."""
+        self._since = self._loop.time()
+        if self._line and self._timer is None:
+            self._timer = self._loop.call_later(self._line[0].timeout_s, self._look)
 
-    def _late(self) -> None:
+    def _look(self) -> None:
+        self._timer = None
+        if not self._line:
+            return
         head = self._line[0]
+        left = self._since + head.timeout_s - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+            return
         kind = "verifier_timeout" if head.call.method == "verify" else "environment_error"
         self.kill(kind, f"{head.call.method} took longer than {head.timeout_s:g} s")
 
