@@ -6,7 +6,7 @@
 
 SHELL := /bin/bash
 PIP := .venv/bin/python -m pip --disable-pip-version-check -qq
-STAMP := $(shell date +%m%d-%H%M%S)
+DEMO := runs/demo-$(shell date +%m%d-%H%M%S)
 JOBS ?= 2
 
 help: ## Say what can be made.
@@ -14,11 +14,14 @@ help: ## Say what can be made.
 
 demo: .venv/demo ## Run a real small language model on sums and on GSM8K, and show the numbers.
 	@.venv/bin/rollbook local pull
+	@echo; echo "1. A language model of 135 million parameters does sums: 20 problems, 4 tries at each."
 	.venv/bin/rollbook run "reasoning_gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1" \
-	  -k 4 -n 20 --max-tokens 48 --temperature 0.7 -o runs/demo-$(STAMP)/sums
-	.venv/bin/rollbook run gsm8k -n 4 -k 2 --max-tokens 200 --temperature 0.7 -o runs/demo-$(STAMP)/gsm8k
-	@echo; echo "Every rollout is a line of runs/demo-$(STAMP)/sums/journals/*.jsonl"
-	@echo "Next:  .venv/bin/rollbook extend runs/demo-$(STAMP)/sums -k 8"
+	  -n 20 -k 4 --max-tokens 48 --temperature 0.7 -o $(DEMO)/sums
+	@echo; echo "2. The same on 4 problems of GSM8K, which are far too hard for it."
+	.venv/bin/rollbook run gsm8k -n 4 -k 2 --max-tokens 160 --temperature 0.7 -o $(DEMO)/gsm8k
+	@echo; echo "Look at one rollout:   head -n 1 $(DEMO)/sums/journals/*.1.jsonl"
+	@echo "Ask 4 more of each:    .venv/bin/rollbook extend $(DEMO)/sums -k 8"
+	@echo "Write your own:        docs/write-an-environment.md"
 
 test: .venv/dev ## Run the tests.
 	@.venv/bin/rollbook local pull

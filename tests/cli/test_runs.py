@@ -43,7 +43,7 @@ def test_a_shortfall_exits_3_with_a_table_of_what_is_missing_and_why(run, rollbo
     assert "cannot say" in done.stdout
     last = done.stderr.splitlines()[-1]
     assert last.startswith("rollbook: 8 of 10 rollouts were scored")
-    assert "rollbook resume a --retry all" in done.stderr
+    assert "rollbook reverify a --env sums.py:Picky --only failed" in done.stderr
     assert rollbook("report", "a").returncode == 3
 
 

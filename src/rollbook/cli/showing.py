@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rollbook.cli.display import display
@@ -14,8 +15,12 @@ from rollbook.core.failure import KINDS
 from rollbook.errors import Shortfall, Stopped
 
 if TYPE_CHECKING:
+    from rollbook.book.book import Book
     from rollbook.collect.report import Report
     from rollbook.collect.run import Result
+
+VERDICTS = {"verifier_error", "verifier_timeout", "invalid_reward"}
+"""Failures that another verifier can mend without asking the model again."""
 
 
 def watched(run: str | Path, work: Callable[[Display], Result], as_json: bool) -> None:
@@ -42,19 +47,32 @@ def _show_short(run: str | Path, as_json: bool) -> None:
 
     made = report(run, write=False)
     show_numbers(made, as_json)
-    _say(f"every failed attempt: {run}/journals/*.failures.jsonl", f"try again: {way_on(run, made)}")
+    _say(f"every failed attempt: {run}/journals/*.failures.jsonl", *ways_on(run, made))
 
 
-def way_on(run: str | Path, report: Report) -> str:
-    """The command that tries what is missing; what is not the infrastructure's fault is tried only when named."""
-    data = any(KINDS[kind].side == "data" for kind in report.failed)
-    return f"rollbook resume {run}{' --retry all' if data else ''}"
+def ways_on(run: str | Path, report: Report) -> list[str]:
+    """The commands that bring what is missing: each kind of failure has its own."""
+    verdicts = sorted(VERDICTS & set(report.failed))
+    data = [kind for kind in sorted(report.failed) if KINDS[kind].side == "data" and kind not in VERDICTS]
+    ways = []
+    if report.pending or any(KINDS[kind].side == "infra" for kind in report.failed):
+        ways.append(f"try again: rollbook resume {run}")
+    if data:
+        ways.append(f"try again: rollbook resume {run}{''.join(f' --retry {kind}' for kind in data)}")
+    if verdicts:
+        spec = next(iter(_book(run).manifest.environments.values())).spec
+        ways.append(f"with the verifier mended: rollbook reverify {run} --env {quote(spec)} --only failed")
+    return ways
 
 
 def _samples(run: str | Path) -> int:
+    return max(part.samples[1] for part in _book(run).plan.parts)
+
+
+def _book(run: str | Path) -> Book:
     from rollbook.book.book import Book
 
-    return max(part.samples[1] for part in Book(run).plan.parts)
+    return Book(run)
 
 
 def _say(*lines: str) -> None:

@@ -95,7 +95,7 @@ def given(loaded: Loaded) -> Iterator[Task]:
         yield from loaded.instance.tasks()
     except RollbookError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         root = loaded.path.parent if loaded.path else None
         raise UsageError(f"{loaded.cls.__name__}.tasks() raised {explain(error, root)}") from error
 

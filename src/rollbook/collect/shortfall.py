@@ -16,7 +16,7 @@ ADVICE = {
     "worker_lost": "lower --concurrency or --workers: workers died, most often of memory",
     "verifier_timeout": "mend the verifier, or start a new run with a longer --verify-timeout",
     "verifier_error": "mend the verifier, then rollbook reverify RUN --env NEW --only failed",
-    "invalid_reward": "mend the verifier (a reward is a finite number), then rollbook reverify RUN --env NEW --only failed",
+    "invalid_reward": "return a finite number from the verifier, then rollbook reverify RUN --env NEW --only failed",
     "model_rejected": "look at the message: the server refuses this prompt",
     "token_mismatch": "look at the server: its ids and counts contradict each other",
     "rollout_timeout": "start a new run with a longer --timeout",

@@ -279,7 +279,7 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
     except TypeError as error:
         signature = ", ".join(map(str, taken.values()))
         raise UsageError(f"{cls.__name__}: {error}; its arguments are {cls.__name__}({signature})") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{cls.__name__}: {source.explain(error, Path(inspect.getfile(cls)).parent)}") from error
 
 

@@ -1,0 +1,85 @@
+"""Intervals and tests by drawing again, seeded: the bootstrap over tasks, and the paired permutation of signs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rollbook.stats.estimators import Floats, Interval, clustered_error
+
+DRAWS = 1000
+PERMUTATIONS = 10_000
+CELLS = 2e7
+"""How many numbers one draw after another may take; fewer permutations where there are very many tasks."""
+
+
+def bootstrap(n: Floats, totals: Floats, *, seed: int = 0, draws: int = DRAWS) -> Interval | None:
+    """The 95% interval of the mean of all rollouts when tasks are drawn again, percentile by percentile.
+
+    None where the clustered error is: fewer than two tasks, or tasks that do not differ.
+    """
+    if clustered_error(n, totals) is None:
+        return None
+    rng = np.random.default_rng(seed)
+    pairs, times = np.unique(np.column_stack([n, totals]), axis=0, return_counts=True)
+    means = _redrawn(pairs, times, draws, rng) if len(pairs) * 4 <= len(n) else _reindexed(n, totals, draws, rng)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def _redrawn(pairs: Floats, times: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    """Drawing tasks is drawing how often each kind of task comes: the same law, and cheap where few kinds occur."""
+    counts = rng.multinomial(int(times.sum()), times / times.sum(), size=draws)
+    sums: Floats = counts @ pairs
+    return sums[:, 1] / sums[:, 0]
+
+
+def _reindexed(n: Floats, totals: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    means = np.empty(draws)
+    for at in range(draws):
+        drawn = rng.integers(0, len(n), len(n))
+        means[at] = totals[drawn].sum() / n[drawn].sum()
+    return means
+
+
+def permutation_test(differences: Floats, *, seed: int = 0, permutations: int = PERMUTATIONS) -> float | None:
+    """The chance of a mean difference at least as large if each task's sign were a coin's; None without tasks.
+
+    The observed one counts among the permutations, so the value is never 0.
+    """
+    if not len(differences):
+        return None
+    rng = np.random.default_rng(seed)
+    sizes, times = np.unique(np.abs(differences[differences != 0]), return_counts=True)
+    permutations = max(1000, min(permutations, int(CELLS / max(1, len(sizes)))))
+    observed = abs(float(differences.sum()))
+    sums = np.concatenate([_signed(sizes, times, some, rng) for some in _portions(permutations, len(sizes))])
+    slack = 1e-12 * float(np.abs(differences).sum())
+    return (1 + int((np.abs(sums) >= observed - slack).sum())) / (1 + permutations)
+
+
+def _portions(permutations: int, sizes: int) -> list[int]:
+    """Permutations in portions that fit into a few megabytes."""
+    at_once = max(1, int(1e6 // max(1, sizes)))
+    return [min(at_once, permutations - start) for start in range(0, permutations, at_once)]
+
+
+def _signed(sizes: Floats, times: Floats, permutations: int, rng: np.random.Generator) -> Floats:
+    heads = rng.binomial(times.astype(np.int64), 0.5, size=(permutations, len(sizes)))
+    sums: Floats = (2 * heads - times) @ sizes
+    return sums
+
+
+def sign_test(up: int, down: int) -> float | None:
+    """The chance of a split at least as uneven among so many coins; None where no task moved.
+
+    >>> sign_test(5, 0), sign_test(3, 3)
+    (0.0625, 1.0)
+    """
+    flips = up + down
+    if not flips:
+        return None
+    tail = np.arange(min(up, down) + 1)
+    logs = [math.lgamma(flips + 1) - math.lgamma(i + 1) - math.lgamma(flips - i + 1) for i in tail.tolist()]
+    return round(min(1.0, 2 * math.fsum(math.exp(each - flips * math.log(2)) for each in logs)), 12)
