@@ -49,7 +49,7 @@ class Odd(Environment):
                     return 0.0
                 return 1.0
             case "print": print("x" * 10_000_000)
-            case "close": os.closerange(3, 64)
+            case "close": os.closerange(3, 4096)
             case "pid": return Score(1.0, answer=str(os.getpid()))
             case "daemon":
                 if os.fork() == 0:

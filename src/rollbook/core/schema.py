@@ -5,6 +5,7 @@ python -m rollbook.core.schema      writes them anew: a change on purpose, with 
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,16 @@ FILES: dict[str, type[msgspec.Struct]] = {
 
 def generate() -> dict[str, dict[str, Any]]:
     """Every schema by the name of its file."""
-    return {name: msgspec.json.schema(noun) for name, noun in FILES.items()}
+    return {name: _clean(msgspec.json.schema(noun)) for name, noun in FILES.items()}
+
+
+def _clean(value: Any) -> Any:
+    """Docstrings without their indentation, which newer Pythons strip and older ones keep."""
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {k: cleandoc(v) if k == "description" and isinstance(v, str) else _clean(v) for k, v in value.items()}
 
 
 def frozen(name: str) -> dict[str, Any]:
