@@ -1,0 +1,10 @@
+"""Untrusted code, run under hard limits and behind the kernel's own walls.
+
+`Sandbox(limits=Limits(...))` keeps a few zygotes ready; `await box.run(code)` forks a fresh child from one and gives
+a `Result`. What lives in `inner/` runs inside and imports the standard library alone. May import core, processes.
+"""
+
+from rollbook.sandbox.limits import Limits as Limits
+from rollbook.sandbox.result import Result as Result
+from rollbook.sandbox.sandbox import Sandbox as Sandbox
+from rollbook.sandbox.sandbox import SandboxError as SandboxError

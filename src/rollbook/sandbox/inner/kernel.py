@@ -1,0 +1,110 @@
+"""System calls that Python does not have, by ctypes. Runs inside the zygote: the standard library and nothing else."""
+
+import ctypes
+import os
+import platform
+import struct
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
+    1, 2, 4, 8, 32, 4096, 16384, 1 << 18,
+)  # fmt: skip
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+
+NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "close_range": 436, "landlock": 444, "seccomp": 317},
+    "aarch64": {"pivot_root": 41, "capset": 91, "close_range": 436, "landlock": 444, "seccomp": 277},
+}
+ARCH = platform.machine()
+
+
+class Unsupported(Exception):
+    """The kernel or the machine lacks something a tier needs."""
+
+
+def number(name: str) -> int:
+    """The number of a system call on this machine."""
+    if ARCH not in NUMBERS:
+        raise Unsupported(f"no system call numbers for {ARCH}")
+    return NUMBERS[ARCH][name]
+
+
+def check(result: int, what: str) -> int:
+    """The result of a call, or OSError saying which call failed."""
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def syscall(what: str, call: int, *arguments: object) -> int:
+    """A raw system call."""
+    return check(_syscall(ctypes.c_long(call), *arguments), what)
+
+
+def unshare(flags: int) -> None:
+    """New namespaces for this process (and, for pids, for its children)."""
+    check(_libc.unshare(flags), "unshare")
+
+
+def setns(handle: int, kind: int) -> None:
+    """Enter a namespace by descriptor."""
+    check(_libc.setns(handle, kind), "setns")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    encoded = [text.encode() if text is not None else None for text in (source, target, kind)]
+    check(_libc.mount(*encoded, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
+
+
+def pivot_root(new: str) -> None:
+    """Make a folder the root and let the old one go."""
+    os.chdir(new)
+    syscall("pivot_root", number("pivot_root"), b".", b".")
+    check(_libc.umount2(b".", MNT_DETACH), "umount2")
+    os.chdir("/")
+
+
+def prctl(option: int, value: int = 0) -> None:
+    """prctl(2)."""
+    zero = ctypes.c_ulong(0)
+    check(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero), f"prctl {option}")
+
+
+def drop_bounding_set() -> None:
+    """No capability can come back once it is gone."""
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            break
+
+
+def drop_capabilities() -> None:
+    """No capability is left."""
+    header = struct.pack("=Ii", 0x20080522, 0)
+    syscall("capset", number("capset"), header, b"\0" * 24)
+
+
+def close_from(first: int) -> None:
+    """Close every descriptor from one on."""
+    try:
+        syscall("close_range", number("close_range"), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0)
+    except OSError:
+        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def seccomp_filter(program: bytes) -> None:
+    """Install a BPF program for this process and all it starts."""
+    buffer = ctypes.create_string_buffer(program)
+    fprog = struct.pack(
+        "HL" if ctypes.sizeof(ctypes.c_long) == 8 else "HI", len(program) // 8, ctypes.addressof(buffer)
+    )
+    syscall("seccomp", number("seccomp"), 1, 0, fprog)

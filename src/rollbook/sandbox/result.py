@@ -1,0 +1,44 @@
+"""What became of a run."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Status: TypeAlias = Literal["ok", "error", "timeout", "memory", "output", "crash", "killed"]
+
+
+class Error(msgspec.Struct, frozen=True):
+    """The exception that ended a program. Its own words: never a reason to trust it."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the child says about itself: a value, an exit or an error."""
+
+    value: str | None = None
+    exit: int | None = None
+    error: Error | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One run. The status comes from the kernel and the clock; value and error are the program's own words.
+
+    ok: ended by itself with 0. error: an exception or another exit code. timeout: out of CPU or wall time. memory: a
+    MemoryError. output: printed without end. crash: died of a signal. killed: someone else killed it.
+    """
+
+    status: Status
+    stdout: str = ""
+    stderr: str = ""
+    value: str | None = None
+    error: Error | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_mb: float = 0.0
+    truncated: bool = False
+    isolation: tuple[str, ...] = ()

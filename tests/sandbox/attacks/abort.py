@@ -1,0 +1,4 @@
+# status: crash
+import os
+
+os.abort()

@@ -1,0 +1,7 @@
+# status: timeout
+held = []
+while True:
+    try:
+        held.append(bytearray(1_000_000))
+    except MemoryError:
+        pass

@@ -1,0 +1,3 @@
+# status: timeout
+while True:
+    pass

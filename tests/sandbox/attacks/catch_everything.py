@@ -1,0 +1,7 @@
+# status: timeout
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass

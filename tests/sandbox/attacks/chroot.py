@@ -1,0 +1,5 @@
+# status: error
+import os
+
+os.chroot("/box")
+print("BREACH")

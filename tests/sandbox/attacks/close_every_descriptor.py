@@ -1,0 +1,4 @@
+# status: ok error
+import os
+
+os.closerange(0, 1000)

@@ -1,0 +1,2 @@
+# status: memory
+bytearray(100_000_000_000)

@@ -1,0 +1,3 @@
+# status: error
+open("/proc/self/oom_score_adj", "w").write("-1000")
+print("BREACH")

@@ -1,0 +1,2 @@
+# status: error
+print("BREACH", open("/etc/passwd").read())

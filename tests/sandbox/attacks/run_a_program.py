@@ -1,0 +1,4 @@
+# status: error
+import os
+
+os.execv("/bin/sh", ["sh", "-c", "echo BREACH"])

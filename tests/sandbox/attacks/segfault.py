@@ -1,0 +1,4 @@
+# status: crash
+import ctypes
+
+ctypes.string_at(0)

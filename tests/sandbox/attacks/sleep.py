@@ -1,0 +1,4 @@
+# status: timeout
+import time
+
+time.sleep(60)

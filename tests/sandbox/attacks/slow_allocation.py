@@ -1,0 +1,4 @@
+# status: memory
+held = []
+while True:
+    held.append(bytearray(100_000))

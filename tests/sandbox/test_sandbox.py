@@ -1,0 +1,127 @@
+"""The sandbox: what a run gets, what it may use, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollbook.errors import UsageError
+from rollbook.sandbox import Limits, Sandbox, SandboxError
+from support.alive import alive, eventually
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    try:
+        with Sandbox(Limits(seconds=2, memory_mb=128), size=2) as made:
+            yield made
+    except SandboxError as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
+
+
+def test_output_value_and_error_come_back(box: Sandbox) -> None:
+    result = box.run_sync("print('out')\nimport sys\nprint('err', file=sys.stderr)\n6 * 7")
+    assert (result.status, result.stdout, result.stderr, result.value) == ("ok", "out\n", "err\n", "42")
+    broken = box.run_sync("def f():\n    raise ValueError('no')\nf()")
+    assert broken.error
+    assert (broken.status, broken.error.type, broken.error.message) == ("error", "ValueError", "no")
+    assert "line 2, in f" in broken.error.traceback
+    assert box.run_sync("1 +").error.type == "SyntaxError"  # type: ignore[union-attr]
+
+
+def test_stdin_and_files_are_given(box: Sandbox) -> None:
+    code = "import sys\nprint(sys.stdin.read(), open('d/a.txt', 'rb').read())"
+    assert box.run_sync(code, stdin="in", files={"d/a.txt": b"\x00x"}).stdout == "in b'\\x00x'\n"
+    with pytest.raises(UsageError, match="stays in the folder"):
+        box.run_sync("1", files={"../a": b""})
+    assert box.run_sync("1").status == "ok"
+
+
+def test_every_run_is_fresh(box: Sandbox) -> None:
+    box.run_sync("open('left', 'w').write('x')\nimport builtins\nbuiltins.print = None\nx = 1")
+    result = box.run_sync("import os\nprint(os.listdir('.'), 'x' in globals())")
+    assert result.stdout == "[] False\n"
+
+
+def test_start_up_never_counts(box: Sandbox) -> None:
+    tiny = Limits(seconds=0.05, memory_mb=128)
+    assert [box.run_sync("1 + 1", limits=tiny).status for _ in range(20)] == ["ok"] * 20
+
+
+def test_what_was_printed_before_a_timeout_survives(box: Sandbox) -> None:
+    result = box.run_sync("print('so far', flush=True)\nwhile True: pass", limits=Limits(seconds=0.2))
+    assert (result.status, result.stdout) == ("timeout", "so far\n")
+    assert 0.2 <= result.cpu_seconds < 1.0
+
+
+def test_output_is_cut_at_its_cap_and_says_so(box: Sandbox) -> None:
+    result = box.run_sync("print('x' * 1_000_000)", limits=Limits(output_kb=1))
+    assert (result.status, len(result.stdout), result.truncated) == ("ok", 1024, True)
+
+
+def test_a_caught_memory_error_is_not_a_failure(box: Sandbox) -> None:
+    result = box.run_sync("try:\n    bytearray(10**10)\nexcept MemoryError:\n    print('small then')")
+    assert (result.status, result.stdout) == ("ok", "small then\n")
+
+
+def test_the_limit_is_on_what_the_code_uses(box: Sandbox) -> None:
+    assert box.run_sync("len(bytearray(100_000_000))").value == "100000000"
+    assert box.run_sync("len(bytearray(200_000_000))").status == "memory"
+
+
+def test_many_at_once(box: Sandbox) -> None:
+    async def go() -> list[str]:
+        return [r.stdout for r in await asyncio.gather(*(box.run(f"print({i})") for i in range(50)))]
+
+    assert asyncio.run(go()) == [f"{i}\n" for i in range(50)]
+
+
+def test_the_result_says_which_walls_there_were(box: Sandbox) -> None:
+    assert {"pid", "mount", "network", "ipc", "seccomp"} <= set(box.run_sync("1").isolation)
+
+
+def test_preloaded_packages_cost_nothing() -> None:
+    with Sandbox(Limits(memory_mb=512), size=1, packages=["numpy"]) as box:
+        result = box.run_sync("import numpy\nint(numpy.arange(4).sum())")
+    assert (result.status, result.value) == ("ok", "6")
+    assert result.cpu_seconds < 0.05
+
+
+@pytest.mark.parametrize("bad", [{"seconds": 0}, {"seconds": float("inf")}, {"memory_mb": -1}, {"wall_seconds": 0}])
+def test_limits_must_make_sense(bad: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="positive, finite"):
+        Limits(**bad)  # type: ignore[arg-type]
+
+
+def test_nothing_survives_the_kill_of_the_host(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\nfrom rollbook.sandbox import Sandbox, Limits\n"
+        "with Sandbox(Limits(seconds=60), size=1) as box:\n"
+        "    pid = next(iter(box._slots))._child.pid\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(pid))\n"
+        "    box.run_sync('while True: pass')\n"
+    )
+    host = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        assert eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", 30)
+        zygote = int((tmp_path / "pid").read_text())
+        family = [zygote, *descendants(zygote)]
+        os.kill(host.pid, signal.SIGKILL)
+        assert eventually(lambda: not any(alive(pid) for pid in family), 10)
+    finally:
+        host.kill()
+        host.wait(timeout=10)
+
+
+def descendants(root: int) -> list[int]:
+    from rollbook.processes.tree import members
+
+    assert eventually(lambda: len(members(root)) >= 3, 20), "launcher, zygote and guest should be up"
+    return [process.pid for process in members(root)]
