@@ -13,11 +13,11 @@ help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 demo: .venv/demo ## Run a real small language model on sums and on GSM8K, and show the numbers.
-	@.venv/bin/rollbook local pull
-	@echo; echo "1. A language model of 135 million parameters does sums: 20 problems, 4 tries at each."
+	@.venv/bin/rollbook local pull >/dev/null
+	@echo; echo "1. A language model of 135 million parameters does sums: the generator's first 20 problems, 4 tries at each."
 	.venv/bin/rollbook run "reasoning_gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1" \
 	  -n 20 -k 4 --max-tokens 48 --temperature 0.7 -o $(DEMO)/sums
-	@echo; echo "2. The same on 4 problems of GSM8K, which are far too hard for it."
+	@echo; echo "2. The first 4 problems of GSM8K, which are far too hard for it, 2 tries at each."
 	.venv/bin/rollbook run gsm8k -n 4 -k 2 --max-tokens 160 --temperature 0.7 -o $(DEMO)/gsm8k
 	@echo; echo "Look at one rollout:   head -n 1 $(DEMO)/sums/journals/*.1.jsonl"
 	@echo "Ask 4 more of each:    .venv/bin/rollbook extend $(DEMO)/sums -k 8"

@@ -1,7 +1,12 @@
-"""The documentation is true: its links lead somewhere, its snippets are Python, its commands are understood."""
+"""The documentation is true: its links lead somewhere, its files, snippets and commands are run, their output comes."""
 
+import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -9,49 +14,115 @@ import typer
 
 from rollbook.cli.commands import COMMANDS
 from rollbook.cli.main import build
+from rollbook.models import weights
+from support.pages import SHELLS, Session, blocks, commands, plain, unsaid
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NOT_RUN_AT_MOST = 2
+EMBEDDED = {"README.md"}
+"""Pages whose commands are answered by the embedded model."""
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def blocks(page, *languages):
-    return [code for language, code in FENCE.findall(page.read_text()) if language in languages]
+@pytest.fixture(scope="session")
+def places():
+    """Two endpoints that can add, under the addresses that the pages use."""
+    command = [sys.executable, str(ROOT / "tests/support/endpoint.py"), "--vllm", "--names", "my-model"]
+    served = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    ports = [json.loads(child.stdout.readline())["port"] for child in served]
+    yield {f"http://localhost:{8000 + i}": f"http://127.0.0.1:{port}" for i, port in enumerate(ports)}
+    for child in served:
+        child.terminate()
+        child.communicate(timeout=30)
 
 
-def commands(page):
-    """Every `rollbook ...` line of the shell blocks, continued lines joined, prompts and comments taken off."""
-    for code in blocks(page, "sh", "bash", "console", "shell"):
-        for line in code.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            if words and words[0].rpartition("/")[2] == "rollbook":
-                yield words[1:]
+@every_page
+def test_everything_on_a_page_runs_and_says_what_it_shows(page, places, tmp_path):
+    if page.name in EMBEDDED and not weights.present():
+        pytest.skip("needs the embedded model: rollbook local pull")
+    text = page.read_text()
+    folder = tmp_path / "session"
+    folder.mkdir()
+    session = Session(folder, places)
+    session.play(text)
+    wanted = [block for block in blocks(text) if not (block.skipped or block.title)]
+    assert session.ran >= sum(block.language in (*SHELLS, "python") for block in wanted)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_not_run_is_little_and_marked():
+    skipped = [block.code for page in PAGES for block in blocks(page.read_text()) if block.skipped]
+    assert len(skipped) <= NOT_RUN_AT_MOST, skipped
+
+
+def test_jq_was_there_for_the_commands_that_use_it():
+    if shutil.which("jq") is None:
+        pytest.skip("no jq on this machine: the commands that use it were passed over")
+    lines = [line for page in PAGES for block in shell_blocks(page) for line, _ in commands(block)]
+    assert any("jq " in line for line in lines)
+
+
+@every_page
 def test_every_link_to_a_file_leads_to_one(page):
     targets = [link.partition("#")[0] for link in LINK.findall(page.read_text()) if "://" not in link]
     missing = [target for target in targets if target and not (page.parent / target).exists()]
     assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_python_snippet_is_python(page):
-    for code in blocks(page, "python", "py"):
-        compile(code, str(page), "exec", flags=0x2000)  # top-level await is allowed in a snippet
+@every_page
+def test_every_make_target_that_is_named_exists(page):
+    known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"`make ([a-z-]+)", page.read_text())
+    assert set(named) <= set(known)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_and_option_in_it_exists(page):
-    for words in commands(page):
+@every_page
+def test_every_command_and_option_that_is_named_exists(page):
+    for words in named_commands(page):
         assert understood(words), f"rollbook {shlex.join(words)}"
+
+
+def test_every_page_of_the_docs_is_reached_from_the_index():
+    linked = set(LINK.findall((ROOT / "docs/index.md").read_text()))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= linked
 
 
 def test_a_misspelt_command_would_be_noticed():
     assert understood(["run", "gsm8k", "-k", "4"])
     assert not understood(["run", "gsm8k", "--smaples", "4"])
     assert not understood(["rum", "gsm8k"])
+
+
+def test_output_that_does_not_come_would_be_noticed():
+    came = "runs/a: m: 4/8 scored\nSums  4  0.25  0.100-0.400\nmore"
+    assert unsaid(["runs/a: m: 8/8 scored", "...", "Sums 2 0.75 0.600-0.900"], came) is None
+    assert unsaid(["Sums 2 0.75 0.600-0.900", "runs/a: m: 8/8 scored"], came) == "runs/a: m: 8/8 scored"
+    assert plain("pass@2 of sum-3") == "pass@2 of sum-3"
+
+
+def test_a_command_that_fails_would_be_noticed(tmp_path, places):
+    folder = tmp_path / "session"
+    folder.mkdir()
+    with pytest.raises(AssertionError, match="exited 1"):
+        Session(folder, places).play("```console\n$ false\n```\n")
+    Session(folder, places).play("```console\n$ false\n$ echo $?\n1\n```\n")
+
+
+def shell_blocks(page):
+    return [block for block in blocks(page.read_text()) if block.language in SHELLS]
+
+
+def named_commands(page):
+    """Every `rollbook ...`: of the shell blocks, also those that are not run, and within the lines of the text."""
+    lines = [line for block in shell_blocks(page) for line, _ in commands(block)]
+    lines += re.findall(r"`(rollbook [a-z]+ [^`]*)`", page.read_text())
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words and words[0].rpartition("/")[2] == "rollbook":
+            own = takewhile(lambda word: word not in ("|", "&", "&&", ";"), words[1:])
+            yield [word for word in own if word != "..."]
 
 
 def understood(words):

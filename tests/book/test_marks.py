@@ -137,3 +137,18 @@ def test_a_cut_sidecar_is_an_error_that_names_it(tmp_path: Path) -> None:
     sidecar.write_bytes(sidecar.read_bytes()[:-3])
     with pytest.raises(BookError, match=r"w\.1\.tokens ends before"):
         list(rollouts(book, tokens=True))
+
+
+def test_a_sealed_line_that_is_gone_is_noticed_and_every_seal_on_it_is_named(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=3)
+    for chunk in range(len(book.chunks)):
+        Leases(book.path, "w", 1).claim(chunk, 1)
+    files = write(book, "w", [scored(book, 0, sample) for sample in range(3)])
+    write_seals(book.path, {n: (Seal(1, 1, 1, {}, 0, files), False) for n in range(len(book.chunks))})
+    assert len(rewards(book)[0]) == 3
+    path = book.path / "journals" / "w.1.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for damaged in (lines[0] + lines[2], lines[0] + lines[1].replace(b"1.0", b"0.0") + lines[2]):
+        path.write_bytes(damaged)
+        with pytest.raises(BookError, match=r"is not what was sealed.*00000.*00001"):
+            rewards(book)

@@ -22,7 +22,7 @@ def test_a_planned_run_is_all_pending(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=3, samples=2)
     status = read_status(book.path)
     assert (status.requested, status.scored, status.failed, status.pending) == (6, 0, {}, 6)
-    assert status.state == "interrupted"
+    assert status.state == "planned"
 
 
 def test_chunks_in_work_count_by_their_owners_heartbeat(tmp_path: Path) -> None:

@@ -192,3 +192,12 @@ def test_settings_are_frozen_per_round(tmp_path: Path) -> None:
     assert round_.settings == msgspec.structs.replace(
         Settings(), concurrency=3, urls=[write_script(tmp_path)], retry=["infra"]
     )
+
+
+def test_an_edited_snapshot_is_refused(tmp_path: Path) -> None:
+    path = plan_request(Request(env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "run")))
+    source = path / "source" / "sums_env.py"
+    source.write_text(source.read_text().replace("return roll", "return 1.0 or roll"))
+    for again in (lambda: resume(path, {}, None, Silent()), lambda: work(path, {}, Silent())):
+        with pytest.raises(UsageError, match="source was edited"):
+            again()

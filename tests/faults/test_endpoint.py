@@ -135,7 +135,7 @@ def test_an_endpoint_that_only_refuses_stops_the_run_and_burns_no_task(
     assert_complete(tmp_path / "429")
 
 
-@pytest.mark.parametrize("away_s", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("away_s", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_an_endpoint_gone_for_a_while_costs_nothing(
     away_s: float, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-SUMS = '''
+SUMS = """
 from rollbook import Environment, Score, Task
 
 
@@ -19,7 +19,7 @@ class Sums(Environment):
 
     def verify(self, task, rollout):
         return rollout.text.strip().endswith(task.answer)
-'''
+"""
 
 
 def write_sums(folder: Path, source: str = SUMS) -> str:

@@ -64,14 +64,16 @@ class Draft:
         with open(book.path / "tasks.jsonl", "rb") as file:
             shutil.copyfileobj(file, self._tasks)
 
-    def finish(self, manifest: Manifest, parts: list[Part]) -> Book:
-        """Freeze the meaning and the plan, and put the directory in place."""
+    def finish(self, manifest: Manifest, parts: list[Part], first: Settings | None = None) -> Book:
+        """Freeze the meaning and the plan, open the first round if its settings are known, and put all in place."""
         self._tasks.flush()
         os.fsync(self._tasks.fileno())
         for name in FOLDERS:
             (self.folder / name).mkdir()
         write_whole(self.folder / "plan.json", pretty(Plan(SCHEMA, parts)))
         write_whole(self.folder / "run.json", pretty(manifest))
+        if first is not None:
+            write_whole(self.folder / "rounds" / "0001.json", pretty(Round(SCHEMA, 1, time.time(), first)))
         try:
             os.rename(self.folder, self.path)
         except OSError:
@@ -105,8 +107,27 @@ class Book:
         self.manifest = self._read("run.json", Manifest)
         if self.manifest.schema != SCHEMA:
             raise BookError(f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads {SCHEMA}")
-        self.tasks = TaskFile(self.path / "tasks.jsonl")
+        self.tasks = self._open_tasks()
         self.load_plan()
+        self._check_tasks()
+        for name in FOLDERS:
+            if not (self.path / name).exists():  # many ways of copying leave empty folders out
+                (self.path / name).mkdir(exist_ok=True)
+
+    def _open_tasks(self) -> TaskFile:
+        path = self.path / "tasks.jsonl"
+        if not path.is_file():
+            raise BookError(f"{path} is missing: restore it from a copy of the run")
+        return TaskFile(path)
+
+    def _check_tasks(self) -> None:
+        """Every task that the plan asks for is there; rows may have been appended since they were counted."""
+        asked = max((part.tasks[1] for part in self.plan.parts), default=0)
+        if asked > len(self.tasks):
+            self.tasks.refresh()
+        if asked > len(self.tasks):
+            path = self.path / "tasks.jsonl"
+            raise BookError(f"{path} has {len(self.tasks)} of {asked} tasks: restore it from a copy of the run")
 
     def load_plan(self) -> None:
         """Read the plan, again if it was extended meanwhile."""

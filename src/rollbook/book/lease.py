@@ -11,6 +11,7 @@ import msgspec
 from rollbook.book.durable import write_aside
 from rollbook.core.json import to_line
 from rollbook.core.lease import Lease
+from rollbook.errors import BookError
 
 _decoder = msgspec.json.Decoder(Lease)
 
@@ -29,8 +30,8 @@ class Leases:
         """The highest epoch of every claimed chunk."""
         self.epochs = {}
         for name in os.listdir(self._folder):
-            if name[0] != ".":
-                chunk, _, epoch = name.partition(".")
+            chunk, _, epoch = name.partition(".")
+            if chunk.isdigit() and epoch.isdigit():
                 self.epochs[int(chunk)] = max(self.epochs.get(int(chunk), 0), int(epoch))
         return self.epochs
 
@@ -38,7 +39,7 @@ class Leases:
         """The claim that was made on a chunk at an epoch."""
         found = self._leases.get((chunk, epoch))
         if found is None:
-            found = _decoder.decode((self._folder / _name(chunk, epoch)).read_bytes())
+            found = _read(self._folder / _name(chunk, epoch))
             self._leases[chunk, epoch] = found
         return found
 
@@ -77,6 +78,15 @@ class Leases:
     def _new_claim(self) -> Path:
         self._claim = write_aside(self._folder / self._mine.worker, to_line(self._mine))
         return self._claim
+
+
+def _read(path: Path) -> Lease:
+    try:
+        return _decoder.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise BookError(f"{path} is missing: restore it from a copy of the run") from None
+    except msgspec.DecodeError as error:
+        raise BookError(f"{path}: {error}; restore it from a copy of the run") from None
 
 
 def _name(chunk: int, epoch: int) -> str:

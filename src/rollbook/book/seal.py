@@ -51,7 +51,7 @@ class Seals:
     def refresh(self) -> dict[int, Seal]:
         """Read what was sealed since the last look."""
         for path in (self._run / "done").iterdir():
-            if path.suffix != ".json" or path.name.startswith("."):
+            if path.suffix != ".json" or not path.stem.isdigit():
                 continue
             number, stat = int(path.stem), path.stat()
             stamp = (stat.st_ino, stat.st_mtime_ns)

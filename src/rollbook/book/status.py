@@ -58,7 +58,7 @@ def read_status(run: str | Path) -> Status:
     return Status(
         book.manifest.run,
         str(book.path),
-        state_of(requested, scored, pending, bool(alive)),
+        state_of(requested, scored, pending, bool(alive)) if presences else "planned",
         len(rounds),
         requested,
         scored,

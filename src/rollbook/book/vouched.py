@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rollbook.core.seal import Extent, Seal
@@ -28,11 +28,12 @@ class Vouched:
                 raise self._lost(f"{path} is missing", [chunk for chunks in extents.values() for chunk in chunks])
 
     def check_read(self, path: Path, end: int) -> None:
-        """A file could be read up to `end`: what was sealed behind it must be a dead worker's torn end, unchanged."""
-        behind = {extent: chunks for extent, chunks in self._files.get(path.name, {}).items() if extent.bytes > end}
-        lost = [n for extent, chunks in behind.items() if extent_of(path, extent.bytes) != extent for n in chunks]
+        """A file was read up to `end`: the bytes that were sealed must be there and be the same, torn ends included."""
+        sealed = self._files.get(path.name, {})
+        same = set(extents_of(path, sorted(extent.bytes for extent in sealed)))
+        lost = [chunk for extent, chunks in sealed.items() if extent not in same for chunk in chunks]
         if lost:
-            raise self._lost(f"{path} was sealed further than its whole lines go ({end} bytes)", lost)
+            raise self._lost(f"{path} is not what was sealed (its whole lines end at byte {end})", lost)
 
     def _lost(self, what: str, chunks: list[int]) -> BookError:
         numbers = ",".join(f"{chunk:05}" for chunk in sorted(chunks))
@@ -42,10 +43,15 @@ class Vouched:
 
 def extent_of(path: Path, size: int) -> Extent:
     """The size and hash of a file's first `size` bytes."""
-    digest = hashlib.sha256()
-    left = size
-    with open(path, "rb") as file:
-        while left and (block := file.read(min(left, 1 << 20))):
-            digest.update(block)
-            left -= len(block)
-    return Extent(size, digest.hexdigest())
+    return next(extents_of(path, [size]))
+
+
+def extents_of(path: Path, sizes: Iterable[int]) -> Iterator[Extent]:
+    """The same for several sizes, smallest first, in one pass over the file."""
+    digest, position = hashlib.sha256(), 0
+    with open(path, "rb", buffering=0) as file:
+        for size in sizes:
+            while position < size and (block := file.read(min(size - position, 1 << 20))):
+                digest.update(block)
+                position += len(block)
+            yield Extent(position, digest.hexdigest())

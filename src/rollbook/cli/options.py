@@ -77,9 +77,6 @@ Extra: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--sampling", metavar="KEY=VALUE", help="Anything else the endpoint takes; may be repeated."),
 ]
-MaxTurns: TypeAlias = Annotated[
-    int, typer.Option("--max-turns", metavar="N", min=1, help="Model calls of one rollout.")
-]
 Timeout: TypeAlias = Annotated[float, typer.Option("--timeout", metavar="S", min=0.001, help="One whole rollout.")]
 VerifyTimeout: TypeAlias = Annotated[
     float, typer.Option("--verify-timeout", metavar="S", min=0.001, help="One verification.")

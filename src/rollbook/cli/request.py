@@ -31,7 +31,6 @@ def request_of(
     data: o.Data = None,
     task: o.TaskId = None,
     sample: o.SampleIndex = None,
-    max_turns: o.MaxTurns = o.LIMITS.max_turns,
     timeout: o.Timeout = o.LIMITS.rollout_s,
     verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
 ) -> Request:
@@ -48,7 +47,7 @@ def request_of(
         out=out or str(new_folder(env)),
         seed=seed,
         sampling=Sampling(temperature, top_p, max_tokens, o.extra_sampling(sampling)),
-        limits=Limits(verify_s=verify_timeout, rollout_s=timeout, max_turns=max_turns),
+        limits=Limits(verify_s=verify_timeout, rollout_s=timeout),
         settings=Settings(**first | given),
         data=data,
         tasks=task,

@@ -12,12 +12,12 @@ from itertools import islice
 from rollbook.book.book import Book, Draft
 from rollbook.collect.request import Request
 from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import EnvironmentSpec, Manifest, ModelSpec
+from rollbook.core.manifest import EnvironmentSpec, Manifest, ModelSpec, Settings
 from rollbook.core.plan import part
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
 from rollbook.environments.registry import Loaded, of, resolve
-from rollbook.environments.snapshot import changed, snapshot
+from rollbook.environments.snapshot import changed, snapshot, tampered
 from rollbook.environments.source import explain
 from rollbook.environments.tool import tool_methods
 from rollbook.errors import RollbookError, UsageError
@@ -25,8 +25,8 @@ from rollbook.errors import RollbookError, UsageError
 PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "xllamacpp")
 
 
-def plan(request: Request, loaded: Loaded, model: ModelSpec) -> Book:
-    """Write the run directory; asks no model."""
+def plan(request: Request, loaded: Loaded, model: ModelSpec, settings: Settings | None = None) -> Book:
+    """Write the run directory, with the settings of its first round if they are known; asks no model."""
     name = name_of(loaded)
     with Draft(request.out) as draft:
         spec = snapshot(loaded, draft.folder / "source")
@@ -35,7 +35,7 @@ def plan(request: Request, loaded: Loaded, model: ModelSpec) -> Book:
             raise UsageError(f"{name} has no tasks{' in ' + request.data if request.data else ''}")
         first, last = (0, request.samples) if request.sample is None else (request.sample, request.sample + 1)
         parts = [part((0, count), (first, last), request.settings.workers)]
-        return draft.finish(manifest(request, {name: spec}, model), parts)
+        return draft.finish(manifest(request, {name: spec}, model), parts, settings)
 
 
 def found(env: str | Environment, data: str | None = None) -> Loaded:
@@ -116,6 +116,10 @@ def check_unchanged(book: Book) -> list[str]:
     """A run goes on with the source it was planned with: names edits; refuses if that source is no longer to be had."""
     notes = []
     for name, spec in book.manifest.environments.items():
+        if tampered(spec, book.path):
+            raise UsageError(
+                f"{name}: {book.path / 'source'} was edited, so scores would change: restore it from a copy"
+            )
         edited = changed(spec, book.path)
         if edited and spec.snapshot is None:
             then, now = book.manifest.versions, versions()

@@ -1,141 +1,185 @@
-"""The numbers of a book, from its files in one streaming pass; nothing is averaged that was not scored."""
+"""The numbers of a run, from its files in one streaming pass; nothing is averaged that was not scored."""
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from rollbook.book.book import Book
 from rollbook.book.durable import write_whole
-from rollbook.book.marks import Failed, Scored
+from rollbook.book.marks import Failed
+from rollbook.book.presence import Watch, read_presences
+from rollbook.collect.shards import open_shards
+from rollbook.collect.tally import Tally
+from rollbook.core.failure import Failure
 from rollbook.core.json import JSON, pretty
-from rollbook.core.rollout import Timing, Usage
-from rollbook.stats.summary import Metrics, Tally
+from rollbook.stats.columns import Columns, Ints
+from rollbook.stats.summary import Metrics, metrics
+from rollbook.stats.tasks import PASS
 
 MISSING_KEPT = 1000
-PASS = 1.0
-
-
-class _Turn(msgspec.Struct, frozen=True):
-    finish_reason: str
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """What of a scored line the numbers need."""
-
-    task: str
-    sample: int
-    attempt: int
-    env: str
-    reward: float
-    answer: str | None
-    turns: list[_Turn]
-    usage: Usage
-    timing: Timing
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the last turn was cut short."""
-        return bool(self.turns) and self.turns[-1].finish_reason in ("length", "context_length")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A run's numbers: requested = scored + failed + pending, for every environment and over all."""
+    """A run's numbers: requested = scored + failed + pending, for every environment and over all.
+
+    `overall` is all environments of the run together. `merged` names the other directories of the run that were read.
+    """
 
     run: str
     path: str
     model: str
     scripted: bool
+    live: bool
     requested: int
     scored: int
     failed: dict[str, int]
     pending: int
     dropped: int
+    overall: Metrics
     environments: dict[str, Metrics]
     missing: list[tuple[str, int, str]]
+    merged: list[str] = []
 
     def json(self) -> dict[str, JSON]:
         """The report under the names that people know, such as `pass@4`."""
         plain: dict[str, JSON] = msgspec.to_builtins(self, str_keys=True)
-        return plain | {"environments": {name: one.json() for name, one in self.environments.items()}}
+        named = {name: one.json() for name, one in self.environments.items()}
+        return plain | {"overall": self.overall.json(), "environments": named}
 
 
-def report(run: str | Path, *, write: bool = True) -> Report:
+class Reading:
+    """A run as it was read: what was asked, what came of it, and why the rest is missing."""
+
+    def __init__(self, runs: Sequence[str | Path]) -> None:
+        self.books = open_shards(runs)
+        self.book = self.books[0]
+        self.live = any(map(at_work, self.books))
+        self.tally = Tally(self.books)
+        self.names = list(self.book.manifest.environments)
+        self.envs = environments_of(self.book, self.names)
+        self.asked = asked_of(self.book)
+        self.failed: list[dict[str, int]] = [{} for _ in self.names]
+        self.failed_by_task: dict[int, int] = {}
+        self.missing: list[tuple[str, int, str]] = []
+        self._explain()
+
+    def _explain(self) -> None:
+        why = {(mark.task, mark.sample): mark.failure for book in self.books for mark in Failed(book)}
+        for row, sample in self.tally.missing():
+            if not why and len(self.missing) >= MISSING_KEPT:
+                return
+            task = self.book.tasks.task(row).id
+            failure = why.get((task, sample))
+            if failure:
+                self._count(row, failure)
+            if len(self.missing) < MISSING_KEPT:
+                self.missing.append((task, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
+
+    def _count(self, row: int, failure: Failure) -> None:
+        kinds = self.failed[int(self.envs[row])]
+        kinds[failure.kind] = kinds.get(failure.kind, 0) + 1
+        self.failed_by_task[row] = self.failed_by_task.get(row, 0) + 1
+
+    def columns(self, env: int) -> Columns:
+        """The scored rollouts of one environment."""
+        if len(self.names) == 1:
+            return self.tally.columns
+        return self.tally.columns.where(self.envs[self.tally.columns.task] == env)
+
+    def metrics(self, env: int, ks: Sequence[int] | None, threshold: float) -> Metrics:
+        """The numbers of one environment."""
+        mine = self.envs == env
+        return metrics(
+            self.names[env],
+            self.columns(env),
+            self.tally.parts.texts,
+            requested=int(self.asked[mine].sum()),
+            failed=self.failed[env],
+            ks=ks,
+            tasks=int(mine.sum()),
+            threshold=threshold,
+        )
+
+    def overall(self, ks: Sequence[int] | None, threshold: float) -> Metrics:
+        """The numbers of all environments together."""
+        return metrics(
+            "all",
+            self.tally.columns,
+            self.tally.parts.texts,
+            requested=int(self.asked.sum()),
+            failed=total(self.failed),
+            ks=ks,
+            tasks=len(self.asked),
+            threshold=threshold,
+        )
+
+
+def at_work(book: Book) -> bool:
+    """Whether a worker is at the book just now."""
+    watch = Watch()
+    return any(not watch.gone(name, presence) for name, presence in read_presences(book.path).items())
+
+
+def total(several: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Counts by kind, added up."""
+    counts: dict[str, int] = {}
+    for each in several:
+        for kind, count in each.items():
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
+
+
+def environments_of(book: Book, names: Sequence[str]) -> Ints:
+    """The number of every task's environment."""
+    if len(names) == 1:
+        return np.zeros(len(book.tasks), np.int64)
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers[task.env] for task in book.tasks], np.int64)
+
+
+def asked_of(book: Book) -> Ints:
+    """How many rollouts of every task were asked for."""
+    asked = np.zeros(len(book.tasks), np.int64)
+    for part in book.plan.parts:
+        asked[part.tasks[0] : part.tasks[1]] += part.samples[1] - part.samples[0]
+    return asked
+
+
+def report(run: str | Path, *, write: bool = True, ks: Sequence[int] | None = None, threshold: float = PASS) -> Report:
     """Count and measure a book; `write` keeps the result as metrics.json."""
-    book = Book(run)
-    tallies = {name: Tally(name) for name in book.manifest.environments}
-    scored = Scored(book, _Line)
-    for row, _, line in scored:
-        _tell(tallies[line.env], row, line)
-    why = {(mark.task, mark.sample): mark.failure for mark in Failed(book)}
-    tasks, requested = _asked(book)
-    failed: dict[str, dict[str, int]] = {name: {} for name in tallies}
-    missing: list[tuple[str, int, str]] = []
-    for row, sample in scored.missing():
-        task = book.tasks.task(row)
-        failure = why.get((task.id, sample))
-        if failure:
-            failed[task.env][failure.kind] = failed[task.env].get(failure.kind, 0) + 1
-        if len(missing) < MISSING_KEPT:
-            missing.append((task.id, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
-    metrics = {name: t.metrics(requested[name], failed[name], tasks=tasks[name]) for name, t in tallies.items()}
-    made = _assemble(book, metrics, scored.dropped, missing)
+    made = report_of(Reading([run]), ks, threshold)
     if write:
         keep(made)
     return made
 
 
+def report_of(read: Reading, ks: Sequence[int] | None = None, threshold: float = PASS) -> Report:
+    """The numbers of a run that was read."""
+    each = {name: read.metrics(env, ks, threshold) for env, name in enumerate(read.names)}
+    overall = read.overall(ks, threshold) if len(each) != 1 else next(iter(each.values()))
+    manifest = read.book.manifest
+    return Report(
+        run=manifest.run,
+        path=str(read.book.path),
+        model=manifest.model.name,
+        scripted=manifest.model.kind == "scripted",
+        live=read.live,
+        requested=overall.requested,
+        scored=overall.scored,
+        failed=overall.failed,
+        pending=overall.pending,
+        dropped=read.tally.dropped,
+        overall=overall,
+        environments=each,
+        missing=read.missing,
+        merged=[str(book.path) for book in read.books[1:]],
+    )
+
+
 def keep(made: Report) -> None:
     """Write a report down as its run's metrics.json."""
     write_whole(Path(made.path) / "metrics.json", pretty(made.json()))
-
-
-def _tell(tally: Tally, row: int, line: _Line) -> None:
-    tally.add(
-        row,
-        line.reward,
-        passed=line.reward >= PASS,
-        prompt_tokens=line.usage.prompt_tokens,
-        completion_tokens=line.usage.completion_tokens,
-        truncated=line.truncated,
-        answered=line.answer is not None,
-        seconds=line.timing.seconds,
-    )
-
-
-def _asked(book: Book) -> tuple[dict[str, int], dict[str, int]]:
-    """How many tasks and how many rollouts each environment was asked for."""
-    names = list(book.manifest.environments)
-    if len(names) == 1:
-        return {names[0]: len(book.tasks)}, {names[0]: book.plan.requested}
-    tasks, rollouts = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-    for task in book.tasks:
-        tasks[task.env] += 1
-    for part in book.plan.parts:
-        for row in range(*part.tasks):
-            rollouts[book.tasks.task(row).env] += part.samples[1] - part.samples[0]
-    return tasks, rollouts
-
-
-def _assemble(book: Book, metrics: dict[str, Metrics], dropped: int, missing: list[tuple[str, int, str]]) -> Report:
-    failed: dict[str, int] = {}
-    for one in metrics.values():
-        for kind, count in one.failed.items():
-            failed[kind] = failed.get(kind, 0) + count
-    scored = sum(one.scored for one in metrics.values())
-    requested = book.plan.requested
-    return Report(
-        run=book.manifest.run,
-        path=str(book.path),
-        model=book.manifest.model.name,
-        scripted=book.manifest.model.kind == "scripted",
-        requested=requested,
-        scored=scored,
-        failed=failed,
-        pending=requested - scored - sum(failed.values()),
-        dropped=dropped,
-        environments=metrics,
-        missing=list(islice(missing, MISSING_KEPT)),
-    )

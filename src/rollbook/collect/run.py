@@ -117,9 +117,8 @@ async def _run(request: Request, display: Display, *, signals: bool, allow_short
     settings = msgspec.structs.replace(request.settings, urls=urls)
     loaded = found(request.env, request.data)
     async with opened(spec, settings, display) as model:
-        book = plan(request, loaded, model.spec if model else spec)
-        round_ = book.open_round(settings)
-        return await _work(book, round_, model, display, signals, allow_shortfall)
+        book = plan(request, loaded, model.spec if model else spec, settings)
+        return await _work(book, book.rounds()[0], model, display, signals, allow_shortfall)
 
 
 @asynccontextmanager
@@ -161,9 +160,8 @@ def plan_request(request: Request) -> Path:
     spec, urls = resolve_model(request.model, request.model_name)
     if not spec.name:
         raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
-    book = plan(request, found(request.env, request.data), spec)
-    book.open_round(msgspec.structs.replace(request.settings, urls=urls))
-    return book.path
+    first = msgspec.structs.replace(request.settings, urls=urls)
+    return plan(request, found(request.env, request.data), spec, first).path
 
 
 def work(run: str | Path, given: dict[str, JSON], display: Display) -> Result:
@@ -172,6 +170,8 @@ def work(run: str | Path, given: dict[str, JSON], display: Display) -> Result:
     rounds = book.rounds()
     base = rounds[-1] if rounds else book.open_round(Settings())
     settings = settings_of(base.settings, {"workers": 1, **given})
+    for note in check_unchanged(book):
+        display.note(note)
     return _go_on(book, msgspec.structs.replace(base, settings=settings), display)
 
 

@@ -23,7 +23,6 @@ class Limits(msgspec.Struct, frozen=True):
     tool_s: float = 60.0
     rollout_s: float = 3600.0
     memory_mb: int = 2048
-    max_turns: int = 32
 
 
 class EnvironmentSpec(msgspec.Struct, frozen=True):

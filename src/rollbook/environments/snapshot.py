@@ -60,6 +60,11 @@ def changed(spec: EnvironmentSpec, run_dir: Path) -> str | None:
     return None
 
 
+def tampered(spec: EnvironmentSpec, run_dir: Path) -> bool:
+    """Whether the copy in the run directory is no longer the one the run was planned with."""
+    return spec.snapshot is not None and digest(_kept(run_dir / spec.snapshot)) != spec.digest
+
+
 def load(spec: EnvironmentSpec, run_dir: Path | None = None) -> Environment:
     """The environment again, from its snapshot if it has one. This is what environment processes call."""
     module_name, _, name = spec.target.partition(":")

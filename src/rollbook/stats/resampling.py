@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollbook.stats.estimators import Floats, Interval, clustered_error
 
@@ -28,7 +29,7 @@ def bootstrap(n: Floats, totals: Floats, *, seed: int = 0, draws: int = DRAWS) -
     return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _redrawn(pairs: Floats, times: Floats, draws: int, rng: np.random.Generator) -> Floats:
+def _redrawn(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np.random.Generator) -> Floats:
     """Drawing tasks is drawing how often each kind of task comes: the same law, and cheap where few kinds occur."""
     counts = rng.multinomial(int(times.sum()), times / times.sum(), size=draws)
     sums: Floats = counts @ pairs
@@ -65,7 +66,7 @@ def _portions(permutations: int, sizes: int) -> list[int]:
     return [min(at_once, permutations - start) for start in range(0, permutations, at_once)]
 
 
-def _signed(sizes: Floats, times: Floats, permutations: int, rng: np.random.Generator) -> Floats:
+def _signed(sizes: Floats, times: NDArray[np.integer], permutations: int, rng: np.random.Generator) -> Floats:
     heads = rng.binomial(times.astype(np.int64), 0.5, size=(permutations, len(sizes)))
     sums: Floats = (2 * heads - times) @ sizes
     return sums

@@ -48,7 +48,7 @@ class Ballots:
 
     def where(self, chosen: NDArray[np.bool_]) -> Ballots:
         """Some of the tasks."""
-        return Ballots(*(a[chosen] for a in (self.counts, self.scores, self.silent, self.silent_score)))
+        return Ballots(self.counts[chosen], self.scores[chosen], self.silent[chosen], self.silent_score[chosen])
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,32 @@ class Majority:
 
 
 def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, Majority]:
-    """The value of a vote of k for every k, of tasks that all have at least max(ks) rollouts.
+    """The value of a vote of k for every k. A task with fewer than k rollouts has none: leave it out.
 
     >>> ballots = Ballots(np.array([[2, 1]]), np.array([[1.0, 0.0]]), np.array([1]), np.array([0.0]))
     >>> {k: round(float(m.values[0]), 4) for k, m in maj_at_k(ballots, [1, 2, 4]).items()}
     {1: 0.5, 2: 0.6667, 4: 1.0}
     """
-    patterns, which = np.unique(np.column_stack([ballots.counts, ballots.silent]), axis=0, return_inverse=True)
+    patterns, which = distinct(np.column_stack([ballots.counts, ballots.silent]))
     if steps(patterns, max(ks)) > EXACT_STEPS:
         return _drawn(ballots, ks, seed)
     shares = vote_shares(patterns[:, :-1], patterns[:, -1], ks)
     found = {}
     for k, share in shares.items():
-        won, nobody = share[which.ravel(), :-1], share[which.ravel(), -1]
+        won, nobody = share[which, :-1], share[which, -1]
         found[k] = Majority((won * ballots.scores).sum(axis=1) + nobody * ballots.silent_score)
     return found
+
+
+def distinct(patterns: Ints) -> tuple[Ints, Ints]:
+    """The rows that occur, and which of them each row is; few patterns of votes stand for very many tasks."""
+    packed = np.ascontiguousarray(patterns, np.uint32)
+    keys = [row.tobytes() for row in packed]
+    places: dict[bytes, int] = {}
+    which = np.array([places.setdefault(key, len(places)) for key in keys], np.int64)
+    first = np.zeros(len(places), np.int64)
+    first[which[::-1]] = np.arange(len(which))[::-1]
+    return patterns[first], which
 
 
 def steps(patterns: Ints, top: int) -> float:
@@ -110,7 +121,7 @@ def _shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, Floats]:
     tasks, answers = counts.shape
     top = max(ks)
     ways = choices(np.arange(int(max(counts.max(initial=0), silent.max(initial=0))) + 1), top)
-    subsets = choices(counts.sum(axis=1) + silent, top)
+    subsets = np.maximum(choices(counts.sum(axis=1) + silent, top), 1.0)
     shares = {k: np.zeros((tasks, answers + 1)) for k in ks}
     for votes in range(1, min(top, int(counts.max(initial=0))) + 1):
         for at, won in _winning(counts, silent, ways, votes, top):
@@ -207,7 +218,7 @@ def _draw(
     votes = np.zeros((draws, answers + 1), np.int64)
     done = 0
     for k in sorted(ks):
-        for at in range(done, k):
+        for at in range(done, min(k, len(given))):
             votes[np.arange(draws), order[:, at]] += 1
         done = k
         yield k, _worth(votes[:, :-1], ballots.scores[task, :answers], float(ballots.silent_score[task]))

@@ -1,0 +1,66 @@
+"""`rollbook compare`: two runs of the same tasks, paired task by task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollbook.cli import measuring as m
+from rollbook.cli import options as o
+from rollbook.cli.reports import between
+from rollbook.cli.tables import Cell, show_json, show_table
+
+if TYPE_CHECKING:
+    from rollbook.collect.comparing import Compared, Run
+    from rollbook.stats.compare import Difference
+
+A = Annotated[Path, typer.Argument(metavar="A", help="A run directory.", show_default=False)]
+B = Annotated[Path, typer.Argument(metavar="B", help="Another, of the same tasks.", show_default=False)]
+Common = Annotated[bool, typer.Option("--common", help="Where the tasks differ, compare those that both have.")]
+FLIPPED_SHOWN = 10
+
+
+def command(
+    a: A,
+    b: B,
+    common: Common = False,
+    k: m.Ks = None,
+    threshold: m.Threshold = 1.0,
+    seed: m.Seed = 0,
+    json: o.Json = False,
+) -> None:
+    from rollbook.collect.comparing import compare_runs
+
+    found = compare_runs(a, b, common=common, ks=m.ks_of(k), threshold=m.threshold_of(threshold), seed=seed)
+    show_json(found.json()) if json else _show(found)
+
+
+def _show(found: Compared) -> None:
+    made = found.comparison
+    print("\n".join([_run("A", found.a), _run("B", found.b), *found.notes]))
+    columns = ["A", "B", "B - A", "95%", "tasks"]
+    show_table(["number", *columns], [_row(name, each) for name, each in made.metrics.items()])
+    show_table(["a rollout", *columns], [_row(name, each) for name, each in made.costs.items()])
+    print(f"better on {made.better} tasks, worse on {made.worse}, even on {made.tasks - made.better - made.worse}")
+    print(f"permutation test p = {_p(made.permutation_p)}, sign test p = {_p(made.sign_p)}")
+    _flipped("solved only by B", made.gained)
+    _flipped("solved only by A", made.lost)
+
+
+def _run(side: str, run: Run) -> str:
+    return f"{side}: {run.path}: {run.model}: {run.scored}/{run.requested} scored"
+
+
+def _row(name: str, each: Difference) -> list[Cell]:
+    return [name, each.a, each.b, each.difference, between(each.interval, " to "), each.tasks]
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _flipped(words: str, tasks: list[str]) -> None:
+    more = f" and {len(tasks) - FLIPPED_SHOWN} more (all: --json)" if len(tasks) > FLIPPED_SHOWN else ""
+    print(f"{words}: {len(tasks)}{': ' if tasks else ''}{', '.join(tasks[:FLIPPED_SHOWN])}{more}")

@@ -1,0 +1,139 @@
+"""Two runs on disk, made comparable: the same environment, and the same tasks or an agreed intersection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollbook.book.book import Book
+from rollbook.collect.report import Reading
+from rollbook.core.json import JSON
+from rollbook.errors import UsageError
+from rollbook.stats.columns import Ints
+from rollbook.stats.compare import Comparison, Side, compare
+from rollbook.stats.tasks import PASS
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One of the two: what it is and how complete."""
+
+    run: str
+    path: str
+    model: str
+    requested: int
+    scored: int
+    live: bool
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """Two runs and what came of comparing them. `notes` say what the reader has to bear in mind."""
+
+    a: Run
+    b: Run
+    notes: list[str]
+    comparison: Comparison
+
+    def json(self) -> dict[str, JSON]:
+        """The comparison as plain JSON."""
+        plain: dict[str, JSON] = msgspec.to_builtins(self)
+        return plain
+
+
+class Pairing(msgspec.Struct, frozen=True):
+    """Which tasks two books share: by id and by content. `pairs` gives a row its pair's number, or -1."""
+
+    names: list[str]
+    pairs: tuple[Ints, Ints]
+    only_a: list[str]
+    only_b: list[str]
+    changed: list[str]
+
+    @property
+    def differs(self) -> str:
+        """How the task sets differ; empty if they do not."""
+        said = [
+            f"{len(ids)} {words} (first: {ids[0]})"
+            for ids, words in (
+                (self.only_a, "only in A"),
+                (self.only_b, "only in B"),
+                (self.changed, "with the same id but another prompt or answer"),
+            )
+            if ids
+        ]
+        return ", ".join(said)
+
+
+def compare_runs(
+    a: str | Path,
+    b: str | Path,
+    *,
+    common: bool = False,
+    ks: Sequence[int] | None = None,
+    threshold: float = PASS,
+    seed: int = 0,
+) -> Compared:
+    """Compare two runs; a UsageError where that would mean nothing. `common`: go on with the tasks both have."""
+    books = Book(a), Book(b)
+    notes = check_environments(*books)
+    pairing = pair(*books)
+    if pairing.differs:
+        shared = f"{len(pairing.names)} in common"
+        if not common or not pairing.names:
+            way = "; go on with those: --common" if pairing.names else ""
+            raise UsageError(f"{a} and {b} do not have the same tasks: {pairing.differs}; {shared}{way}")
+        notes.append(f"task sets differ: {pairing.differs}; {shared} compared")
+    one, two = Reading([a]), Reading([b])
+    left, right = (Side(read.tally.columns, pairs) for read, pairs in zip((one, two), pairing.pairs, strict=True))
+    made = compare(left, right, pairing.names, ks, threshold, seed)
+    if made.tasks < len(pairing.names):
+        notes.append(f"{len(pairing.names) - made.tasks} tasks without a score in A or in B left out")
+    notes += [f"{side} is still running" for side, read in (("A", one), ("B", two)) if read.live]
+    return Compared(described(one), described(two), notes, made)
+
+
+def described(read: Reading) -> Run:
+    """What a run is and how complete."""
+    manifest = read.book.manifest
+    requested, scored = int(read.asked.sum()), len(read.tally.columns)
+    return Run(manifest.run, str(read.book.path), manifest.model.name, requested, scored, read.live)
+
+
+def check_environments(a: Book, b: Book) -> list[str]:
+    """Refuse different environments; note where their source is not the same."""
+    one, two = a.manifest.environments, b.manifest.environments
+    named = [sorted(f"{name} ({spec.target})" for name, spec in each.items()) for each in (one, two)]
+    if named[0] != named[1]:
+        words = " and ".join(f"{book.path} is of {', '.join(names)}" for book, names in zip((a, b), named, strict=True))
+        raise UsageError(f"different environments cannot be compared: {words}")
+    differ = [name for name in one if one[name].digest != two[name].digest]
+    return [f"the source of {name} is not the same in both" for name in differ]
+
+
+def pair(a: Book, b: Book) -> Pairing:
+    """Match tasks by id; those that ask something else, or expect another answer, are not the same task."""
+    one, two = a.tasks.rows, b.tasks.rows
+    shared = [task for task in one if task in two]
+    changed = [task for task in shared if not _same(a.tasks.raw(one[task]), b.tasks.raw(two[task]))]
+    names = [task for task in shared if task not in set(changed)] if changed else shared
+    pairs = np.full(len(a.tasks), -1), np.full(len(b.tasks), -1)
+    for number, task in enumerate(names):
+        pairs[0][one[task]] = pairs[1][two[task]] = number
+    return Pairing(names, pairs, [t for t in one if t not in two], [t for t in two if t not in one], changed)
+
+
+class _Asked(msgspec.Struct):
+    """What makes a task the same task. Other fields may differ: a profile adds some."""
+
+    env: str
+    messages: JSON
+    answer: JSON = None
+
+
+_asked = msgspec.json.Decoder(_Asked)
+
+
+def _same(a: bytes, b: bytes) -> bool:
+    return a == b or _asked.decode(a) == _asked.decode(b)

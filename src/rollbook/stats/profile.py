@@ -1,0 +1,87 @@
+"""A profile: one row a task, with what its rollouts came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rollbook.core.json import JSON
+from rollbook.stats.columns import SILENT, Bools, Columns
+from rollbook.stats.estimators import Floats, default_ks, finite
+from rollbook.stats.tasks import PASS, Tasks
+
+
+class Profile:
+    """The numbers of every task of one environment, by its row in tasks.jsonl."""
+
+    def __init__(
+        self, columns: Columns, answers: Sequence[str], ks: Sequence[int] | None = None, threshold: float = PASS
+    ) -> None:
+        self._tasks = held = Tasks(columns, threshold)
+        self._answers = answers
+        self.ks = default_ks(held.n) if ks is None else sorted(set(ks))
+        self._at: dict[str, tuple[Bools, Floats]] = {}
+        votes = held.maj_at(self.ks)
+        for name, values in (
+            *((f"pass@{k}", held.pass_at(k)) for k in self.ks),
+            *((f"maj@{k}", votes[k].values) for k in votes),
+            *((f"best@{k}", held.best_at(k)) for k in ([] if held.binary else self.ks)),
+        ):
+            self._at[name] = (held.covered(int(name.partition("@")[2])), values)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that a profile adds to a row."""
+        fixed = ["n", "failed", "mean", "std", "min", "max"]
+        return [*fixed, *self._at, "majority", "majority_share", *MEANS]
+
+    def rows(self, failed: Mapping[int, int], wanted: Sequence[int]) -> Iterator[tuple[int, dict[str, JSON]]]:
+        """(row, numbers) of the wanted rows; one without a score has nulls."""
+        columns = self._columns()
+        place = {row: at for at, row in enumerate(self._tasks.rows.tolist())}
+        names = self.names
+        for row in wanted:
+            at = place.get(row)
+            numbers = (
+                dict.fromkeys(names) if at is None else {name: columns[name][at] for name in names if name in columns}
+            )
+            yield row, numbers | {"n": numbers["n"] or 0, "failed": failed.get(row, 0)}
+
+    def _columns(self) -> dict[str, list[JSON]]:
+        """Every column as a list of plain values."""
+        held = self._tasks
+        chosen, share = held.favourites
+        fixed = {
+            "n": held.n.tolist(),
+            "failed": [0] * len(held),
+            "mean": _plain(held.means),
+            "std": [None if n < 2 else std for n, std in zip(held.n.tolist(), _plain(held.stds), strict=True)],
+            "min": held.low.tolist(),
+            "max": held.high.tolist(),
+        }
+        at = {name: _spread(covered, values) for name, (covered, values) in self._at.items()}
+        answers = [None if number == SILENT else self._answers[number] for number in chosen.tolist()]
+        shares = [
+            None if number == SILENT else part for number, part in zip(chosen.tolist(), share.tolist(), strict=True)
+        ]
+        means = {name: _plain(held.sum(column) / held.n) for name, column in MEANS.items()}
+        return fixed | at | {"majority": answers, "majority_share": shares} | means
+
+
+MEANS = {
+    "prompt_tokens": "prompt_tokens",
+    "completion_tokens": "completion_tokens",
+    "turns": "turns",
+    "truncated": "truncated",
+    "seconds": "seconds",
+}
+"""What a row has as a mean over the task's scored rollouts."""
+
+
+def _plain(values: Floats) -> list[float | None]:
+    return [finite(value) for value in values.tolist()]
+
+
+def _spread(covered: Bools, values: Floats) -> list[float | None]:
+    """The values of the covered tasks in their places, None elsewhere."""
+    given = iter(_plain(values))
+    return [next(given) if held else None for held in covered.tolist()]

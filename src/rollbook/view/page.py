@@ -1,0 +1,150 @@
+"""report.html: a run's numbers and charts in one file that needs no network and runs no script."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from rollbook.book.durable import write_whole
+from rollbook.collect.report import Reading, Report
+from rollbook.stats.estimators import Interval
+from rollbook.stats.summary import Metrics
+from rollbook.stats.tasks import Tasks
+from rollbook.view.charts import drawn, length_and_reward, pass_curve, reward_histogram, shown, task_strip
+from rollbook.view.svg import Chart
+
+SLOWEST = 10
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+Cell = str | int | float | None
+
+
+def write_page(read: Reading, report: Report) -> Path:
+    """Write the page into the run directory."""
+    path = Path(report.path) / "report.html"
+    write_whole(path, page(read, report).encode("utf-8", "replace"))
+    return path
+
+
+def page(read: Reading, report: Report) -> str:
+    """The whole page."""
+    title = escape(f"{Path(report.path).resolve().name}: {report.model}")
+    style = Path(__file__).with_name("report.css").read_text()
+    sections = [text for env, name in enumerate(read.names) for text in section(read, report, env, name)]
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    body = "".join([*summary(report), *failures(report), *sections])
+    return (
+        f'<!doctype html><html lang="en"><head>{head}{view}<title>{title}</title><style>{style}</style></head>'
+        f"<body><h1>{title}</h1>{body}</body></html>\n"
+    )
+
+
+def summary(report: Report) -> Iterator[str]:
+    """Whose numbers these are, what they rest on, and the numbers."""
+    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    yield f'<p class="soft">run {escape(report.run)} &middot; written {made}</p>'
+    failed = sum(report.failed.values())
+    counts = f"{report.scored}/{report.requested} scored, {failed} failed, {report.pending} pending"
+    yield f"<p>{counts}{f', {report.dropped} doubled and dropped' if report.dropped else ''}</p>"
+    if report.scripted:
+        yield '<p class="warn">scripted answers, no model</p>'
+    if report.live:
+        yield '<p class="warn">the run was going on: these are the numbers so far</p>'
+    if report.merged:
+        yield f"<p>read together with {escape(', '.join(report.merged))}</p>"
+    rows = list(report.environments.values())
+    yield _summary_table(rows if len(rows) == 1 else [*rows, report.overall])
+
+
+def _summary_table(rows: Sequence[Metrics]) -> str:
+    ks = sorted({k for one in rows for k in one.pass_at})
+    votes = sorted({k for one in rows for k in one.maj_at if k > 1})
+    best = sorted({k for one in rows for k in one.best_at if k > 1})
+    names = ["environment", "tasks", "scored", "mean", "95%", "std", *(f"pass@{k}" for k in ks)]
+    names += [f"pass^{k}" for k in ks[-1:]] + [f"maj@{k}" for k in votes] + [f"best@{k}" for k in best]
+    names += ["tokens", "turns", "truncated", "no answer", "p50 s", "p95 s"]
+    cells: list[list[Cell]] = []
+    for one in rows:
+        counts: list[Cell] = [one.env, one.tasks, f"{one.scored}/{one.requested}"]
+        rewards: list[Cell] = [one.mean, _between(one.mean_interval), one.std]
+        at: list[Cell] = [*(one.pass_at.get(k) for k in ks), *(one.pass_hat.get(k) for k in ks[-1:])]
+        more: list[Cell] = [*(one.maj_at.get(k) for k in votes), *(one.best_at.get(k) for k in best)]
+        costs: list[Cell] = [one.per_rollout(one.completion_tokens), one.per_rollout(one.turns)]
+        ends: list[Cell] = [one.truncated, one.no_answer, one.seconds_p50, one.seconds_p95]
+        cells.append([*counts, *rewards, *at, *more, *costs, *ends])
+    return table(names, cells)
+
+
+def failures(report: Report) -> Iterator[str]:
+    """Failures by kind, and the first of what is missing."""
+    if report.failed:
+        yield "<h2>Failures by kind</h2>"
+        most = max(report.failed.values())
+        rows: list[list[Cell]] = [
+            [kind, count, "█" * max(1, round(20 * count / most))] for kind, count in sorted(report.failed.items())
+        ]
+        yield table(["kind", "rollouts", ""], rows)
+    if report.missing:
+        yield "<h2>Missing</h2>"
+        yield table(["task", "sample", "why"], [list(each) for each in report.missing[:SLOWEST]], wrap=True)
+
+
+def section(read: Reading, report: Report, env: int, name: str) -> Iterator[str]:
+    """One environment."""
+    metrics, columns = report.environments[name], read.columns(env)
+    yield f"<h2>{escape(name)}</h2>"
+    if not len(columns):
+        yield '<p class="soft">nothing scored yet</p>'
+        return
+    if metrics.parts:
+        yield table(["reward part", "mean"], [[part, value] for part, value in metrics.parts.items()])
+    tasks = Tasks(columns, metrics.threshold)
+    names = [read.book.tasks.task(int(tasks.rows[at])).id for at in drawn(len(tasks))]
+    rollouts = shown(len(columns), "rollouts")
+    keys = '<span class="first-key">pass@k</span> with its 95% band'
+    keys += ', <span class="second-key">maj@k</span>' if metrics.maj_at else ""
+    yield '<div class="charts">'
+    yield figure(reward_histogram(columns.reward), f"{len(columns):,} rollouts")
+    if metrics.pass_at:
+        yield figure(pass_curve(metrics), keys)
+    yield figure(task_strip(tasks, names), shown(len(tasks), "tasks"))
+    yield figure(length_and_reward(columns), rollouts)
+    yield "</div>"
+    yield "<h2>Slowest tasks</h2>"
+    yield table(["task", "seconds a rollout", "scored", "mean", "tokens"], list(slowest(read, tasks)), wrap=True)
+
+
+def slowest(read: Reading, tasks: Tasks) -> Iterator[list[Cell]]:
+    """The tasks that took longest, a rollout."""
+    seconds, tokens = tasks.sum("seconds") / tasks.n, tasks.sum("completion_tokens") / tasks.n
+    for at in np.argsort(-seconds, kind="stable")[:SLOWEST].tolist():
+        name = read.book.tasks.task(int(tasks.rows[at])).id
+        yield [name, float(seconds[at]), int(tasks.n[at]), float(tasks.means[at]), float(tokens[at])]
+
+
+def figure(chart: Chart, said: str) -> str:
+    """A chart under its title; `said` is HTML."""
+    return f"<figure>{chart.svg()}<figcaption><b>{escape(chart.title)}</b> &middot; {said}</figcaption></figure>"
+
+
+def table(columns: Iterable[str], rows: Iterable[Sequence[Cell]], *, wrap: bool = False) -> str:
+    """A table, everything in it escaped."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    style = ' class="wrap"' if wrap else ""
+    lines = ("".join(f"<td{style}>{escape(_text(cell))}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+
+
+def _between(bounds: Interval | None) -> str:
+    return "-" if bounds is None else f"{bounds[0]:.3f} to {bounds[1]:.3f}"
