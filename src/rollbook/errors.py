@@ -85,11 +85,7 @@ class Shortfall(RollbookError):
         parts = [f"{self.scored} of {self.requested} rollouts were scored"]
         parts += [f"{n} failed: {kind}" for kind, n in sorted(self.failed.items())]
         parts += [f"{self.pending} pending"] if self.pending else []
-        parts += (
-            [f"missing first: {', '.join(f'{t}#{s}' for t, s, _ in self.missing[:3])}"]
-            if self.missing
-            else []
-        )
+        parts += [f"missing first: {', '.join(f'{t}#{s}' for t, s, _ in self.missing[:3])}"] if self.missing else []
         parts += [text for text in (self.cause, self.setting) if text]
         parts += [f"log: {self.log}"] if self.log else []
         return "; ".join(parts)

@@ -24,7 +24,7 @@ from support.alive import alive, eventually
 
 T = TypeVar("T")
 
-SOURCE = '''
+SOURCE = """
 import ctypes, os, sys, time
 from rollbook import Environment, Score, Task
 
@@ -81,7 +81,7 @@ class Stateful(Environment):
 
     def verify(self, task, rollout):
         return rollout.outcome["id"] == task.id
-'''
+"""
 
 
 def spec_of(folder: Path, name: str) -> EnvironmentSpec:

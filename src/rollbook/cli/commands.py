@@ -23,6 +23,7 @@ COMMANDS = {
     "profile": Entry("rollbook.cli.profile", "Write what every task came to, one row a task."),
     "curate": Entry("rollbook.cli.curate", "Choose tasks by what they came to, as data for the next run."),
     "compare": Entry("rollbook.cli.compare", "Set two runs of the same tasks against each other."),
+    "export": Entry("rollbook.cli.export", "Write a run's rollouts in a form that others read."),
     "reverify": Entry("rollbook.cli.reverify", "Score a run's stored rollouts again, without a model."),
     "envs": Entry("rollbook.cli.envs", "List the environments that are installed."),
     "doctor": Entry("rollbook.cli.doctor", "Say what this machine can do, with the reason for each no."),

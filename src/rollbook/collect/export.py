@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.durable import write_aside
 from rollbook.book.rollouts import rollouts
 from rollbook.collect.gym import gym_row
-from rollbook.core.json import JSON, to_line
+from rollbook.collect.tablefile import cell_text, write_whole, write_whole_lines
+from rollbook.core.json import JSON, encode
 from rollbook.core.rollout import Rollout
 from rollbook.errors import UsageError
+from rollbook.stats.expression import Expression
 
-FORMATS = ("jsonl", "parquet", "gym", "sft")
 BATCH = 1000
+INTEGERS = ("sample", "seed", "prompt_tokens", "completion_tokens")
+FLOATS = ("reward", "seconds")
+COLUMNS = (
+    *("task", "sample", "env", "model", "seed", "reward", "parts", "answer", "expected", "prompt_tokens"),
+    *("completion_tokens", "truncated", "seconds", "messages", "turns", "outcome", "info", "fields"),
+)
 
 
 def facts(rollout: Rollout) -> dict[str, JSON]:
@@ -41,19 +48,27 @@ def facts(rollout: Rollout) -> dict[str, JSON]:
 
 def whole(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
     """Everything about a rollout in one flat row, its task and its exact tokens included."""
-    task = rollout.task
-    tokens = [msgspec.to_builtins(turn) for turn in rollout.turns]
+    score, usage = rollout.score, rollout.usage
+    assert score is not None
     return {
-        **facts(rollout),
-        "seed": rollout.seed,
-        "parts": rollout.score.parts if rollout.score else {},
-        "info": rollout.score.info if rollout.score else {},
-        "expected": task.answer,
-        "fields": task.fields,
-        "messages": msgspec.to_builtins(rollout.messages),
-        "outcome": rollout.outcome,
-        "turns": tokens,
+        "task": rollout.task.id,
+        "sample": rollout.sample,
+        "env": rollout.task.env,
         "model": model,
+        "seed": rollout.seed,
+        "reward": score.reward,
+        "parts": score.parts,
+        "answer": score.answer,
+        "expected": rollout.task.answer,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "truncated": rollout.truncated,
+        "seconds": rollout.timing.seconds,
+        "messages": msgspec.to_builtins(rollout.messages),
+        "turns": [msgspec.to_builtins(turn) for turn in rollout.turns],
+        "outcome": rollout.outcome,
+        "info": score.info,
+        "fields": rollout.task.fields,
     }
 
 
@@ -75,53 +90,42 @@ SHAPES: dict[str, Callable[[Rollout, int, str], dict[str, JSON]]] = {
 }
 
 
-def rows(book: Book, shape: str, keep: Callable[[dict[str, JSON]], bool]) -> Iterator[dict[str, JSON]]:
+def rows(book: Book, shape: str, keep: Expression | None) -> Iterator[dict[str, JSON]]:
     """The rows of every scored rollout that passes."""
     make, name = SHAPES[shape], book.manifest.model.name
     for rollout in rollouts(book, tokens=shape != "sft"):
-        if keep(facts(rollout)):
+        known = facts(rollout)
+        if keep is not None:
+            keep.check(known)
+        if keep is None or keep.keeps(known):
             yield make(rollout, book.tasks.rows[rollout.task.id], name)
 
 
-def export(run: str | Path, shape: str, out: str | Path, keep: Callable[[dict[str, JSON]], bool]) -> int:
+def export(run: str | Path, shape: str, out: Path, keep: Expression | None = None) -> int:
     """Write a run's scored rollouts; returns how many. The file is there whole or not at all."""
-    if shape not in FORMATS:
-        raise UsageError(f"--format {shape}: known are {', '.join(FORMATS)}")
-    target = Path(out)
-    if target.exists():
-        raise UsageError(f"{target} exists already: choose another --out, or delete it")
+    if shape not in SHAPES:
+        raise UsageError(f"--format {shape}: known are {', '.join(SHAPES)}")
+    if out.exists():
+        raise UsageError(f"{out} exists already: choose another --out, or delete it")
     found = rows(Book(run), shape, keep)
-    return write_parquet(target, found) if shape == "parquet" else write_lines(target, found)
+    if shape == "parquet":
+        return write_whole(out, lambda aside: write_parquet(aside, found))
+    return write_whole_lines(out, map(encode, found))
 
 
-def write_lines(target: Path, found: Iterator[dict[str, JSON]]) -> int:
-    """One JSON object a line."""
-    aside = write_aside(target, b"")
-    count = 0
-    with open(aside, "wb") as file:
-        for count, row in enumerate(found, start=1):  # noqa: B007
-            file.write(to_line(row))
-    aside.rename(target)
-    return count
-
-
-def write_parquet(target: Path, found: Iterator[dict[str, JSON]]) -> int:
-    """The same as Parquet; what has no fixed shape (fields, info, outcome, messages, turns) is kept as JSON text."""
+def write_parquet(path: Path, found: Iterator[dict[str, JSON]]) -> int:
+    """The same as Parquet; what has no fixed shape (messages, turns, fields, info) is kept as JSON text."""
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     except ImportError:
         raise UsageError("--format parquet needs pyarrow: pip install 'rollbook[parquet]'") from None
-    flat = [_flat(row) for row in found]
-    if not flat:
-        raise UsageError("nothing passes: there is no rollout to write")
-    columns = {name: [row.get(name) for row in flat] for name in sorted({n for row in flat for n in row})}
-    aside = write_aside(target, b"")
-    pyarrow.parquet.write_table(pyarrow.table(columns), aside)
-    aside.rename(target)
-    return len(flat)
-
-
-def _flat(row: dict[str, JSON]) -> dict[str, JSON]:
-    plain = (str, int, float, bool, type(None))
-    return {k: v if isinstance(v, plain) else msgspec.json.encode(v).decode() for k, v in row.items()}
+    numbers = {**dict.fromkeys(INTEGERS, pa.int64()), **dict.fromkeys(FLOATS, pa.float64()), "truncated": pa.bool_()}
+    schema = pa.schema([(name, numbers.get(name, pa.string())) for name in COLUMNS])
+    count = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        while some := list(islice(found, BATCH)):
+            cells = [{k: v if k in numbers else cell_text(v) for k, v in row.items()} for row in some]
+            writer.write_table(pa.Table.from_pylist(cells, schema))
+            count += len(some)
+    return count

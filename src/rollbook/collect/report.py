@@ -65,7 +65,8 @@ class Reading:
         self.failed: list[dict[str, int]] = [{} for _ in self.names]
         self.failed_by_task: dict[int, int] = {}
         self.missing: list[tuple[str, int, str]] = []
-        self._explain()
+        if len(self.tally.columns) < self.asked.sum():
+            self._explain()
 
     def _explain(self) -> None:
         why = {(mark.task, mark.sample): mark.failure for book in self.books for mark in Failed(book)}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b, sha256
 from itertools import chain
 from pathlib import Path
 
@@ -11,9 +14,15 @@ import msgspec
 import numpy as np
 
 from rollbook.book.segment import LineReader
+from rollbook.core.seal import Extent
+from rollbook.environments.answers import canonical
 from rollbook.errors import BookError
 from rollbook.stats.columns import SILENT, Columns, Ints, Names, Parts, merged
 
+LONG = 200
+"""An answer longer than that is not put into canonical form, and is kept by its beginning and its hash."""
+
+_WRITTEN_PLAINLY = re.compile(r"-?[1-9][0-9]{0,30}|0").fullmatch
 BLOCK = 256 << 10
 """Small enough that the lines of a block stay in the processor's cache while they are taken apart."""
 CUT_SHORT = ("length", "context_length")
@@ -50,10 +59,11 @@ class _Line(msgspec.Struct, gc=False):
 class Sheet:
     """A file's lines: `columns` name tasks, answers and parts by their numbers in the lists of texts beside them.
 
-    `ends` are the offsets just behind the lines.
+    `ends` are the offsets just behind the lines; `extents` what the file is now up to each place where it was sealed.
     """
 
     path: Path
+    extents: set[Extent]
     tasks: list[str]
     answers: list[str]
     parts: list[str]
@@ -68,6 +78,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.tasks, self.answers, self.parts = Names(), Names({None: SILENT}), Names()
+        self._shapes = _Shapes(self.parts)
         self.columns: list[Columns] = []
         self.samples: list[Ints] = []
         self.attempts: list[Ints] = []
@@ -83,37 +94,53 @@ class _Reader:
         tasks, answers = self.tasks, self.answers
         turns = [line.turns for line in lines]
         return Columns(
-            np.array([tasks[line.task] for line in lines], np.int64),
+            np.array([tasks[line.task] for line in lines], np.int32),
             np.array([line.reward for line in lines], np.float64),
-            np.array([answers[line.answer] for line in lines], np.int64),
+            np.array([answers[line.answer] for line in lines], np.int32),
             np.array([line.usage.prompt_tokens for line in lines], np.int64),
             np.array([line.usage.completion_tokens for line in lines], np.int64),
-            np.array([len(each) for each in turns], np.int64),
+            np.array([len(each) for each in turns], np.int32),
             np.array([bool(each) and each[-1].finish_reason in CUT_SHORT for each in turns], np.bool_),
             np.array([line.timing.seconds for line in lines], np.float64),
             self._parts([line.parts for line in lines]),
         )
 
     def _parts(self, parts: Sequence[dict[str, float]]) -> Parts:
-        sizes = np.array([len(each) for each in parts], np.int64)
-        known = self.parts
-        names = [known[name] for name in chain.from_iterable(parts)]
+        shapes = self._shapes
+        numbers = [shapes[tuple(each)] for each in parts]
+        names = np.fromiter(chain.from_iterable(numbers), np.int32)
         values = np.fromiter(chain.from_iterable(map(dict.values, parts)), np.float64, len(names))
-        return Parts(np.repeat(np.arange(len(parts)), sizes), np.array(names, np.int64), values)
+        return Parts(np.repeat(np.arange(len(parts), dtype=np.int32), list(map(len, numbers))), names, values)
 
-    def sheet(self, path: Path) -> Sheet:
+    def sheet(self, path: Path, extents: set[Extent]) -> Sheet:
         none = [np.zeros(0, np.int64)]
-        numbers = (np.concatenate(each or none) for each in (self.samples, self.attempts, self.ends))
-        return Sheet(path, self.tasks.texts, self.answers.texts, self.parts.texts, merged(self.columns), *numbers)
+        sample, attempt, ends = (np.concatenate(each or none) for each in (self.samples, self.attempts, self.ends))
+        answers = [normal(text) for text in self.answers.texts]
+        columns = merged(self.columns)
+        return Sheet(path, extents, self.tasks.texts, answers, self.parts.texts, columns, sample, attempt, ends)
+
+
+class _Shapes(dict[tuple[str, ...], list[int]]):
+    """The numbers of a rollout's parts by their names: nearly all rollouts have the same ones."""
+
+    def __init__(self, known: Names) -> None:
+        self._known = known
+
+    def __missing__(self, shape: tuple[str, ...]) -> list[int]:
+        self[shape] = numbers = [self._known[name] for name in shape]
+        return numbers
 
 
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def read_sheet(path: Path) -> Sheet:
-    """All whole lines of a journal of scored lines; a malformed one is a BookError that names file and line."""
-    reader = _Reader()
-    for start, block in whole_blocks(path):
+def read_sheet(path: Path, sealed: Sequence[int] = ()) -> Sheet:
+    """All whole lines of a journal of scored lines; a malformed one is a BookError that names file and line.
+
+    `sealed` are the sizes at which the file was sealed, in ascending order.
+    """
+    reader, digests = _Reader(), Digests(sealed)
+    for start, block in whole_blocks(path, digests):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + start + 1
         try:
             lines = _decoder.decode_lines(block)
@@ -122,22 +149,67 @@ def read_sheet(path: Path) -> Sheet:
         if len(lines) != len(ends):
             raise _malformed(path)
         reader.take(lines, ends)
-    return reader.sheet(path)
+    return reader.sheet(path, digests.found)
 
 
-def whole_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The file in blocks of whole lines, each with its offset; what is torn off at the end is not given."""
-    offset, rest = 0, b""
+class Digests:
+    """The hash of a file's beginnings, taken while the file goes by."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = deque(sizes)
+        self._digest, self._position = sha256(), 0
+        self.found: set[Extent] = set()
+
+    def take(self, block: memoryview) -> None:
+        """The next bytes of the file."""
+        while self._sizes and len(block) >= self._sizes[0] - self._position:
+            cut = self._sizes.popleft() - self._position
+            self._update(block[:cut])
+            block = block[cut:]
+            self.found.add(Extent(self._position, self._digest.hexdigest()))
+        if self._sizes:
+            self._update(block)
+
+    def _update(self, block: memoryview) -> None:
+        self._digest.update(block)
+        self._position += len(block)
+
+
+def whole_blocks(path: Path, digests: Digests) -> Iterator[tuple[int, memoryview]]:
+    """The file in blocks of whole lines, each with its offset; what is torn off at the end is not given.
+
+    A block is good until the next one is asked for.
+    """
+    buffer, held, offset, torn = bytearray(BLOCK), 0, 0, False
     with open(path, "rb", buffering=0) as file:
-        while block := file.read(BLOCK):
-            torn = block.find(b"\0")
-            block = rest + (block if torn < 0 else block[:torn])
-            cut = block.rfind(b"\n") + 1
+        while size := file.readinto(memoryview(buffer)[held:]):
+            digests.take(memoryview(buffer)[held : held + size])
+            if torn:
+                continue  # what lies behind is sealed at most, and not read
+            nul = buffer.find(0, held, held + size)
+            stop, torn = (held + size, False) if nul < 0 else (nul, True)
+            cut = buffer.rfind(b"\n", 0, stop) + 1
             if cut:
-                yield offset, block[:cut]
-            offset, rest = offset + cut, block[cut:]
-            if torn >= 0:
-                return
+                yield offset, memoryview(buffer)[:cut]
+            offset, held = offset + cut, 0 if torn else stop - cut
+            rest = buffer[cut : cut + held]
+            if held > len(buffer) // 2:  # a line that does not fit
+                buffer = bytearray(2 * len(buffer))
+            buffer[:held] = rest
+
+
+def normal(text: str) -> str:
+    """An answer as it is voted for: plain numbers written in one way, other text trimmed, long text cut.
+
+    >>> [normal(text) for text in ("12", "$1,000.00", " x+1 ")]
+    ['12', '1000', 'x+1']
+    """
+    if _WRITTEN_PLAINLY(text):
+        return text
+    if len(text) <= LONG:
+        return canonical(text)
+    digest = blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{text.strip()[:LONG]}... ({digest})"
 
 
 def _malformed(path: Path) -> BookError:

@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -26,19 +26,22 @@ HEAD_START = 0.8
 SLOWEST_BYTES_S = 1 << 20
 
 
-def read_sheets(paths: Sequence[Path]) -> Iterator[Sheet]:
-    """The sheets of journal files, in their order; what a helper could not read is read here."""
-    ours, *theirs = share_out(paths, readers_for(paths))
+def read_sheets(files: Mapping[Path, Sequence[int]]) -> Iterator[Sheet]:
+    """The sheets of journal files, in their order; each file with the sizes at which it was sealed.
+
+    What a helper could not read is read here.
+    """
+    ours, *theirs = share_out(list(files), readers_for(files))
     with ExitStack() as stack:
-        helpers = [stack.enter_context(_Helper(some)) for some in theirs]
-        found = {path: read_sheet(path) for path in ours}
+        helpers = [stack.enter_context(_Helper({path: files[path] for path in some})) for some in theirs]
+        found = {path: read_sheet(path, files[path]) for path in ours}
         for helper in helpers:
             found |= helper.sheets()
-        for path in paths:
-            yield found.pop(path) if path in found else read_sheet(path)
+        for path, sealed in files.items():
+            yield found.pop(path) if path in found else read_sheet(path, sealed)
 
 
-def readers_for(paths: Sequence[Path]) -> int:
+def readers_for(paths: Iterable[Path]) -> int:
     """How many processes reading these files is worth."""
     size = sum(path.stat().st_size for path in paths)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -59,21 +62,25 @@ def share_out(paths: Sequence[Path], readers: int) -> list[list[Path]]:
 class _Helper:
     """Another process of ours that reads files; it writes what it found to a file without a name."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
-        self._within_s = 60 + sum(path.stat().st_size for path in paths) / SLOWEST_BYTES_S
-        self._found: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+    def __init__(self, files: Mapping[Path, Sequence[int]]) -> None:
+        self._within_s = 60 + sum(path.stat().st_size for path in files) / SLOWEST_BYTES_S
+        self._asked, self._found = (_nameless() for _ in range(2))
+        pickle.dump(files, self._asked)
+        self._asked.seek(0)
 
     def __enter__(self) -> _Helper:
         environ = {**os.environ, PARENT: str(os.getpid())}
-        argv = module_argv("rollbook.collect.sheets", *map(str, self._paths))
-        self._popen = subprocess.Popen(argv, stdout=self._found, stderr=subprocess.DEVNULL, env=environ)
+        argv = module_argv("rollbook.collect.sheets")
+        self._popen = subprocess.Popen(
+            argv, stdin=self._asked, stdout=self._found, stderr=subprocess.DEVNULL, env=environ
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._popen.poll() is None:
             self._popen.kill()
             self._popen.wait(10)
+        self._asked.close()
         self._found.close()
 
     def sheets(self) -> dict[Path, Sheet]:
@@ -88,12 +95,18 @@ class _Helper:
         return {sheet.path: sheet for sheet in sheets}
 
 
-def main(paths: Sequence[str]) -> None:
+def _nameless() -> IO[bytes]:
+    return tempfile.TemporaryFile()
+
+
+def main() -> None:
     """The helper's whole life."""
     die_with_parent()
-    pickle.dump([read_sheet(Path(path)) for path in paths], sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
+    files: dict[Path, Sequence[int]] = pickle.load(sys.stdin.buffer)
+    sheets = [read_sheet(path, sealed) for path, sealed in files.items()]
+    pickle.dump(sheets, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
     sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -12,6 +12,7 @@ from rollbook.book.lease import Leases
 from rollbook.book.marks import NEVER, chunk_index, counts, worker_of
 from rollbook.book.seal import Seals
 from rollbook.collect.sheet import Sheet
+from rollbook.core.seal import Extent
 from rollbook.errors import BookError
 from rollbook.stats.columns import Bools, Ints
 
@@ -27,7 +28,15 @@ class Standing:
         self.seals = Seals(book.path).refresh()
         self._parts = [(*each, np.asarray(each[3])) for each in chunk_index(book)]
         self.seen = np.zeros(sum(len(rows) * len(samples) for rows, samples, *_ in self._parts), np.bool_)
+        self._extents: dict[str, set[Extent]] = {}
+        for seal in self.seals.values():
+            for name, extent in seal.files.items():
+                self._extents.setdefault(name, set()).add(extent)
         self._contested: dict[int, tuple[tuple[int, int], int, int]] = {}
+
+    def extents(self, path: Path) -> set[Extent]:
+        """Up to where a file was sealed, and what it was then."""
+        return self._extents.get(path.name, set())
 
     def judge(self, sheet: Sheet, rows: Ints, number: int) -> Bools:
         """Which lines count beyond doubt; contested ones are kept for the end."""
@@ -53,7 +62,7 @@ class Standing:
         for asked, samples, first, _, ends in self._parts:
             mine = (rows >= asked.start) & (rows < asked.stop)
             mine &= (sample >= samples.start) & (sample < samples.stop) & (places < 0)
-            local = (rows[mine] - asked.start) * len(samples) + sample[mine] - samples.start
+            local = (rows[mine].astype(np.int64) - asked.start) * len(samples) + sample[mine] - samples.start
             places[mine], chunks[mine] = base + local, first + np.searchsorted(ends, local, "right")
             base += len(asked) * len(samples)
         return places, chunks

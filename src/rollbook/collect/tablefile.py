@@ -42,15 +42,15 @@ def write_table(path: Path, rows: Rows) -> int:
     """Write rows to a file of the kind its name says; returns how many. CSV and Parquet hold nested values as JSON."""
     check_ending(path)
     writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}
-    return _whole(path, lambda aside: writers[path.suffix](aside, rows))
+    return write_whole(path, lambda aside: writers[path.suffix](aside, rows))
 
 
 def write_whole_lines(path: Path, lines: Iterator[bytes]) -> int:
     """Write lines without newlines to a file; returns how many."""
-    return _whole(path, lambda aside: write_lines(aside, lines))
+    return write_whole(path, lambda aside: write_lines(aside, lines))
 
 
-def _whole(path: Path, write: Callable[[Path], int]) -> int:
+def write_whole(path: Path, write: Callable[[Path], int]) -> int:
     """Write aside, then put in place."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -83,7 +83,7 @@ def _write_csv(path: Path, rows: Rows) -> int:
         writer = csv.DictWriter(file, fields, restval="")
         writer.writeheader()
         for count, row in enumerate(rows, start=1):  # noqa: B007
-            writer.writerow({name: _text(value) for name, value in row.items()})
+            writer.writerow({name: cell_text(value) for name, value in row.items()})
     return count
 
 
@@ -100,13 +100,13 @@ def _write_parquet(path: Path, rows: Rows) -> int:
     count, left = 0, iter(rows)
     with pq.ParquetWriter(path, schema) as writer:
         while some := list(islice(left, BATCH)):
-            cells = [{k: v if k in numbers else _text(v) for k, v in row.items()} for row in some]
+            cells = [{k: v if k in numbers else cell_text(v) for k, v in row.items()} for row in some]
             writer.write_table(pa.Table.from_pylist(cells, schema))
             count += len(some)
     return count
 
 
-def _text(value: JSON) -> str | None:
+def cell_text(value: JSON) -> str | None:
     """A cell: plain values as they are, nested ones as JSON."""
     plain = decode(value) if isinstance(value, msgspec.Raw) else value
     if plain is None or isinstance(plain, str):

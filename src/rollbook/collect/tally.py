@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 
 import numpy as np
 
@@ -14,11 +13,7 @@ from rollbook.book.vouched import Vouched
 from rollbook.collect.sheet import Sheet
 from rollbook.collect.sheets import read_sheets
 from rollbook.collect.standing import Standing
-from rollbook.environments.answers import canonical
-from rollbook.stats.columns import Bools, Columns, Ints, Names, merged
-
-LONG = 200
-"""An answer longer than that is not put into canonical form, and is kept by its beginning and its hash."""
+from rollbook.stats.columns import SILENT, Bools, Columns, Ints, Names, merged
 
 
 class Tally:
@@ -30,7 +25,6 @@ class Tally:
     def __init__(self, books: Sequence[Book]) -> None:
         self.dropped = 0
         self.answers, self.parts = Names(), Names()
-        self._normal: dict[str, int] = {}
         self._plan = Standing(books[0])
         self.columns = merged([each for book in books for each in self._of(book, book is books[0])])
 
@@ -51,8 +45,11 @@ class Tally:
         vouched = Vouched(book.path, standing.seals)
         vouched.check_present(failures=False)
         rows = book.tasks.rows
-        for number, sheet in enumerate(read_sheets(journal_files(book.path, failures=False))):
-            vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
+        sealed = {path: standing.extents(path) for path in journal_files(book.path, failures=False)}
+        sizes = {path: sorted({extent.bytes for extent in extents}) for path, extents in sealed.items()}
+        for number, sheet in enumerate(read_sheets(sizes)):
+            if not sealed[sheet.path] <= sheet.extents:  # it says what is wrong
+                vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
             columns = self._renamed(sheet, rows)
             yield columns, sheet.sample, standing.judge(sheet, columns.task, number)
 
@@ -65,32 +62,13 @@ class Tally:
     def _renamed(self, sheet: Sheet, rows: dict[str, int]) -> Columns:
         """The sheet's columns with this tally's numbers instead of the sheet's own."""
         held = sheet.columns
-        tasks = np.array([rows.get(name, -1) for name in sheet.tasks], np.int64)
-        answers = np.array([*(self._answer(text) for text in sheet.answers), -1], np.int64)
-        names = np.array([self.parts[name] for name in sheet.parts], np.int64)
+        known = self.answers
+        tasks = np.array([rows.get(name, -1) for name in sheet.tasks], np.int32)
+        answers = np.array([*(known[text] for text in sheet.answers), SILENT], np.int32)
+        names = np.array([self.parts[name] for name in sheet.parts], np.int32)
         parts = replace(held.parts, name=names[held.parts.name])
         return replace(held, task=tasks[held.task], answer=answers[held.answer], parts=parts)
-
-    def _answer(self, text: str) -> int:
-        found = self._normal.get(text)
-        if found is None:
-            found = self._normal[text] = self.answers[normal(text)]
-        return found
 
     def missing(self) -> Iterator[tuple[int, int]]:
         """(row, sample) of every key without a score."""
         return self._plan.missing()
-
-
-def normal(text: str) -> str:
-    """An answer as it is voted for: plain numbers written in one way, other text trimmed, long text cut.
-
-    >>> [normal(text) for text in ("12", "$1,000.00", " x+1 ")]
-    ['12', '1000', 'x+1']
-    """
-    if text.isascii() and text.isdigit() and text[0] != "0":
-        return text
-    if len(text) <= LONG:
-        return canonical(text)
-    digest = blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"{text.strip()[:LONG]}... ({digest})"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rollbook.stats.estimators import Floats
 
 
-def best_at_k(rewards: Floats, n: NDArray[np.int64], k: int) -> Floats:
+def best_at_k(rewards: Floats, n: NDArray[np.integer], k: int) -> Floats:
     """The expected maximum over all choices of k of a task's n rewards, which lie side by side in ascending order.
 
     >>> best_at_k(np.array([0.0, 0.5, 1.0]), np.array([3]), 2).round(4).tolist()

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from rollbook.stats.estimators import Floats
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.integer]
 Bools = NDArray[np.bool_]
 SILENT = -1
 
@@ -42,12 +42,12 @@ class Parts:
     def where(self, chosen: Bools) -> Parts:
         """The parts of the chosen rollouts, whose places close up."""
         kept = chosen[self.place]
-        moved = np.cumsum(chosen) - 1
+        moved = np.cumsum(chosen, dtype=np.int32) - 1
         return Parts(moved[self.place[kept]], self.name[kept], self.value[kept])
 
     def shifted(self, by: int) -> Parts:
         """The same behind so many other rollouts."""
-        return Parts(self.place + by, self.name, self.value)
+        return Parts(self.place + np.int32(by), self.name, self.value)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Columns:
 
     def where(self, chosen: Bools) -> Columns:
         """Some of the rollouts."""
+        if chosen.all():
+            return self
         return Columns(**{name: getattr(self, name)[chosen] for name in PLAIN}, parts=self.parts.where(chosen))
 
 

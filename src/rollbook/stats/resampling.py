@@ -23,7 +23,8 @@ def bootstrap(n: Floats, totals: Floats, *, seed: int = 0, draws: int = DRAWS) -
     if clustered_error(n, totals) is None:
         return None
     rng = np.random.default_rng(seed)
-    pairs, times = np.unique(np.column_stack([n, totals]), axis=0, return_counts=True)
+    kinds, times = np.unique(n + 1j * totals, return_counts=True)  # pairs, in the form that sorts fastest
+    pairs = np.column_stack([kinds.real, kinds.imag])
     means = _redrawn(pairs, times, draws, rng) if len(pairs) * 4 <= len(n) else _reindexed(n, totals, draws, rng)
     low, high = np.quantile(means, [0.025, 0.975])
     return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None

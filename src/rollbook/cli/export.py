@@ -1,0 +1,25 @@
+"""`rollbook export`: a run's rollouts in a form that others read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollbook.cli import options as o
+
+Format = Annotated[str, typer.Option("--format", metavar="jsonl|parquet|gym|sft", help="What the rows look like.")]
+Keep = Annotated[
+    str | None, typer.Option("--keep", metavar="EXPR", help='Which rollouts, as in "reward >= 1 and turns < 9".')
+]
+Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file; must be new.", show_default=False)]
+
+
+def command(run: o.Run, out: Out, format: Format = "jsonl", keep: Keep = None) -> None:
+    from rollbook.collect.export import export
+    from rollbook.stats.expression import Expression
+
+    count = export(run, format, out, None if keep is None else Expression(keep))
+    print(f"{count} rollouts: {out}", file=sys.stderr)

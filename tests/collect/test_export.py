@@ -1,0 +1,69 @@
+"""Taking rollouts out: whole, as Gym's rows, as conversations, as Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollbook import run
+from rollbook.collect.export import export
+from rollbook.errors import UsageError
+from rollbook.stats.expression import Expression
+from support.sums import write_script, write_sums
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    script = write_script(folder, prompt_ids=[1, 2], ids=[3, 4], logprobs=[-0.5, -0.25])
+    run(write_sums(folder), script, out=folder / "run", samples=2)
+    return folder / "run"
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_whole_rows_have_the_task_and_the_tokens(book: Path, tmp_path: Path) -> None:
+    assert export(book, "jsonl", tmp_path / "a.jsonl") == 20
+    rows = lines(tmp_path / "a.jsonl")
+    one = next(r for r in rows if (r["task"], r["sample"]) == ("sum-4", 1))
+    assert (one["reward"], one["expected"]) == (1.0, "8")
+    assert one["turns"][0]["ids"] == [3, 4]  # type: ignore[index]
+
+
+def test_conversations_that_pass_a_filter(book: Path, tmp_path: Path) -> None:
+    assert export(book, "sft", tmp_path / "a.jsonl", Expression("reward >= 1 and sample == 0")) == 8
+    rows = lines(tmp_path / "a.jsonl")
+    assert {len(r["messages"]) for r in rows} == {2}  # type: ignore[arg-type]
+    assert {r["reward"] for r in rows} == {1.0}
+
+
+def test_gym_rows_carry_items_reward_and_tokens(book: Path, tmp_path: Path) -> None:
+    export(book, "gym", tmp_path / "a.jsonl")
+    row = next(r for r in lines(tmp_path / "a.jsonl") if r["id"] == "sum-4")
+    assert row["responses_create_params"]["input"][0]["role"] == "user"  # type: ignore[index]
+    (item,) = row["response"]["output"]  # type: ignore[index]
+    assert (item["type"], item["content"][0]["text"]) == ("message", "8")
+    assert item["generation_token_ids"] == [3, 4]
+    assert (row["reward"], row["expected_answer"], row["_ng_task_index"]) == (1.0, "8", 4)
+
+
+def test_parquet_is_read_by_others(book: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (rollbook[parquet])")
+    assert export(book, "parquet", tmp_path / "a.parquet") == 20
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert sum(table.column("reward").to_pylist()) == 16.0
+    assert json.loads(table.column("messages").to_pylist()[0])[0]["role"] == "user"
+
+
+def test_mistakes_are_one_line(book: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="known are jsonl"):
+        export(book, "xml", tmp_path / "a")
+    with pytest.raises(UsageError, match="did you mean reward"):
+        export(book, "sft", tmp_path / "b", Expression("rewards > 0"))
+    (tmp_path / "c").touch()
+    with pytest.raises(UsageError, match="exists already"):
+        export(book, "jsonl", tmp_path / "c")
