@@ -160,5 +160,6 @@ def test_a_run_on_a_read_only_disk_can_be_read_and_is_not_resumed_until_it_can_b
     assert report.json["scored"] == len(scored_keys(run))
     assert "Traceback" not in report.stderr
     disk.remount("rw")
+    endpoint.switch("ok", delay_s=0.0)
     assert rollbook.run("resume", run).code == 0
     assert_complete(run)

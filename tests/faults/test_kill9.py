@@ -14,7 +14,7 @@ from support.commands import Commands, Process, Served
 from support.counted import assert_complete, scored_keys, seeds_of
 
 TASKS, SAMPLES, LANES = 100, 3, 8
-LIFETIME_S = 1.7
+WORK_S = TASKS * SAMPLES / LANES * 0.02
 
 
 class Victim:
@@ -31,11 +31,13 @@ class Victim:
         words = ("-m", self.endpoint.url, "-k", SAMPLES, "-c", LANES, "-o", self.run)
         return self.rollbook.start("run", f"{self.env}?tasks={TASKS}", *words)
 
-    def die(self, after_s: float) -> bool:
-        """Start, kill after so long, and see what is left; False if the work was done before that."""
+    def die(self, instant: random.Random) -> bool:
+        """Start, kill at some instant of the start or of the work, and look; False if the work was done before that."""
         before = self.endpoint.seeds
         process = self.start()
-        time.sleep(after_s)
+        if instant.random() < 0.75:
+            assert eventually(lambda: self.endpoint.seeds != before or process.code is not None, 20), process.stderr
+        time.sleep(instant.uniform(0.0, WORK_S))
         finished = process.code
         process.kill()
         assert finished in (None, 0), process.stderr
@@ -68,18 +70,20 @@ def test_a_worker_killed_at_random_instants_loses_only_what_was_in_flight(
     kills: int, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:
     endpoint, instant = serve("--delay-s", "0.02"), random.Random(kills)
-    done = books = 0
+    done = books = midway = 0
     while done < kills:
         books += 1
         victim = Victim(rollbook, endpoint, sums, tmp_path / f"run-{books}")
         deaths = 0
-        while done < kills and victim.die(instant.uniform(0.1, LIFETIME_S)):
+        while done < kills and victim.die(instant):
             done, deaths = done + 1, deaths + 1
+            midway += 0 < len(victim.durable) < TASKS * SAMPLES
         victim.live()
         wasted = sum(endpoint.seeds.values()) - TASKS * SAMPLES
         assert wasted <= (deaths + 1) * 8 * LANES, "more was asked again than can have been in flight or unwritten"
         endpoint.kill()
         endpoint.start()
+    assert midway >= kills // 3, "too few were killed at work to mean anything"
     assert rollbook.nothing_left()
 
 

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.core.json import encode
@@ -39,6 +39,7 @@ def test_the_numbers_of_a_small_run_are_those_worked_by_hand():
     assert made.pass_interval == (0.0, 1.0)
 
 
+@settings(deadline=None)
 @given(rollouts, rollouts)
 def test_merged_columns_give_the_numbers_of_everything_together(first, second):
     both = metrics("sums", merged([poured(first), poured(second)]), requested=200)
@@ -46,6 +47,7 @@ def test_merged_columns_give_the_numbers_of_everything_together(first, second):
     assert encode(both.json()) == encode(whole.json())
 
 
+@settings(deadline=None)
 @given(rollouts, st.integers(0, 9))
 def test_every_rollout_is_accounted_for_and_nothing_is_nan(pairs, failed):
     made = measured(pairs, len(pairs) + failed + 2, failed={"model_timeout": failed})

@@ -110,9 +110,10 @@ class HostProcess(asyncio.Protocol):
             self._arm()
 
     def _flush(self) -> None:
-        """One write for all calls of one turn of the loop."""
+        """One write for all calls of one turn of the loop; who was lost meanwhile hears of it from its end."""
         assert self._transport
-        self._transport.write(b"".join(self._outbox))
+        if not self._transport.is_closing():
+            self._transport.write(b"".join(self._outbox))
         self._outbox.clear()
 
     def data_received(self, data: bytes) -> None:

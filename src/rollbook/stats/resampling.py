@@ -38,11 +38,11 @@ def _redrawn(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np.rand
 
 
 def _reindexed(n: Floats, totals: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    means = np.empty(draws)
-    for at in range(draws):
-        drawn = rng.integers(0, len(n), len(n))
-        means[at] = totals[drawn].sum() / n[drawn].sum()
-    return means
+    means = []
+    for some in _portions(draws, len(n)):
+        drawn = rng.integers(0, len(n), (some, len(n)))
+        means.append(totals[drawn].sum(axis=1) / n[drawn].sum(axis=1))
+    return np.concatenate(means)
 
 
 def permutation_test(differences: Floats, *, seed: int = 0, permutations: int = PERMUTATIONS) -> float | None:
@@ -61,10 +61,10 @@ def permutation_test(differences: Floats, *, seed: int = 0, permutations: int = 
     return (1 + int((np.abs(sums) >= observed - slack).sum())) / (1 + permutations)
 
 
-def _portions(permutations: int, sizes: int) -> list[int]:
-    """Permutations in portions that fit into a few megabytes."""
-    at_once = max(1, int(1e6 // max(1, sizes)))
-    return [min(at_once, permutations - start) for start in range(0, permutations, at_once)]
+def _portions(draws: int, size: int) -> list[int]:
+    """Draws of a size in portions that fit into a few megabytes."""
+    at_once = max(1, int(1e6 // max(1, size)))
+    return [min(at_once, draws - start) for start in range(0, draws, at_once)]
 
 
 def _signed(sizes: Floats, times: NDArray[np.integer], permutations: int, rng: np.random.Generator) -> Floats:

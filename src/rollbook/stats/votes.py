@@ -73,6 +73,7 @@ def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, Ma
     >>> {k: round(float(m.values[0]), 4) for k, m in maj_at_k(ballots, [1, 2, 4]).items()}
     {1: 0.5, 2: 0.6667, 4: 1.0}
     """
+    ks = sorted(set(ks))
     patterns, which = distinct(np.column_stack([ballots.counts, ballots.silent]))
     if steps(patterns, max(ks)) > EXACT_STEPS:
         return _drawn(ballots, ks, seed)
