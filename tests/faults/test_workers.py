@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.book.book import Book
+from rollbook.book.marks import Scored, ScoredMark
 from rollbook.book.presence import read_presences
 from support.alive import eventually
 from support.commands import Commands, Process, Served
@@ -84,13 +86,21 @@ def test_a_worker_stopped_past_its_lease_and_continued_doubles_nothing(
     calls = endpoint.calls
     heir = worker_on("near", rollbook, run)
     assert eventually(lambda: endpoint.calls >= calls + 20, 30), heir.stderr
+    sealed = {}
     if back == "after its heir has finished":
         assert heir.wait(30).code == 0, heir.stderr
+        sealed = who_counts(run)
     sleeper.signal(signal.SIGCONT)
     for worker in (sleeper, heir):
         assert worker.wait(30).code == 0, worker.stderr
     assert_complete(run)
+    assert sealed in ({}, who_counts(run)), "a sealed chunk changed"
     doubled(rollbook, run)
+
+
+def who_counts(run: Path) -> dict[tuple[str, int], Path]:
+    """The journal that each key's score is taken from."""
+    return {(line.task, line.sample): path for _, path, line in Scored(Book(run), ScoredMark)}
 
 
 def doubled(rollbook: Commands, run: Path) -> None:

@@ -1,0 +1,252 @@
+"""report, profile, curate and compare as people use them: on runs that were really made."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from support.quiz import write_answers, write_quiz
+
+A = {"q0": ["0", "0", "0", "7"], "q1": ["2", "5", "5", ""], "q2": ["9", "9", "8", "4"]}
+B = {"q0": ["0", "0", "0", "0"], "q1": ["2", "2", "2", "5"], "q2": ["9", "9", "9", "9"]}
+
+
+@pytest.fixture
+def made(rollbook, tmp_path):
+    """Make a run of the quiz with these answers."""
+    quiz = write_quiz(tmp_path)
+
+    def make(out, answers=A, env="Quiz", *options):
+        samples = max(map(len, answers.values()))
+        script = write_answers(tmp_path, f"{out}.script.jsonl", answers)
+        return rollbook("run", f"{quiz}:{env}", "-m", script, "-k", samples, "-o", out, *options)
+
+    return make
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_report_prints_every_number_beside_what_it_rests_on(made, rollbook, tmp_path):
+    assert made("a").returncode == 0
+    done = rollbook("report", "a", "-k", "1,2,4")
+    assert done.returncode == 0, done.stderr
+    for words in ("12/12", "pass@1", "pass@4", "pass^4", "maj@4", "no answer", "reward part", "short", "p95 s"):
+        assert words in done.stdout
+    kept = json.loads((tmp_path / "a" / "metrics.json").read_text())
+    assert kept == json.loads(rollbook("report", "a", "-k", "1,2,4", "--json").stdout)
+    numbers = kept["environments"]["Quiz"]
+    assert numbers["pass@1"] == pytest.approx(5 / 12)
+    assert numbers["pass@4"] == pytest.approx(1.0)
+    assert numbers["pass^4"] == 0
+    # q0: three said 0, which is right; q1: two said 5, which is wrong; q2: two said 9, which is wrong.
+    assert numbers["maj@4"] == pytest.approx(1 / 3)
+    assert numbers["parts"] == {"right": pytest.approx(5 / 12), "short": 1.0}
+    assert (numbers["no_answer"], numbers["turns"], kept["overall"]["scored"]) == (1, 12, 12)
+
+
+def test_thirty_tasks_of_four_samples_give_the_numbers_worked_by_hand(made, rollbook):
+    # Of thirty tasks, four kinds; R is right, w and v are wrong and different:
+    #   12 x R R R R    pass@1 1     pass@4 1   maj@4 1    (four votes for R)
+    #    8 x R R w v    pass@1 1/2   pass@4 1   maj@4 1    (two for R, one each for the others)
+    #    6 x R w w v    pass@1 1/4   pass@4 1   maj@4 0    (two for w)
+    #    4 x R R w w    pass@1 1/2   pass@4 1   maj@4 1/2  (a tie of two shares)
+    kinds = ["RRRR"] * 12 + ["RRwv"] * 8 + ["Rwwv"] * 6 + ["RRww"] * 4
+    said = {"R": None, "w": "1001", "v": "1003"}
+    answers = {f"q{i}": [said[letter] or str(2 * i) for letter in kind] for i, kind in enumerate(kinds)}
+    done = made("thirty", answers, "Quiz?tasks=30", "--json")
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)["environments"]["Quiz"]
+    assert numbers["scored"] == 120
+    assert numbers["pass@1"] == pytest.approx((12 + 8 / 2 + 6 / 4 + 4 / 2) / 30)
+    assert numbers["pass@4"] == 1.0
+    assert numbers["maj@4"] == pytest.approx((12 + 8 + 0 + 4 / 2) / 30)
+    assert numbers["pass^4"] == pytest.approx(12 / 30)
+
+
+def test_a_markdown_table_can_be_pasted(made, rollbook):
+    made("a")
+    table = [line for line in rollbook("report", "a", "--markdown").stdout.splitlines() if line.startswith("|")]
+    assert table[0].startswith("| environment | tasks | scored | mean |")
+    assert len({line.count("|") for line in table[:3]}) == 1
+    assert table[2].startswith("| Quiz | 3 | 12/12 | 0.417 |")
+
+
+def test_several_runs_have_a_row_each_and_shards_of_one_run_are_read_together(made, rollbook, tmp_path):
+    made("a")
+    made("b", B)
+    done = rollbook("report", "a", "b", "--json")
+    assert [run["path"] for run in json.loads(done.stdout)["runs"]] == ["a", "b"]
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    journal = next((tmp_path / "a" / "journals").glob("*[!s].jsonl"))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    shutil.rmtree(tmp_path / "a" / "done")
+    (tmp_path / "a" / "done").mkdir()
+    journal.write_bytes(b"".join(lines[:5]))
+    assert rollbook("report", "a").returncode == 3
+    merged = json.loads(rollbook("report", "a", "copy", "--json").stdout)
+    assert (merged["scored"], merged["pending"], merged["dropped"]) == (12, 0, 5)
+    assert merged["merged"] == ["copy"]
+    assert merged["environments"] == json.loads(rollbook("report", "copy", "--json").stdout)["environments"]
+
+
+def test_graded_rewards_have_best_at_k_and_a_threshold_for_passing(made, rollbook):
+    made("g", {"q0": ["1", "3"], "q1": ["10", "6"], "q2": ["0", "0"]}, "Graded")
+    strict = json.loads(rollbook("report", "g", "--json").stdout)["overall"]
+    assert (strict["pass@1"], strict["mean"]) == (pytest.approx(1 / 6), pytest.approx(2 / 6))
+    assert strict["best@2"] == pytest.approx((0.3 + 1.0 + 0.0) / 3)
+    lax = json.loads(rollbook("report", "g", "--threshold", "0.3", "--json").stdout)["overall"]
+    assert (lax["pass@1"], lax["pass@2"], lax["threshold"]) == (pytest.approx(3 / 6), pytest.approx(2 / 3), 0.3)
+
+
+def test_failures_are_no_scores_and_the_coverage_is_printed(made, rollbook):
+    assert made("f", A | {"q0": ["0", "0", "0", "boom"]}).returncode == 3
+    done = rollbook("report", "f", "-k", "1,4")
+    assert done.returncode == 3
+    assert "@4 rests on 2 of 3 tasks" in done.stdout
+    assert "verifier_error" in done.stdout
+    assert "11/12" in done.stdout
+    page = rollbook("report", "f", "--json")
+    assert json.loads(page.stdout)["environments"]["Quiz"]["failed"] == {"verifier_error": 1}
+
+
+def test_a_profile_has_a_row_for_each_task_and_can_be_asked_again(made, rollbook, tmp_path):
+    made("f", A | {"q0": ["0", "0", "0", "boom"]})
+    done = rollbook("profile", "f")
+    assert (done.returncode, done.stdout) == (0, "f/profile.jsonl: 3 tasks, 11/12 rollouts scored\n")
+    rows = read_lines(tmp_path / "f" / "profile.jsonl")
+    assert [row["id"] for row in rows] == ["q0", "q1", "q2"]
+    assert (rows[0]["n"], rows[0]["failed"], rows[0]["mean"], rows[0]["std"]) == (3, 1, 1.0, 0.0)
+    assert (rows[1]["majority"], rows[1]["majority_share"]) == ("5", pytest.approx(2 / 3))
+    assert rows[0]["pass@4"] is None
+    assert rows[1]["messages"] == [{"role": "user", "content": "What is 1 + 1?"}]
+    assert (rows[1]["answer"], rows[1]["level"]) == ("2", 1)
+    again = made("again", A, "Quiz", "--data", "f/profile.jsonl")
+    assert "12/12 scored" in again.stdout, again.stderr
+    assert rollbook("profile", "again", "-o", "again.jsonl").returncode == 0
+    assert read_lines(tmp_path / "again.jsonl")[0]["n"] == 4
+    assert rollbook("compare", "f", "again").returncode == 0
+
+
+def test_a_profile_may_be_csv_or_parquet(made, rollbook, tmp_path):
+    made("a")
+    assert rollbook("profile", "a", "-o", "p.csv").returncode == 0
+    with open(tmp_path / "p.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["mean"]) for row in rows] == [0.75, 0.25, 0.25]
+    assert json.loads(rows[0]["messages"])[0]["role"] == "user"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert rollbook("profile", "a", "-o", "p.parquet").returncode == 0
+    table = parquet.read_table(tmp_path / "p.parquet").to_pylist()
+    assert [(row["id"], row["n"], row["mean"]) for row in table] == [("q0", 4, 0.75), ("q1", 4, 0.25), ("q2", 4, 0.25)]
+
+
+def test_a_field_of_the_tasks_is_never_overwritten(made, rollbook, tmp_path):
+    rows = [{"id": f"q{i}", "prompt": f"What is {i} + {i}?", "answer": str(2 * i), "mean": 3} for i in range(3)]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made("own", A, "Quiz", "--data", "own.jsonl")
+    refused = rollbook("profile", "own")
+    assert refused.returncode == 2
+    assert "'mean'" in refused.stderr
+    assert "--prefix" in refused.stderr
+    assert rollbook("profile", "own", "--prefix", "run_", "-o", "p.jsonl").returncode == 0
+    row = read_lines(tmp_path / "p.jsonl")[0]
+    assert (row["mean"], row["run_mean"]) == (3, 0.75)
+
+
+def test_curate_chooses_from_a_profile_or_a_run_what_the_next_run_asks(made, rollbook, tmp_path):
+    made("a")
+    rollbook("profile", "a")
+    for source in ("a", "a/profile.jsonl"):
+        done = rollbook("curate", source, "--keep", "0 < mean < 0.5 and n >= 4", "-o", "next.jsonl")
+        assert (done.returncode, done.stdout) == (0, "next.jsonl: 2 of 3 tasks (2 kept)\n")
+        assert [row["id"] for row in read_lines(tmp_path / "next.jsonl")] == ["q1", "q2"]
+    assert "8/8 scored" in made("next", A, "Quiz", "--data", "next.jsonl").stdout
+    sorted_by = rollbook("curate", "a", "--sort", "pass_1", "--desc", "-n", "1", "-o", "best.jsonl")
+    assert sorted_by.returncode == 0
+    assert read_lines(tmp_path / "best.jsonl")[0]["id"] == "q0"
+    done = rollbook("curate", "a", "--bucket", "mean:0,0.5,1", "--per-bucket", "1", "--seed", "1", "-o", "b.jsonl")
+    assert "[0, 0.5)      2      1" in done.stdout
+    assert [row["bucket"] for row in read_lines(tmp_path / "b.jsonl")] == ["[0.5, 1]", "[0, 0.5)"]
+
+
+def test_compare_pairs_two_runs_by_task(made, rollbook):
+    made("a")
+    made("b", B)
+    done = rollbook("compare", "a", "b")
+    assert done.returncode == 0, done.stderr
+    assert "solved only by B: 1: q1" in done.stdout
+    assert "solved only by A: 0" in done.stdout
+    found = json.loads(rollbook("compare", "a", "b", "--json").stdout)
+    mean = found["comparison"]["metrics"]["mean"]
+    assert (mean["a"], mean["b"], mean["difference"]) == pytest.approx((5 / 12, 7 / 12, 2 / 12))
+    assert (found["comparison"]["better"], found["comparison"]["worse"]) == (2, 1)
+    assert found["b"]["scored"] == 12
+
+
+def test_compare_refuses_other_tasks_unless_told_to_take_the_common_ones(made, rollbook):
+    made("a")
+    made("four", {"q0": ["0"], "q1": ["2"], "q2": ["4"], "q3": ["6"]}, "Quiz?tasks=4")
+    refused = rollbook("compare", "a", "four")
+    assert refused.returncode == 2
+    assert "1 only in B (first: q3); 3 in common; go on with those: --common" in refused.stderr
+    agreed = rollbook("compare", "a", "four", "--common", "--json")
+    assert json.loads(agreed.stdout)["comparison"]["tasks"] == 3
+    assert "task sets differ" in json.loads(agreed.stdout)["notes"][0]
+    made("other", A, "Other")
+    assert "different environments" in rollbook("compare", "a", "other", "--common").stderr
+
+
+def test_an_empty_run_has_nulls_and_says_what_is_missing(rollbook, tmp_path):
+    quiz = write_quiz(tmp_path)
+    script = write_answers(tmp_path, "s.jsonl", A)
+    assert rollbook("plan", f"{quiz}:Quiz", "-m", script, "-k", 4, "-o", "e").returncode == 0
+    done = rollbook("report", "e", "--json")
+    assert done.returncode == 3
+    numbers = json.loads(done.stdout)["environments"]["Quiz"]
+    assert (numbers["scored"], numbers["pending"], numbers["mean"], numbers["std"]) == (0, 12, None, None)
+    assert "nothing scored yet" in (tmp_path / "e" / "report.html").read_text()
+    assert rollbook("profile", "e", "-o", "e.jsonl").returncode == 0
+    assert read_lines(tmp_path / "e.jsonl")[0]["mean"] is None
+    assert rollbook("curate", "e", "--keep", "mean > 0", "-o", "n.jsonl").stdout == "n.jsonl: 0 of 3 tasks (0 kept)\n"
+    assert rollbook("compare", "e", "e").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "nowhere"], "nowhere is not a run directory"),
+        (["report", "a", "-k", "0"], "-k 0: write whole numbers"),
+        (["report", "a", "-k", "1,x"], "-k 1,x: write whole numbers"),
+        (["report", "a", "--threshold", "nan"], "--threshold nan"),
+        (["profile", "a", "-o", "p.xlsx"], "must be one of .jsonl, .csv, .parquet"),
+        (["profile", "a", "-o", "no/such/p.jsonl"], "cannot be written"),
+        (["curate", "a", "--keep", "meen > 0", "-o", "n.jsonl"], "did you mean mean? known:"),
+        (["curate", "a", "--keep", "exit()", "-o", "n.jsonl"], "a call is not allowed"),
+        (["curate", "a", "--per-bucket", "3", "-o", "n.jsonl"], "--per-bucket needs --bucket"),
+        (["curate", "a", "-o", "n.csv"], "must be .jsonl"),
+        (["curate", "p.csv", "-o", "n.jsonl"], "curate reads a run or its profile"),
+        (["curate", "none.jsonl", "-o", "n.jsonl"], "none.jsonl: cannot be read"),
+        (["compare", "a", "nowhere"], "nowhere is not a run directory"),
+    ],
+)
+def test_a_mistake_is_one_line(made, rollbook, tmp_path, arguments, words):
+    made("a")
+    done = rollbook(*arguments)
+    assert done.returncode == 2, done.stdout
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_copy_that_may_only_be_read_has_numbers_too(made, rollbook, tmp_path):
+    made("a")
+    (tmp_path / "a" / "metrics.json").unlink(missing_ok=True)
+    (tmp_path / "a").chmod(0o555)
+    try:
+        done = rollbook("report", "a")
+    finally:
+        (tmp_path / "a").chmod(0o755)
+    assert done.returncode == 0
+    assert "12/12 scored" in done.stdout

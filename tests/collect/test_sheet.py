@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import doctest
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollbook.book.segment import whole_lines
+from rollbook.collect import sheet
+from rollbook.collect.sheet import read_sheet
+from rollbook.collect.sheets import share_out
+from rollbook.core.json import to_line
+from rollbook.core.line import scored_line
+from rollbook.core.seal import Extent
+from rollbook.errors import BookError
+from support.books import make_book, scored
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> list[bytes]:
+    book = make_book(tmp_path / "run", tasks=3, samples=5)
+    return [to_line(scored_line(scored(book, row, sample), [None])) for row in range(3) for sample in range(5)]
+
+
+@pytest.mark.parametrize("size", [64, 700, 1500, 1 << 20])
+@pytest.mark.parametrize("end", [b"", b'{"torn', b"\0\0", b'{"half\0\n{"more":1}\n'])
+def test_lines_are_the_same_in_blocks_of_any_size(
+    tmp_path: Path, lines: list[bytes], size: int, end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "w.1.jsonl"
+    path.write_bytes(b"".join(lines) + end)
+    monkeypatch.setattr(sheet, "BLOCK", size)
+    found = read_sheet(path)
+    assert found.ends.tolist() == [end for end, _ in whole_lines(path)]
+    assert found.sample.tolist() == list(range(5)) * 3
+    assert [found.tasks[number] for number in found.columns.task.tolist()] == ["t0"] * 5 + ["t1"] * 5 + ["t2"] * 5
+
+
+def test_the_hashes_of_sealed_beginnings_are_taken_on_the_way(
+    tmp_path: Path, lines: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "w.1.jsonl"
+    whole = b"".join(lines) + b'{"torn'
+    path.write_bytes(whole)
+    monkeypatch.setattr(sheet, "BLOCK", 1000)
+    sizes = [0, 1, len(lines[0]), 1000, 2500, len(whole)]
+    expected = {Extent(size, hashlib.sha256(whole[:size]).hexdigest()) for size in sizes}
+    assert read_sheet(path, sizes).extents == expected
+    assert read_sheet(path, [len(whole) + 1]).extents == set()
+
+
+@pytest.mark.parametrize("bad", [b"not json\n", b"\n", b"{}\n", b'{"task": 3}\n'])
+def test_a_malformed_line_is_named_by_file_and_line(tmp_path: Path, lines: list[bytes], bad: bytes) -> None:
+    path = tmp_path / "w.1.jsonl"
+    path.write_bytes(b"".join(lines[:4]) + bad + b"".join(lines[4:]))
+    with pytest.raises(BookError, match=r"w\.1\.jsonl:5: malformed line"):
+        read_sheet(path)
+
+
+def test_an_empty_file_is_an_empty_sheet(tmp_path: Path) -> None:
+    (tmp_path / "w.1.jsonl").touch()
+    found = read_sheet(tmp_path / "w.1.jsonl")
+    assert len(found.columns) == len(found.ends) == 0
+    assert found.columns.reward.dtype == np.float64
+
+
+def test_files_are_shared_out_by_size_and_none_is_lost(tmp_path: Path) -> None:
+    paths = []
+    for at, size in enumerate((900, 10, 800, 20, 700)):
+        paths.append(tmp_path / str(at))
+        paths[-1].write_bytes(b"x" * size)
+    shares = share_out(paths, 2)
+    assert sorted(path for share in shares for path in share) == paths
+    ours, theirs = (sum(path.stat().st_size for path in share) for share in shares)
+    assert ours >= theirs > 0
+    assert share_out(paths, 1)[0] == sorted(paths, key=lambda path: -path.stat().st_size)
+
+
+def test_the_examples_in_docstrings_are_true() -> None:
+    assert doctest.testmod(sheet).failed == 0

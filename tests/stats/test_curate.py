@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from rollbook.errors import UsageError
+from rollbook.stats.curate import Buckets, Wish, curate
+from rollbook.stats.expression import Expression
+
+MEANS = [0.0, 0.1, 0.25, 0.3, 0.5, 0.75, 1.0, None]
+
+
+def lines():
+    return [json.dumps({"id": f"t{i}", "mean": mean, "n": i}).encode() + b"\n" for i, mean in enumerate(MEANS)]
+
+
+def ids(choice):
+    return [json.loads(line)["id"] for line in choice.lines]
+
+
+def test_only_what_is_true_is_kept_and_the_rows_stay_as_they_are():
+    choice = curate(lines(), Wish(keep=Expression("0 < mean < 1")))
+    assert ids(choice) == ["t1", "t2", "t3", "t4", "t5"]
+    assert choice.lines[0] + b"\n" == lines()[1]
+    assert (choice.rows, choice.kept) == (8, 5)
+
+
+def test_sorting_puts_the_unknown_last_either_way():
+    assert ids(curate(lines(), Wish(sort=Expression("mean"))))[-2:] == ["t6", "t7"]
+    assert ids(curate(lines(), Wish(sort=Expression("mean"), descending=True)))[:2] == ["t6", "t5"]
+    assert ids(curate(lines(), Wish(sort=Expression("mean"), descending=True, limit=1))) == ["t6"]
+
+
+def test_buckets_have_their_lower_edge_and_the_last_one_both():
+    choice = curate(lines(), Wish(buckets=Buckets.parse("mean:0,0.25,0.5,1")))
+    assert choice.buckets == {"[0, 0.25)": (2, 2), "[0.25, 0.5)": (2, 2), "[0.5, 1]": (3, 3)}
+    assert choice.outside == 1
+    assert json.loads(choice.lines[2])["bucket"] == "[0.25, 0.5)"
+    assert ids(choice) == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
+
+
+def test_as_many_as_asked_are_drawn_from_each_bucket_and_the_seed_decides():
+    rows = [json.dumps({"id": f"t{i}", "mean": i / 100}).encode() for i in range(100)]
+    wish = {"buckets": Buckets.parse("mean:0,0.5,1"), "per_bucket": 5}
+    one, same, other = (curate(rows, Wish(**wish, seed=seed)) for seed in (1, 1, 2))
+    assert ids(one) == ids(same) != ids(other)
+    assert one.buckets == {"[0, 0.5)": (50, 5), "[0.5, 1]": (50, 5)}
+    assert ids(one) == sorted(ids(one), key=lambda name: int(name[1:]))
+
+
+@pytest.mark.parametrize("text", ["mean", "mean:", "mean:0", "mean:1,0", "mean:a,b", ":0,1", "mean:0,inf", "mean:0,0"])
+def test_a_bucket_that_cannot_be_read_is_refused(text):
+    with pytest.raises(UsageError):
+        Buckets.parse(text)
+
+
+def test_drawing_without_buckets_is_refused():
+    with pytest.raises(UsageError, match="--bucket"):
+        Wish(per_bucket=3)
+
+
+def test_an_unknown_name_is_refused_wherever_it_stands():
+    for wish in (Wish(keep=Expression("x > 0")), Wish(sort=Expression("x")), Wish(buckets=Buckets.parse("x:0,1"))):
+        with pytest.raises(UsageError, match="unknown name x"):
+            curate(lines(), wish)
+
+
+def test_a_name_that_only_some_rows_have_is_known():
+    rows = [b'{"id": "a", "level": 3}', b'{"id": "b"}']
+    assert ids(curate(rows, Wish(keep=Expression("level == 3")))) == ["a"]
+
+
+def test_values_that_cannot_be_sorted_are_refused():
+    with pytest.raises(UsageError, match="--sort x"):
+        curate([b'{"x": 1}', b'{"x": "a"}'], Wish(sort=Expression("x")))
+
+
+def test_nothing_to_choose_from_gives_nothing():
+    assert curate([], Wish(keep=Expression("mean > 0"))).lines == []

@@ -1,0 +1,98 @@
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbook.errors import UsageError
+from rollbook.stats.expression import Expression, named
+
+ROW = {"id": "t1", "mean": 0.5, "n": 8, "pass@4": 0.75, "std": None, "level": 3, "majority": "42"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("0 < mean < 1 and n >= 8", True),
+        ("0 < mean < 0.5", False),
+        ("pass_4 > 0.7 or mean == 0", True),
+        ("not mean > 0.4", False),
+        ("(mean + 1) / 3 * 2 - 1 == 0", True),
+        ("-mean < 0", True),
+        ("level in (1, 3)", True),
+        ("level not in [1, 3]", False),
+        ('majority == "42"', True),
+        ('"4" in majority', True),
+        ("mean != 0.5", False),
+        ("std > 0", False),
+        ("not std > 0", False),
+        ("std > 0 or n == 8", True),
+        ("std > 0 and n == 8", False),
+        ("n / 0 > 1", False),
+        ("True", True),
+        (" n == 8 ", True),
+    ],
+)
+def test_rows_are_kept_by_what_is_said(text, kept):
+    assert Expression(text).keeps(named(ROW)) is kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')",
+        "mean.__class__",
+        "mean ** 9999",
+        "mean % 2",
+        "[x for x in n]",
+        "lambda: 1",
+        "mean if n else 0",
+        "n[0]",
+        "f'{n}'",
+        "n := 3",
+        "mean is None",
+        "mean == None",
+        "~n",
+        "1 <",
+        "",
+        "(" * 300 + "n" + ")" * 300,
+        "not " * 200 + "True",
+        "n" * 20_000,
+        "mean > 0; n",
+        "\0",
+    ],
+)
+def test_everything_else_is_refused_in_one_line(text):
+    with pytest.raises(UsageError, match="expression") as caught:
+        Expression(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(UsageError, match=r"unknown name meen; did you mean mean\? known: mean, n"):
+        Expression("meen > 0").check(["n", "mean"])
+    Expression("mean > 0 and n > 1").check(["n", "mean"])
+
+
+def test_a_number_is_neither_true_nor_false():
+    with pytest.raises(UsageError, match="compare it with something"):
+        Expression("mean + 1").keeps(named(ROW))
+
+
+@pytest.mark.parametrize("text", ["majority > 3", "majority + 1 > 2", "mean in n"])
+def test_what_cannot_be_compared_is_said_with_its_row(text):
+    with pytest.raises(UsageError, match="t1"):
+        Expression(text).keeps(named(ROW))
+
+
+numbers = st.one_of(st.none(), st.integers(-3, 3))
+OPERATORS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt}
+
+
+@given(numbers, numbers, numbers, st.sampled_from(sorted(OPERATORS)), st.sampled_from(sorted(OPERATORS)))
+def test_comparisons_agree_with_python_where_everything_is_known(a, b, c, first, second):
+    found = Expression(f"a {first} b {second} c")({"a": a, "b": b, "c": c})
+    if None not in (a, b, c):
+        assert found is (OPERATORS[first](a, b) and OPERATORS[second](b, c))
+    else:
+        assert found is None or found is False

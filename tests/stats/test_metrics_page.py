@@ -1,0 +1,62 @@
+"""Every number in docs/metrics.md is true: its tables and its worked examples are computed again."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollbook.stats.best import best_at_k
+from rollbook.stats.columns import SILENT, columns
+from rollbook.stats.estimators import pass_at_k, pass_hat_k
+from rollbook.stats.profile import Profile
+from rollbook.stats.summary import metrics
+from rollbook.stats.tasks import Tasks
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+
+
+def table(head):
+    """The rows of the table with this first line."""
+    lines = PAGE[PAGE.index(head) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def example():
+    """The rollouts of the page's own table."""
+    rows, rewards, answers = [], [], []
+    for row, (_, said, scores, n, passed) in enumerate(table("| task | answers |")):
+        given = [SILENT if word.strip() == "none" else int(word) for word in said.split(",")]
+        worth = [float(word) for word in scores.split(",")]
+        assert (len(given), sum(worth)) == (int(n), float(passed))
+        rows, rewards, answers = rows + [row] * len(given), rewards + worth, answers + given
+    return columns(rows, rewards, answers)
+
+
+def test_the_table_of_numbers_is_what_comes_out_of_the_table_of_rollouts():
+    held = example()
+    run = metrics("quiz", held, requested=12).json()
+    each = dict(Profile(held, [str(i) for i in range(10)]).rows({}, range(3)))
+    hat = Tasks(held).pass_hat(2)
+    for name, *values in table("| number | q0 |"):
+        tasks = hat.tolist() if name == "pass^2" else [each[row][name] for row in range(3)]
+        assert [f"{value:.4f}" for value in [*tasks, run[name]]] == values
+
+
+def test_the_worked_examples_are_right():
+    assert "1 - C(3, 2) / C(4, 2) = 1 - 3/6 = 0.5" in PAGE
+    assert pass_at_k(4, 1, 2)[0] == 0.5
+    assert "For q0 and k = 2: 3/6 = 0.5" in PAGE
+    assert pass_hat_k(4, 3, 2)[0] == 0.5
+    assert "(0.5 + 0.5 + 0 + 0 + 0 + 1) / 6 = 0.3333" in PAGE
+    assert Tasks(example()).maj_at([2])[2].values[1] == pytest.approx((0.5 + 0.5 + 0 + 0 + 0 + 1) / 6)
+    assert "best@2 = 0.8333" in PAGE
+    assert best_at_k(np.array([0.0, 0.5, 1.0]), np.array([3]), 2)[0] == pytest.approx(0.8333, abs=5e-5)
+
+
+def test_the_error_of_the_example_is_the_one_of_the_formula():
+    made = metrics("quiz", example(), requested=12)
+    average, error = (float(text) for text in re.search(r"mean is (\S+) with an error of (\S+)\.\n", PAGE).groups())
+    off = [total - 4 * 5 / 12 for total in (3, 1, 1)]
+    assert made.mean_error == pytest.approx((3 / 2 * sum(d * d for d in off)) ** 0.5 / 12)
+    assert (made.mean, made.mean_error) == pytest.approx((average, error), abs=5e-5)

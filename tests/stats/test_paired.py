@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from rollbook.core.json import encode
+from rollbook.stats.columns import columns
+from rollbook.stats.compare import Side, compare
+
+
+def side(rewards_by_task, pairs=None, **more):
+    """A run with these rewards; `pairs` numbers its rows, as they are if not given."""
+    rows = [row for row, rewards in enumerate(rewards_by_task) for _ in rewards]
+    flat = [reward for rewards in rewards_by_task for reward in rewards]
+    given = {name: [value] * len(flat) for name, value in more.items()}
+    numbers = np.arange(len(rewards_by_task)) if pairs is None else np.array(pairs)
+    return Side(columns(rows, flat, [int(reward) for reward in flat], **given), numbers)
+
+
+def test_the_difference_is_paired_by_task():
+    a = side([[0, 0], [1, 0], [1, 1]], completion_tokens=10)
+    b = side([[1, 0], [1, 1], [1, 1]], completion_tokens=30)
+    found = compare(a, b, ["x", "y", "z"])
+    mean = found.metrics["mean"]
+    assert (mean.a, mean.b, mean.difference, mean.tasks) == pytest.approx((0.5, 5 / 6, 1 / 3, 3))
+    # The differences are 1/2, 1/2, 0: their error is their spread over the root of three.
+    error = np.std([0.5, 0.5, 0.0], ddof=1) / 3**0.5
+    assert mean.interval == pytest.approx((1 / 3 - 1.959964 * error, 1 / 3 + 1.959964 * error), abs=1e-6)
+    assert found.metrics["pass@2"].difference == pytest.approx(1 / 3)
+    assert found.costs["completion_tokens"].difference == 20
+    assert (found.better, found.worse, found.tasks) == (2, 0, 3)
+    assert found.sign_p == 0.5
+
+
+def test_flipped_tasks_are_listed_both_ways_the_furthest_first():
+    a = side([[1, 1, 1], [0, 0, 0], [0, 0, 1], [1, 0, 1], [1, 1, 1]])
+    b = side([[0, 0, 0], [1, 1, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1]])
+    found = compare(a, b, list("vwxyz"))
+    assert (found.gained, found.lost) == (["w", "x"], ["v", "y"])
+
+
+def test_rows_are_matched_by_their_pairs():
+    a, b = side([[1], [0], [1]], [1, 0, -1]), side([[0], [1]], [0, 1])
+    found = compare(a, b, ["p", "q"])
+    assert found.metrics["mean"].difference == 0
+    assert found.tasks == 2
+
+
+def test_tasks_without_a_score_on_either_side_are_left_out():
+    found = compare(side([[1], []]), side([[0], [1]]), ["p", "q"])
+    assert (found.tasks, found.metrics["mean"].difference) == (1, -1.0)
+    assert found.metrics["mean"].interval is None
+
+
+def test_nothing_in_common_is_null_not_nan():
+    found = compare(side([[1], []]), side([[], [1]]), ["p", "q"])
+    assert found.metrics["mean"].difference is None
+    assert (found.permutation_p, found.sign_p) == (None, None)
+    assert "nan" not in encode(found.json()).decode().lower()
+
+
+def test_equal_runs_differ_by_nothing():
+    found = compare(side([[1, 0], [0, 0]]), side([[0, 1], [0, 0]]), ["p", "q"])
+    assert found.metrics["mean"].difference == 0
+    assert (found.permutation_p, found.sign_p, found.gained, found.lost) == (1.0, None, [], [])
+
+
+def test_a_true_difference_is_found_and_the_seed_decides_the_draw():
+    rng = np.random.default_rng(0)
+    rates = rng.random(200)
+    a = side([rng.binomial(1, rate, 8).tolist() for rate in rates])
+    b = side([rng.binomial(1, min(1.0, rate + 0.1), 8).tolist() for rate in rates])
+    names = [f"t{i}" for i in range(200)]
+    found = compare(a, b, names, seed=3)
+    low, high = found.metrics["mean"].interval
+    assert 0 < low < 0.1 < high < 0.2
+    assert found.permutation_p < 0.01
+    assert found.permutation_p == compare(a, b, names, seed=3).permutation_p

@@ -1,0 +1,78 @@
+from itertools import product
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollbook.stats.estimators import clustered_error, interval
+from rollbook.stats.resampling import bootstrap, permutation_test, sign_test
+
+
+def synthetic(tasks, samples, seed, continuous=False):
+    """Counts of tasks with a difficulty of their own; ragged."""
+    rng = np.random.default_rng(seed)
+    n = rng.integers(samples // 2, samples + 1, tasks)
+    rates = rng.beta(1, 1, tasks)
+    totals = rng.binomial(n, rates).astype(float)
+    return n.astype(float), totals + (rng.random(tasks) if continuous else 0.0)
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_bootstrap_and_the_clustered_error_agree(seed, continuous):
+    n, totals = synthetic(400, 8, seed, continuous)
+    analytic = interval(totals.sum() / n.sum(), clustered_error(n, totals))
+    drawn = bootstrap(n, totals, seed=seed)
+    width = analytic[1] - analytic[0]
+    assert drawn == pytest.approx(analytic, abs=0.12 * width)
+
+
+def test_both_ways_of_drawing_have_the_same_law():
+    n, totals = np.full(300, 4.0), np.tile([0.0, 1.0, 4.0], 100)
+    few_kinds = bootstrap(n, totals)
+    all_different = bootstrap(n, totals + np.linspace(0, 1e-9, 300))
+    assert few_kinds == pytest.approx(all_different, abs=0.02)
+
+
+def test_the_seed_decides():
+    n, totals = synthetic(50, 4, 3)
+    assert bootstrap(n, totals, seed=1) == bootstrap(n, totals, seed=1) != bootstrap(n, totals, seed=2)
+
+
+def test_without_spread_there_is_no_interval():
+    assert bootstrap(np.array([4.0]), np.array([2.0])) is None
+    assert bootstrap(np.full(9, 4.0), np.full(9, 4.0)) is None
+    assert bootstrap(np.array([]), np.array([])) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), min_size=1, max_size=8))
+def test_the_permutation_test_is_the_share_of_all_sign_changes(differences):
+    values = np.array(differences)
+    sums = [abs(np.dot(signs, values)) for signs in product((1, -1), repeat=len(values))]
+    exact = sum(total >= abs(values.sum()) - 1e-12 for total in sums) / len(sums)
+    assert permutation_test(values) == pytest.approx(exact, abs=0.03)
+
+
+def test_the_permutation_test_is_never_zero_and_none_without_tasks():
+    assert 0 < permutation_test(np.ones(200)) < 0.001
+    assert permutation_test(np.zeros(5)) == 1.0
+    assert permutation_test(np.array([])) is None
+    assert permutation_test(np.linspace(-1, 1, 2001)) > 0.5
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_the_sign_test_is_the_tail_of_a_coin(up, down):
+    n = up + down
+    if not n:
+        assert sign_test(up, down) is None
+        return
+    tail = sum(comb(n, i) for i in range(min(up, down) + 1)) / 2**n
+    assert sign_test(up, down) == pytest.approx(min(1.0, 2 * tail), abs=1e-9)
+
+
+def test_thousands_of_coins_do_not_overflow():
+    assert sign_test(50_000, 50_000) == 1.0
+    assert sign_test(60_000, 50_000) < 1e-9

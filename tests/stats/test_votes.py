@@ -1,0 +1,127 @@
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollbook.stats import votes
+from rollbook.stats.columns import SILENT, columns
+from rollbook.stats.tasks import Tasks
+from rollbook.stats.votes import Ballots, maj_at_k, vote_shares
+
+rollouts = st.lists(
+    st.tuples(st.integers(SILENT, 4), st.sampled_from([-1.0, 0.0, 0.3, 1.0])),
+    min_size=1,
+    max_size=10,
+)
+
+
+def by_brute_force(rollouts, k):
+    """The value of a vote, averaged over every subset of k."""
+    given = {}
+    for answer, score in rollouts:
+        given.setdefault(answer, []).append(score)
+    worth = {answer: sum(scores) / len(scores) for answer, scores in given.items()}
+    values = [voted([answer for answer, _ in chosen], worth) for chosen in combinations(rollouts, k)]
+    return sum(values) / len(values)
+
+
+def voted(answers, worth):
+    counts = Counter(answer for answer in answers if answer != SILENT)
+    if not counts:
+        return worth[SILENT]
+    most = max(counts.values())
+    winners = [answer for answer, count in counts.items() if count == most]
+    return sum(worth[answer] for answer in winners) / len(winners)
+
+
+def ballots_of(*tasks):
+    """The ballots that the numbers are computed from, as they come out of columns."""
+    rows = [(row, answer, score) for row, rollouts in enumerate(tasks) for answer, score in rollouts]
+    row, answer, score = zip(*rows, strict=True)
+    return Tasks(columns(row, score, answer)).ballots
+
+
+@given(rollouts)
+@settings(max_examples=200, deadline=None)
+def test_maj_at_k_is_the_mean_over_all_subsets(rollouts):
+    found = maj_at_k(ballots_of(rollouts), range(1, len(rollouts) + 1))
+    for k, majority in found.items():
+        assert majority.values[0] == pytest.approx(by_brute_force(rollouts, k), abs=1e-12)
+        assert majority.error is None
+
+
+@settings(deadline=None)
+@given(st.lists(rollouts, min_size=1, max_size=6))
+def test_tasks_of_different_sizes_are_counted_side_by_side(tasks):
+    least = min(map(len, tasks))
+    found = maj_at_k(ballots_of(*tasks), [1, least])
+    assert found[least].values == pytest.approx([by_brute_force(each, least) for each in tasks], abs=1e-12)
+
+
+@settings(deadline=None)
+@given(rollouts)
+def test_a_vote_of_one_is_the_mean(rollouts):
+    mean = sum(score for _, score in rollouts) / len(rollouts)
+    assert maj_at_k(ballots_of(rollouts), [1])[1].values[0] == pytest.approx(mean)
+
+
+@settings(deadline=None)
+@given(rollouts)
+def test_the_shares_of_a_win_add_up_to_one(rollouts):
+    ballots = ballots_of(rollouts)
+    for shares in vote_shares(ballots.counts, ballots.silent, range(1, len(rollouts) + 1)).values():
+        assert shares.sum() == pytest.approx(1.0)
+
+
+def test_votes_count_answers_and_not_pairs_of_answer_and_score():
+    # Three said 7 and were scored 1, 0, 1 by a noisy verifier; two said 8, which is right twice.
+    # Split by score, 8 would win; by answers 7 does, worth its mean of 2/3.
+    rollouts = [(7, 1.0), (7, 0.0), (7, 1.0), (8, 1.0), (8, 1.0)]
+    assert maj_at_k(ballots_of(rollouts), [5])[5].values[0] == pytest.approx(2 / 3)
+
+
+def test_ties_share():
+    assert maj_at_k(ballots_of([(1, 1.0), (2, 0.0), (3, 0.5)]), [3])[3].values[0] == pytest.approx(0.5)
+
+
+def test_who_has_no_answer_does_not_vote():
+    # Two silent ones are more than the single answer, and still do not outvote it.
+    assert maj_at_k(ballots_of([(SILENT, 0.0), (SILENT, 0.0), (5, 1.0)]), [3])[3].values[0] == 1.0
+
+
+def test_where_nobody_votes_it_is_worth_what_the_silent_scored():
+    assert maj_at_k(ballots_of([(SILENT, 0.25), (SILENT, 0.75)]), [2])[2].values[0] == 0.5
+
+
+def test_large_counts_are_exact_and_finite():
+    found = maj_at_k(ballots_of([(1, 1.0)] * 100 + [(2, 0.0)] * 100), [1, 2, 199, 200])
+    assert [found[k].values[0] for k in (1, 2, 199, 200)] == pytest.approx([0.5] * 4)
+    assert all(majority.error is None for majority in found.values())
+
+
+def test_what_is_too_costly_to_count_is_drawn_with_its_error_and_the_seed_decides(monkeypatch):
+    rng = np.random.default_rng(5)
+    tasks = [[(int(a), float(a == 0)) for a in rng.integers(-1, 4, 12)] for _ in range(20)]
+    exact = maj_at_k(ballots_of(*tasks), [4, 9])
+    monkeypatch.setattr(votes, "EXACT_STEPS", 0)
+    drawn, again, other = (maj_at_k(ballots_of(*tasks), [4, 9], seed) for seed in (1, 1, 2))
+    for k in (4, 9):
+        error = drawn[k].error
+        assert 0 < error < 0.01
+        assert abs(drawn[k].values.mean() - exact[k].values.mean()) < 5 * error
+        assert drawn[k].values.tolist() == again[k].values.tolist() != other[k].values.tolist()
+
+
+def test_thousands_of_rollouts_a_task_are_drawn():
+    task = [(1, 1.0)] * 900 + [(2, 0.0)] * 600
+    found = maj_at_k(ballots_of(task), [1, 100])
+    assert found[1].error is not None
+    assert found[1].values[0] == pytest.approx(0.6, abs=5 * found[1].error)
+    assert found[100].values[0] > 0.95
+
+
+def test_no_tasks_have_no_votes():
+    assert maj_at_k(Ballots(*(np.zeros(s, np.int64) for s in ((0, 2), (0, 2), 0, 0))), [1])[1].values.tolist() == []
