@@ -33,8 +33,9 @@ check: .venv/dev ## Lint, format, types and the direction of imports.
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-bench: .venv/dev ## Measure the engine against a bare client on the same endpoint; BENCH=--quick for less.
+bench: .venv/dev ## Measure the engine against a bare client, the numbers against plain scans; BENCH=--quick for less.
 	.venv/bin/python benchmarks/engine.py $(BENCH)
+	.venv/bin/python benchmarks/metrics.py $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	.venv/bin/pytest tests/test_docs.py

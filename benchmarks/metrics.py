@@ -1,4 +1,4 @@
-"""What the numbers cost: report and profile of a big book beside one DuckDB scan of the same lines, as one table.
+"""What the numbers cost: report and profile of a big book beside one scan of the same lines by DuckDB and by Polars.
 
 python benchmarks/metrics.py            1,000,000 scored rollouts (62,500 tasks x 16): about three minutes on two cores
 python benchmarks/metrics.py --quick    a tenth of that
@@ -16,9 +16,9 @@ from pathlib import Path
 from bigbook import big_book
 from engine import ROLLBOOK, Figure, show
 
-from processes import Usage, measure
+from processes import measure
 
-SCAN = """
+DUCKDB = """
 import sys, duckdb
 duckdb.sql("set threads=2")
 columns = "{task: 'VARCHAR', reward: 'DOUBLE'}"
@@ -26,32 +26,38 @@ lines = f"read_json('{sys.argv[1]}/journals/*.jsonl', format='newline_delimited'
 found = duckdb.sql(f"select task, count(*), avg(reward), stddev_samp(reward) from {lines} group by task").fetchall()
 print(len(found))
 """
+POLARS = """
+import sys, polars as pl
+lines = pl.scan_ndjson(f"{sys.argv[1]}/journals/*.jsonl", schema={"task": pl.String, "reward": pl.Float64})
+reward = pl.col("reward")
+print(len(lines.group_by("task").agg(pl.len(), reward.mean().alias("mean"), reward.std().alias("std")).collect()))
+"""
 COMMANDS = (("report",), ("profile", "-o", "profile.jsonl"))
 MOST_MB = 1536
 
 
-def scan(run: Path) -> Usage:
-    """One pass of DuckDB over the journals: count, mean and spread of the reward per task, and nothing more."""
-    return measure([sys.executable, "-c", SCAN, str(run)])
+def scan(engine: str, run: Path) -> float:
+    """Seconds of one pass over the journals: count, mean and spread of the reward per task, and nothing more."""
+    return measure([sys.executable, "-c", engine, str(run)]).wall_s
 
 
 def beside_a_scan(folder: Path, run: Path, count: int, rounds: int) -> Iterator[Figure]:
-    """Our commands and the scan, taken in turns; whole processes from start to end."""
-    scan(run)  # so that the lines are in the page cache for everyone
+    """Our commands and the scans, taken in turns; whole processes from start to end."""
+    scan(DUCKDB, run)  # so that the lines are in the page cache for everyone
     for name, *options in COMMANDS:
-        ratios, ours, theirs, peaks = [], [], [], []
+        ours, duckdb, polars, peaks = [], [], [], []
         for _ in range(rounds):
-            before = scan(run).wall_s
+            duckdb.append(scan(DUCKDB, run))
+            polars.append(scan(POLARS, run))
             usage = measure([*ROLLBOOK, name, str(run), *options], cwd=str(folder))
-            theirs.append(statistics.mean([before, scan(run).wall_s]))
             ours.append(usage.wall_s)
             peaks.append(usage.peak_mb)
-            ratios.append(usage.wall_s / theirs[-1])
-        detail = f"{statistics.median(ours):.2f} s, the scan {statistics.median(theirs):.2f} s"
-        yield Figure(
-            f"{name} of {count} rollouts, beside a DuckDB scan", statistics.median(ratios), "x", 3.0, detail=detail
-        )
-        yield Figure(f"{name} of {count} rollouts, memory of the whole tree", max(peaks), "MB", MOST_MB)
+        what = f"{name} of {count} rollouts"
+        for engine, theirs, bound in (("Polars", polars, 3.0), ("DuckDB", duckdb, None)):
+            detail = f"{statistics.median(ours):.2f} s, the scan {statistics.median(theirs):.2f} s"
+            ratio = statistics.median(mine / scanned for mine, scanned in zip(ours, theirs, strict=True))
+            yield Figure(f"{what}, beside a {engine} scan", ratio, "x", bound, detail=detail)
+        yield Figure(f"{what}, memory of the whole tree", max(peaks), "MB", MOST_MB)
 
 
 def main() -> int:

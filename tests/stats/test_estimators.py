@@ -1,6 +1,6 @@
 from itertools import combinations
 from math import comb
-from statistics import stdev
+from statistics import NormalDist, stdev
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.stats.estimators import (
+    Z95,
     clustered_error,
     default_ks,
     interval,
@@ -136,3 +137,7 @@ def test_a_pass_is_a_reward_at_the_threshold():
     assert passes(1.0)
     assert not passes(0.99)
     assert passes(0.5, 0.5)
+
+
+def test_the_quantile_is_the_normal_one():
+    assert NormalDist().inv_cdf(0.975) == pytest.approx(Z95, abs=1e-15)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from typing import IO
 
 from rollbook.collect.sheet import Sheet, read_sheet
 from rollbook.processes.child import module_argv
-from rollbook.processes.life import PARENT, die_with_parent
+from rollbook.processes.life import PARENT
 
 WORTH_SHARING = 128 << 20
 """Below so many bytes, starting another process takes longer than it saves."""
@@ -60,7 +59,7 @@ def share_out(paths: Sequence[Path], readers: int) -> list[list[Path]]:
 
 
 class _Helper:
-    """Another process of ours that reads files; it writes what it found to a file without a name."""
+    """Another process of ours that reads files (helper.py); what it found comes back in a file without a name."""
 
     def __init__(self, files: Mapping[Path, Sequence[int]]) -> None:
         self._within_s = 60 + sum(path.stat().st_size for path in files) / SLOWEST_BYTES_S
@@ -70,7 +69,7 @@ class _Helper:
 
     def __enter__(self) -> _Helper:
         environ = {**os.environ, PARENT: str(os.getpid())}
-        argv = module_argv("rollbook.collect.sheets")
+        argv = module_argv("rollbook.collect.helper")
         self._popen = subprocess.Popen(
             argv, stdin=self._asked, stdout=self._found, stderr=subprocess.DEVNULL, env=environ
         )
@@ -97,16 +96,3 @@ class _Helper:
 
 def _nameless() -> IO[bytes]:
     return tempfile.TemporaryFile()
-
-
-def main() -> None:
-    """The helper's whole life."""
-    die_with_parent()
-    files: dict[Path, Sequence[int]] = pickle.load(sys.stdin.buffer)
-    sheets = [read_sheet(path, sealed) for path, sealed in files.items()]
-    pickle.dump(sheets, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
-    sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

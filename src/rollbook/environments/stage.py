@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -91,23 +92,20 @@ class Stage:
         return score
 
 
-class Seat:
+class Seat(Protocol):
     """The state of one rollout."""
 
     async def open(self, task: Task) -> None:
         """Make it."""
-        raise NotImplementedError
 
     async def outcome(self) -> JSON:
         """What of it belongs into the record."""
-        raise NotImplementedError
 
     async def close(self) -> None:
         """Let go of it."""
-        raise NotImplementedError
 
 
-class LoopSeat(Seat):
+class LoopSeat:
     """State that lives on the worker's loop."""
 
     def __init__(self, environment: Environment, limits: Limits) -> None:
@@ -132,7 +130,7 @@ class LoopSeat(Seat):
         await self._call("close", self._environment.close(self._state))
 
 
-class HostSeat(Seat):
+class HostSeat:
     """State that lives in one environment process."""
 
     def __init__(self, hosts: Hosts, process: HostProcess, name: str, limits: Limits) -> None:

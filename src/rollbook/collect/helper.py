@@ -1,0 +1,29 @@
+"""The process that helps to read a big book: files and seals in on standard input, their sheets out, and no more.
+
+It imports little, since it has to be up before half of the book is read.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rollbook.collect.sheet import read_sheet
+from rollbook.processes.life import die_with_parent
+
+
+def main() -> None:
+    """Read what was asked for, and end."""
+    die_with_parent()
+    gc.disable()  # nothing here makes cycles, and the process ends soon
+    files: Mapping[Path, Sequence[int]] = pickle.load(sys.stdin.buffer)
+    sheets = [read_sheet(path, sealed) for path, sealed in files.items()]
+    pickle.dump(sheets, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
