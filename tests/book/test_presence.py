@@ -25,13 +25,22 @@ def test_ids_are_never_reused() -> None:
     assert len({new_presence(1).id for _ in range(100)}) == 100
 
 
-def test_a_living_process_of_this_machine_is_not_gone_however_silent() -> None:
+def test_a_living_process_of_this_machine_is_gone_only_when_it_is_silent_for_too_long() -> None:
     now = [0.0]
-    watch = Watch(lambda: now[0])
+    watch = Watch(clock=lambda: now[0], stale_s=180)
     presence = new_presence(1)
     assert not watch.gone(presence.id, presence)
-    now[0] = 1e6
+    now[0] = 179
     assert not watch.gone(presence.id, presence)
+    now[0] = 181
+    assert watch.gone(presence.id, presence)
+
+
+def test_in_a_copy_of_a_book_nobody_of_the_original_is_at_work(tmp_path: Path) -> None:
+    run, copy = make_book(tmp_path / "run").path, make_book(tmp_path / "copy").path
+    presence = new_presence(1, run)
+    assert not Watch(run).gone(presence.id, presence)
+    assert Watch(copy).gone(presence.id, presence)
 
 
 def test_a_dead_process_of_this_machine_is_gone_at_once() -> None:
@@ -48,7 +57,7 @@ def test_a_reused_pid_is_told_apart_by_its_birth() -> None:
 
 def test_a_worker_elsewhere_is_gone_after_its_counter_stood_still_for_long_enough() -> None:
     now = [0.0]
-    watch = Watch(lambda: now[0], stale_s=180)
+    watch = Watch(clock=lambda: now[0], stale_s=180)
     far = msgspec.structs.replace(new_presence(1), host="elsewhere", counter=7)
     assert not watch.gone(far.id, far)
     now[0] = 179

@@ -241,10 +241,6 @@ def test_law_7_a_copy_of_the_folder_is_the_run_wherever_it_lies(
     assert (copy / "metrics.json").read_text() == numbers
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the copy takes the living worker of the original for its own, and waits for as long as it lives",
-)
 def test_law_7_a_copy_made_while_a_worker_lives_waits_for_nobody(
     rollbook: Commands, halfway: tuple[Process, Path, Served], tmp_path: Path
 ) -> None:

@@ -213,11 +213,6 @@ def assert_only_the_poisoned_failed(done: Process, run: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-ESCAPES = pytest.mark.xfail(
-    strict=True, reason="what left the session of an environment process is not found once that process is dead"
-)
-
-
 @pytest.fixture
 def endpoint(serve: Callable[..., Served]) -> Served:
     return serve()
@@ -250,7 +245,7 @@ def test_poisons_of_all_kinds_in_one_run_harm_only_themselves(
         "prints",
         "forks_and_stays",
         "leaves_a_daemon",
-        pytest.param("daemon_then_death", marks=ESCAPES),
+        "daemon_then_death",
     ],
 )
 def test_a_verifier_that_reaches_beyond_itself_harms_only_itself(

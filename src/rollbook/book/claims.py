@@ -50,7 +50,7 @@ class Claims:
         self.leases = Leases(book.path, worker, round_.number)
         self._ledger = Ledger(book, self.leases, round_)
         self._seals = Seals(book.path)
-        self._watch = watch or Watch()
+        self._watch = watch or Watch(book.path)
         self._clock = clock
         self._looked = -LOOK_S
         self._fresh = 0

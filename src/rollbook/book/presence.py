@@ -22,7 +22,7 @@ STALE_S = 180.0
 _decoder = msgspec.json.Decoder(Presence)
 
 
-def new_presence(round_number: int) -> Presence:
+def new_presence(round_number: int, run: Path | None = None) -> Presence:
     """A record for this process, under a name that is never used again."""
     host = socket.gethostname()
     short = "".join(c for c in host.split(".")[0] if c.isalnum() or c == "-")[:24] or "host"
@@ -35,7 +35,14 @@ def new_presence(round_number: int) -> Presence:
         born=born(os.getpid()),
         round=round_number,
         started=time.time(),
+        place=place_of(run) if run else "",
     )
+
+
+def place_of(run: Path) -> str:
+    """What tells a run directory from a copy of it."""
+    stat = (run / "workers").stat()
+    return f"{stat.st_dev}:{stat.st_ino}"
 
 
 def boot_id() -> str:
@@ -85,18 +92,24 @@ def read_presences(run: Path) -> dict[str, Presence]:
 class Watch:
     """Judges by its own clock whether workers are gone: time stamps of other machines are never compared."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, stale_s: float = STALE_S) -> None:
-        self._clock, self._stale_s = clock, stale_s
+    def __init__(
+        self, run: Path | None = None, clock: Callable[[], float] = time.monotonic, stale_s: float | None = None
+    ) -> None:
+        self._clock = clock
+        self._stale_s = STALE_S if stale_s is None else stale_s
         self._last: dict[str, tuple[int, float]] = {}
         self._here = (socket.gethostname(), boot_id(), pid_namespace())
+        self._place = place_of(run) if run else ""
 
     def gone(self, worker: str, presence: Presence | None) -> bool:
-        """Whether a worker left, died on this machine, or has been silent for too long."""
+        """Whether a worker left, died on this machine, works on another copy, or has been silent for too long."""
         if presence is not None:
             if presence.state == "left":
                 return True
             if (presence.host, presence.boot, presence.namespace) == self._here and presence.born:
-                return born(presence.pid) != presence.born
+                elsewhere = bool(presence.place and self._place) and presence.place != self._place
+                if elsewhere or born(presence.pid) != presence.born:
+                    return True
         return self._silent(worker, presence.counter if presence else -1)
 
     def _silent(self, worker: str, counter: int) -> bool:

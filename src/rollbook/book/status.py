@@ -40,7 +40,7 @@ def read_status(run: str | Path) -> Status:
     leases = Leases(book.path)
     seals = Seals(book.path).refresh()
     leases.refresh()
-    watch = Watch()
+    watch = Watch(book.path)
     alive = [name for name, p in sorted(presences.items()) if not watch.gone(name, p)]
     scored, done, dropped = 0, 0, 0
     failed: dict[str, int] = {}

@@ -9,7 +9,7 @@ from rollbook.book.book import Book
 from rollbook.book.status import Status, read_status
 from rollbook.collect.progress import Display, Progress
 from rollbook.core.manifest import Round
-from rollbook.errors import Stopped
+from rollbook.errors import Stopped, UsageError
 from rollbook.processes.child import Child, module_argv
 
 LOOK_S = 1.0
@@ -26,7 +26,7 @@ class Crew:
         self._left = REPLACEMENTS * round_.settings.workers
         self._stopping = 0
         self._cause = ""
-        self._stopped = ""
+        self._trouble: Exception | None = None
 
     async def work(self, *, signals: bool) -> str:
         """Until no worker is left; gives the probable cause where some died."""
@@ -45,8 +45,10 @@ class Crew:
                 child.kill_now()
             for number in (signal.SIGINT, signal.SIGTERM) if signals else ():
                 loop.remove_signal_handler(number)
-        if self._stopping or self._stopped:
-            raise Stopped(self._stopped or f"interrupted: rollbook resume {self._book.path}")
+        if self._trouble:
+            raise self._trouble
+        if self._stopping:
+            raise Stopped(f"interrupted: rollbook resume {self._book.path}")
         return self._cause
 
     def _start(self, seat: int) -> None:
@@ -73,7 +75,11 @@ class Crew:
         if code in ORDERLY or self._stopping:
             return
         if code > 0:
-            self._stopped = self._stopped or (child.log_tail(1) or f"worker {seat} exited with {code}")
+            said = child.log_tail(1).removeprefix("rollbook: ") or f"worker {seat} exited with {code}"
+            kind = (
+                Stopped if code == Stopped.exit_code else UsageError if code == UsageError.exit_code else RuntimeError
+            )
+            self._trouble = self._trouble or kind(said)
             return
         name = signal.Signals(-code).name
         memory = " (most often: out of memory)" if name == "SIGKILL" else ""

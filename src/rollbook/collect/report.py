@@ -121,7 +121,7 @@ class Reading:
 
 def at_work(book: Book) -> bool:
     """Whether a worker is at the book just now."""
-    watch = Watch()
+    watch = Watch(book.path)
     return any(not watch.gone(name, presence) for name, presence in read_presences(book.path).items())
 
 

@@ -33,7 +33,7 @@ class Shift:
         watch: Watch | None = None,
     ) -> None:
         self._book, self._round, self._listener, self._inherited = book, round_, listener, inherited
-        self.presence = new_presence(round_.number)
+        self.presence = new_presence(round_.number, book.path)
         self._claims = Claims(book, round_, self.presence.id, watch)
         self._journal = Journal(book.path, self.presence.id, self._durable)
         self._seats = Seats(book.path, self.presence.id)

@@ -25,5 +25,7 @@ class Presence(msgspec.Struct):
     started: float
     counter: int = 0
     state: str = "working"
+    place: str = ""
+    """Which folder it is at, by device and inode: in a copy of the book nobody of the original is at work."""
     in_flight: int = 0
     chunks: dict[int, Held] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from rollbook.core.manifest import EnvironmentSpec, Limits
 from rollbook.environments.frames import Call, Reply
 from rollbook.environments.process import HostGone, HostProcess, Waiting
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import RolloutFailed
 
 QUICK_S = 0.005
 DEPTH = 8
@@ -116,9 +116,10 @@ class Hosts:
         while not (alive := [p for p in self._processes if p.alive]):
             if not self._starting:
                 self._grow()
-            await asyncio.wait(self._starting, timeout=1.0)
-            if self._closed:
-                raise UsageError("the environment is closed")
+            done, _ = await asyncio.wait(self._starting, timeout=1.0)
+            failed = next((t.exception() for t in done if not t.cancelled() and t.exception()), None)
+            if failed or self._closed:
+                raise RolloutFailed("environment_error", "environment", str(failed or "it is closed"))
         best = min(alive, key=lambda p: p.seats)
         best.seats += 1
         return best

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from rollbook.errors import ChildFailed
 from rollbook.processes.life import LIFE_FD, PARENT
-from rollbook.processes.tree import kill_tree
+from rollbook.processes.tree import MARK, kill_tree
 
 TAIL_BYTES = 64 * 1024
 
@@ -43,6 +44,7 @@ class Child:
         log: Path | None = None,
     ) -> None:
         self.argv = list(argv)
+        self._mark = secrets.token_hex(8)
         self.returncode: int | None = None
         self._lock = threading.Lock()
         self._reaped = False
@@ -107,7 +109,7 @@ class Child:
         """The same without waiting: for places that cannot await. The watching thread reaps."""
         with self._lock:
             if not self._reaped:
-                kill_tree(self.pid)
+                kill_tree(self.pid, self._mark)
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines of what it has written so far."""
@@ -118,7 +120,7 @@ class Child:
     def _start(
         self, env: Mapping[str, str] | None, cwd: Path | None, pass_fds: Sequence[int]
     ) -> tuple[subprocess.Popen[bytes], int | None]:
-        environ = {**(os.environ if env is None else env), PARENT: str(os.getpid())}
+        environ = {**(os.environ if env is None else env), PARENT: str(os.getpid()), MARK: self._mark}
         theirs, ours = (None, None) if sys.platform == "linux" else os.pipe()
         if theirs is not None:
             environ[LIFE_FD], pass_fds = str(theirs), [*pass_fds, theirs]
@@ -143,7 +145,7 @@ class Child:
     def _watch(self) -> None:
         _wait_unreaped(self.pid)
         # Its number is still its own here, so that nothing else can be hit.
-        kill_tree(self.pid)
+        kill_tree(self.pid, self._mark)
         with self._lock:
             self._reaped = True
             code = self._popen.wait()

@@ -21,14 +21,18 @@ class Process(NamedTuple):
     start: int
 
 
-def kill_tree(root: int) -> None:
+MARK = "ROLLBOOK_CHILD"
+"""Set in the environment of every child, to a word of its own: what it starts inherits it, wherever it flees."""
+
+
+def kill_tree(root: int, mark: str = "") -> None:
     """Kill everything that belongs to `root`, the root last. It must not have been reaped: its number is still its own.
 
     All are stopped before any is killed: a process that sees its parent die cannot fork away in between.
     """
     stopped: dict[int, Process] = {}
     for _ in range(ROUNDS):
-        fresh = [p for p in members(root) if p.pid not in stopped]
+        fresh = [p for p in [*members(root), *marked(mark)] if p.pid not in stopped]
         if not fresh:
             break
         for process in fresh:
@@ -38,6 +42,22 @@ def kill_tree(root: int) -> None:
         _signal(process, signal.SIGKILL)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(root, signal.SIGKILL)
+
+
+def marked(mark: str) -> list[Process]:
+    """Processes that carry a child's mark: daemons that left its session, their parents long dead, are found so."""
+    if not mark:
+        return []
+    word = f"{MARK}={mark}\0".encode()
+    return [p for p in _processes() if word in _environ(p.pid)]
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return b"\0" + file.read() + b"\0"
+    except OSError:
+        return b""
 
 
 def members(root: int) -> list[Process]:
