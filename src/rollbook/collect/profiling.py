@@ -45,6 +45,7 @@ class ProfileRows:
         self._profile = Profile(read.tally.columns, read.tally.answers.texts, ks, threshold)
         self.names = [prefix + name for name in self._profile.names]
         self._reserved = {*self.names, "id", "messages", "answer", MARK}
+        self._several = len(read.names) > 1
         self._mark = {"run": read.book.manifest.run}
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
@@ -58,15 +59,13 @@ class ProfileRows:
 
     def _asked(self, task: _RawTask) -> dict[str, JSON]:
         """The task as it was asked, under the names that `--data` knows."""
-        row: dict[str, JSON] = {"id": task.id, "messages": task.messages, "answer": task.answer}
-        if len(self._read.names) > 1:
-            row["env"] = task.env
-        clash = self._reserved.intersection(task.fields)
-        if clash and not _profiled(task.fields.get(MARK)):
+        if not self._reserved.isdisjoint(task.fields) and not _profiled(task.fields.get(MARK)):
+            clash = sorted(self._reserved.intersection(task.fields))[0]
             raise UsageError(
-                f"task {task.id!r} has a field {sorted(clash)[0]!r} of its own; name the numbers apart: --prefix run_"
+                f"task {task.id!r} has a field {clash!r} of its own; name the numbers apart: --prefix run_"
             )
-        return row | task.fields
+        env = {"env": task.env} if self._several else {}
+        return {"id": task.id, "messages": task.messages, "answer": task.answer, **env, **task.fields}
 
     def _task(self, tasks: TaskFile, row: int) -> _RawTask:
         return _task.decode(tasks.raw(row))

@@ -1,4 +1,5 @@
-"""Numbers, offline and in one streaming pass: pure estimators, and the tally that a book is poured into.
+"""Numbers, offline: pure estimators, columns of scored rollouts, and what is made of them: metrics, profiles, choices.
 
-Everything here needs NumPy: import it when numbers are wanted, not before. Nothing here reads a file or prints.
+Everything but `expression` and `curate` needs NumPy: import it when numbers are wanted, not before. Nothing here reads
+a file or prints; `collect` pours books into columns.
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from rollbook.core.json import JSON
 from rollbook.stats.columns import SILENT, Bools, Columns
 from rollbook.stats.estimators import Floats, default_ks, finite
@@ -36,15 +38,13 @@ class Profile:
 
     def rows(self, failed: Mapping[int, int], wanted: Sequence[int]) -> Iterator[tuple[int, dict[str, JSON]]]:
         """(row, numbers) of the wanted rows; one without a score has nulls."""
-        columns = self._columns()
-        place = {row: at for at, row in enumerate(self._tasks.rows.tolist())}
-        names = self.names
+        names, columns = self.names, self._columns()
+        found = dict(zip(self._tasks.rows.tolist(), zip(*(columns[name] for name in names), strict=True), strict=True))
+        unscored = (0, *(None for _ in names[1:]))
         for row in wanted:
-            at = place.get(row)
-            numbers = (
-                dict.fromkeys(names) if at is None else {name: columns[name][at] for name in names if name in columns}
-            )
-            yield row, numbers | {"n": numbers["n"] or 0, "failed": failed.get(row, 0)}
+            numbers = dict(zip(names, found.get(row, unscored), strict=True))
+            numbers["failed"] = failed.get(row, 0)
+            yield row, numbers
 
     def _columns(self) -> dict[str, list[JSON]]:
         """Every column as a list of plain values."""
@@ -60,9 +60,7 @@ class Profile:
         }
         at = {name: _spread(covered, values) for name, (covered, values) in self._at.items()}
         answers = [None if number == SILENT else self._answers[number] for number in chosen.tolist()]
-        shares = [
-            None if number == SILENT else part for number, part in zip(chosen.tolist(), share.tolist(), strict=True)
-        ]
+        shares = _spread(chosen != SILENT, share[chosen != SILENT])
         means = {name: _plain(held.sum(column) / held.n) for name, column in MEANS.items()}
         return fixed | at | {"majority": answers, "majority_share": shares} | means
 
@@ -78,10 +76,12 @@ MEANS = {
 
 
 def _plain(values: Floats) -> list[float | None]:
-    return [finite(value) for value in values.tolist()]
+    """Numbers as plain values, what overflowed as None."""
+    found: list[float | None] = values.tolist()
+    return found if np.isfinite(values).all() else [None if value is None else finite(value) for value in found]
 
 
 def _spread(covered: Bools, values: Floats) -> list[float | None]:
     """The values of the covered tasks in their places, None elsewhere."""
     given = iter(_plain(values))
-    return [next(given) if held else None for held in covered.tolist()]
+    return list(given) if covered.all() else [next(given) if held else None for held in covered.tolist()]

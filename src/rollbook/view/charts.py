@@ -32,7 +32,7 @@ def pass_curve(metrics: Metrics) -> Chart:
     """pass@k over k with its 95% band, and maj@k beside it."""
     ks = sorted(metrics.pass_at)
     log = ks[-1] > 1
-    chart = Chart("pass@k over k", Axis("k", ks[0], ks[-1], log, ks), Axis("share of tasks", 0, 1))
+    chart = Chart("pass@k over k", Axis("k", ks[0], ks[-1], log, ks), Axis("mean over tasks", 0, 1))
     band = [(k, *bounds) for k in ks if (bounds := metrics.pass_intervals.get(k))]
     if len(band) > 1:
         chart.band(band)
