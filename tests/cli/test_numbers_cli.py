@@ -230,6 +230,8 @@ def test_an_empty_run_has_nulls_and_says_what_is_missing(rollbook, tmp_path):
         (["curate", "p.csv", "-o", "n.jsonl"], "curate reads a run or its profile"),
         (["curate", "none.jsonl", "-o", "n.jsonl"], "none.jsonl: cannot be read"),
         (["compare", "a", "nowhere"], "nowhere is not a run directory"),
+        (["curate", "a", "--bucket", "id:0,1", "-o", "n.jsonl"], "'q0' is not a number"),
+        (["curate", "a", "--keep", f"{'9' * 4000}*{'9' * 4000}", "-o", "n.jsonl"], "too large"),
     ],
 )
 def test_a_mistake_is_one_line(made, rollbook, tmp_path, arguments, words):
@@ -250,3 +252,80 @@ def test_a_copy_that_may_only_be_read_has_numbers_too(made, rollbook, tmp_path):
         (tmp_path / "a").chmod(0o755)
     assert done.returncode == 0
     assert "12/12 scored" in done.stdout
+
+
+def asked(**more):
+    return [{"id": f"q{i}", "prompt": f"What is {i} + {i}?", "answer": str(2 * i), **more} for i in range(3)]
+
+
+def write_rows(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize("prefix", ["", "run_"])
+def test_the_columns_of_an_earlier_profile_go_before_new_ones_come(made, rollbook, tmp_path, prefix):
+    made("a")
+    assert rollbook("profile", "a", "-k", "1,2,4", "--prefix", prefix, "-o", "p.jsonl").returncode == 0
+    rows = read_lines(tmp_path / "p.jsonl")
+    assert f"{prefix}pass@4" in rows[0]
+    write_rows(tmp_path / "p.jsonl", [row | {"mine": 1} for row in rows])
+    made("again", {task: given[:2] for task, given in A.items()}, "Quiz", "--data", "p.jsonl")
+    assert rollbook("profile", "again", "-o", "q.jsonl").returncode == 0
+    row = read_lines(tmp_path / "q.jsonl")[0]
+    assert (row["n"], row["mine"], row["level"], "pass@2" in row, "pass@4" in row) == (2, 1, 0, True, False)
+    assert not [name for name in row if name.startswith("run_")]
+    write_rows(tmp_path / "p.jsonl", [row | {f"{prefix}maj@3": 1} for row in rows])
+    made("own", A, "Quiz", "--data", "p.jsonl")
+    refused = rollbook("profile", "own", "-k", "3", "--prefix", prefix, "-o", "r.jsonl")
+    assert f"field '{prefix}maj@3' of its own" in refused.stderr
+
+
+def test_rows_with_a_null_answer_or_a_field_named_profile_can_be_profiled(made, rollbook, tmp_path):
+    write_rows(tmp_path / "own.jsonl", [row | {"answer": None, "profile": {"run": "mine"}} for row in asked()])
+    made("own", A, "Quiz", "--data", "own.jsonl")
+    refused = rollbook("curate", "own", "-o", "n.jsonl")
+    assert "'profile'" in refused.stderr
+    assert "--prefix run_" in refused.stderr
+    assert rollbook("curate", "own", "--prefix", "run_", "--keep", "run_n == 4", "-o", "n.jsonl").returncode == 0
+    rows = read_lines(tmp_path / "n.jsonl")
+    assert [(row["answer"], row["profile"]) for row in rows] == [(None, {"run": "mine"})] * 3
+    assert rows[0]["run_profile"]["columns"][0] == "run_n"
+
+
+@pytest.mark.parametrize("rewards", [["1e309", "1e309"], ["1e309", "-1e309"], ["1e309", "0"]])
+def test_rewards_of_any_size_are_reported_without_a_warning(made, rollbook, tmp_path, rewards):
+    made("huge", {"q0": rewards, "q1": ["1e308", "5"], "q2": ["0", "10"]}, "Huge")
+    for command in (["report", "huge", "--json"], ["report", "huge"], ["profile", "huge"], ["compare", "huge", "huge"]):
+        done = rollbook(*command)
+        assert (done.returncode, done.stderr) == (0, "")
+    numbers = json.loads((tmp_path / "huge" / "metrics.json").read_text())["overall"]
+    assert numbers["scored"] == 6
+    page = (tmp_path / "huge" / "report.html").read_text()
+    assert "beyond 1e+300 drawn at the edge" in page
+    assert '"nan' not in page and '"inf' not in page
+
+
+def test_a_garbage_line_among_the_tasks_is_named(made, rollbook, tmp_path):
+    made("a")
+    with open(tmp_path / "a" / "tasks.jsonl", "ab") as file:
+        file.write(b"garbage\n")
+    for command in ("report", "profile"):
+        done = rollbook(command, "a")
+        assert done.returncode not in (0, 1)
+        assert "tasks.jsonl:4: not a task line" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_compare_takes_a_run_scored_again_and_a_moved_environment_with_a_note(made, rollbook, tmp_path):
+    made("a")
+    (tmp_path / "strict.py").write_text((tmp_path / "quiz.py").read_text().replace("float(right)", "0.0"))
+    assert rollbook("reverify", "a", "--env", "strict.py:Quiz", "--out", "r").returncode == 0
+    for sides, words in ((("a", "r"), "B is A scored again"), (("r", "a"), "A is B scored again")):
+        done = rollbook("compare", *sides)
+        assert done.returncode == 0, done.stderr
+        assert f"{words}: the verifier of Quiz differs" in done.stdout
+    script = write_answers(tmp_path, "s.jsonl", A)
+    assert rollbook("run", "strict.py:Quiz", "-m", script, "-k", 4, "-o", "m").returncode == 0
+    done = rollbook("compare", "a", "m")
+    assert done.returncode == 0, done.stderr
+    assert "the source of Quiz is not the same in both (quiz:Quiz and strict:Quiz)" in done.stdout

@@ -1,6 +1,8 @@
+import doctest
 import json
 import sys
 
+from rollbook.cli import tables
 from rollbook.cli.tables import plain_table, show_json, show_numbers_table, show_table
 from rollbook.core.failure import Kind
 
@@ -24,6 +26,19 @@ def test_a_terminal_gets_the_same_words(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "[b]sums[/b]" in out
     assert "0.250" in out
+
+
+def test_what_was_said_cannot_steer_the_terminal(capsys, monkeypatch):
+    said = "a\x1b]0;owned\x07\nb\x9b2J\u202ec"
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal, raising=False)
+        show_table(["missing\x1b[2J"], [[said]])
+        out = capsys.readouterr().out
+        assert "a]0;owned b2Jc" in out
+        assert "\x07" not in out and "\x9b" not in out and "\x1b]" not in out and "\x1b[2J" not in out
+    show_json([said])
+    assert json.loads(capsys.readouterr().out) == [said]
+    assert doctest.testmod(tables).failed == 0
 
 
 def test_json_is_json(capsys):

@@ -13,6 +13,8 @@ from rollbook.agents.agent import Ask
 from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
 from rollbook.book.status import read_status
+from rollbook.collect.progress import Silent
+from rollbook.collect.run import extend
 from rollbook.errors import EndpointDown, Stopped, UsageError
 from rollbook.tokens import batch, merge
 from support.alive import eventually, open_fds
@@ -260,3 +262,56 @@ def test_nonsense_is_refused() -> None:
         Collector(Sums(), across_versions="never")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="samples"):
         Collector(Sums(), samples=0)
+
+
+def test_a_task_that_comes_twice_in_one_stream_is_two_groups_in_a_book_too(tmp_path: Path) -> None:
+    task, other = (Task(id=f"y{i}", prompt="What is 1 + 1?", answer="2") for i in (1, 2))
+
+    async def go() -> list[tuple[str, list[int]]]:
+        seen = []
+        async with Collector(
+            write_sums(tmp_path), write_script(tmp_path), samples=2, book=tmp_path / "run"
+        ) as collector:
+            for tasks in ([task, task, other], [task, task]):
+                async for group in collector.groups(tasks):
+                    seen.append((group.task.id, [r.sample for r in group.rollouts]))
+        return seen
+
+    assert sorted(asyncio.run(go())) == [("y1", [i, i + 1]) for i in (0, 2, 4, 6)] + [("y2", [0, 1])]
+    status = read_status(tmp_path / "run")
+    assert (status.requested, status.scored, status.pending) == (10, 10, 0)
+    assert extend(tmp_path / "run", 8, {}, Silent()).report.scored == 16
+
+
+def test_an_id_with_other_content_is_refused_in_a_book(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path), book=tmp_path / "run") as collector:
+            for answer in ("2", "3"):
+                async for _ in collector.groups([Task(id="x", prompt="What is 1 + 1?", answer=answer)]):
+                    pass
+
+    with pytest.raises(UsageError, match="other content"):
+        asyncio.run(go())
+
+
+def test_a_book_has_one_stream_at_a_time(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path), book=tmp_path / "run") as collector:
+            first = collector.groups()
+            await anext(first)
+            await anext(collector.groups())
+
+    with pytest.raises(UsageError, match="one stream"):
+        asyncio.run(go())
+
+
+def test_leaving_in_the_middle_leaves_nothing_running(tmp_path: Path) -> None:
+    async def go() -> list[str]:
+        script = write_script(tmp_path, delay_s=0.05)
+        async with Collector(write_sums(tmp_path), script, samples=2, book=tmp_path / "run") as collector:
+            async for _ in collector.groups():
+                break
+        return [t.get_name() for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+
+    names = asyncio.run(go())
+    assert not set(names) & {"collector", "heartbeat", "seal", "journal"}

@@ -11,7 +11,7 @@ from rollbook import run
 from rollbook.collect.export import export
 from rollbook.errors import UsageError
 from rollbook.stats.expression import Expression
-from support.sums import write_script, write_sums
+from support.sums import SUMS, write_script, write_sums
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,15 @@ def test_parquet_is_read_by_others(book: Path, tmp_path: Path) -> None:
     table = parquet.read_table(tmp_path / "a.parquet")
     assert sum(table.column("reward").to_pylist()) == 16.0
     assert json.loads(table.column("messages").to_pylist()[0])[0]["role"] == "user"
+
+
+def test_parts_that_only_some_rollouts_have_are_null_for_the_others_and_overwrite_nothing(tmp_path: Path) -> None:
+    verdict = "Score(1.0, {'fmt': 1.0, 'reward': 7.0} if task.id == 'sum-1' else {})"
+    source = SUMS.replace("return rollout", f"return {verdict} or rollout")
+    run(write_sums(tmp_path, source), write_script(tmp_path), out=tmp_path / "run")
+    assert export(tmp_path / "run", "sft", tmp_path / "a.jsonl", Expression("fmt > 0 and reward == 1")) == 1
+    export(tmp_path / "run", "gym", tmp_path / "b.jsonl")
+    assert {row["reward"] for row in lines(tmp_path / "b.jsonl")} == {1.0}
 
 
 def test_mistakes_are_one_line(book: Path, tmp_path: Path) -> None:

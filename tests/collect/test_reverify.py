@@ -13,8 +13,10 @@ from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
 from rollbook.collect.progress import Silent
 from rollbook.collect.reverify import Only, Reverified, reverify
+from rollbook.collect.run import resume
 from rollbook.core.rollout import Rollout
 from rollbook.errors import UsageError
+from support.books import make_book
 from support.sums import SUMS, write_script, write_sums
 
 BROKEN = SUMS.replace("        return roll", "        assert task.id != 'sum-3', 'broken'\n        return roll")
@@ -81,9 +83,22 @@ def test_the_old_book_is_not_touched(tmp_path: Path) -> None:
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
 
 
-def test_a_run_that_was_never_worked_on_is_refused(tmp_path: Path) -> None:
-    from support.books import make_book
-
+def test_a_run_with_rollouts_still_to_come_is_refused(tmp_path: Path) -> None:
     make_book(tmp_path / "a")
-    with pytest.raises(UsageError, match="nothing to verify"):
+    with pytest.raises(UsageError, match="8 of 8 rollouts have no answer yet: rollbook resume"):
         again(tmp_path)
+
+
+def test_an_interrupted_reverify_goes_on_and_is_never_resumed_with_a_model(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    whole = again(tmp_path)
+    done = sorted((tmp_path / "b" / "done").iterdir())
+    for seal in done[1:]:
+        seal.unlink()
+    with pytest.raises(UsageError, match="go on with rollbook reverify"):
+        resume(tmp_path / "b", {}, None, Silent())
+    result = again(tmp_path)
+    assert (result.report.scored, result.changed) == (20, 0)
+    assert result.verified < whole.verified
+    with pytest.raises(UsageError, match="is another run"):
+        asyncio.run(reverify(tmp_path / "b", tmp_path / "a", None, "all", Silent()))

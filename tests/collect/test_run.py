@@ -17,7 +17,7 @@ from rollbook.collect.request import Request
 from rollbook.collect.run import Result, extend, plan_request, resume, work
 from rollbook.core.manifest import Settings
 from rollbook.core.rollout import seed_of
-from rollbook.errors import UsageError
+from rollbook.errors import BookError, UsageError
 from support.sums import SUMS, write_script, write_sums
 
 POISON = SUMS.replace(
@@ -201,3 +201,48 @@ def test_an_edited_snapshot_is_refused(tmp_path: Path) -> None:
     for again in (lambda: resume(path, {}, None, Silent()), lambda: work(path, {}, Silent())):
         with pytest.raises(UsageError, match="source was edited"):
             again()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"), [("run.json", '"seed": 0', '"seed": 7'), ("tasks.jsonl", "sum-3", "sum-x")]
+)
+def test_an_edited_meaning_is_refused(tmp_path: Path, name: str, old: str, new: str) -> None:
+    path = plan_request(Request(env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "run")))
+    (path / name).write_text((path / name).read_text().replace(old, new))
+    with pytest.raises(BookError, match=f"{name} was edited since"):
+        resume(path, {}, None, Silent())
+
+
+@pytest.mark.parametrize("samples", [2.5, "3", 10**12])
+def test_samples_must_be_a_sensible_whole_number(tmp_path: Path, samples: object) -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", samples=samples)  # type: ignore[arg-type]
+
+
+def test_a_setting_of_the_wrong_kind_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="outage_s"):
+        run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", outage_s="x")
+    assert not (tmp_path / "run").exists()
+
+
+def test_fail_fast_holds_for_a_crew_too(tmp_path: Path) -> None:
+    script = write_script(tmp_path, delay_s=0.1)
+    with pytest.raises(Shortfall, match="--fail-fast") as caught:
+        run(
+            write_sums(tmp_path, POISON),
+            script,
+            out=tmp_path / "run",
+            samples=60,
+            concurrency=2,
+            workers=2,
+            fail_fast=True,
+        )
+    assert caught.value.pending > 0
+
+
+def test_one_sample_of_a_task_can_be_extended_without_a_hole(tmp_path: Path) -> None:
+    env, script, out = write_sums(tmp_path), write_script(tmp_path), str(tmp_path / "one")
+    path = plan_request(Request(env=env, model=[script], out=out, tasks=["sum-4"], sample=2))
+    work(path, {}, Silent())
+    assert extend(path, 4, {}, Silent()).report.scored == 4
+    assert sorted(r.sample for r in rollouts(Book(path))) == [0, 1, 2, 3]

@@ -9,7 +9,7 @@ import pytest
 
 from rollbook.book.segment import whole_lines
 from rollbook.collect import sheet
-from rollbook.collect.sheet import read_sheet
+from rollbook.collect.sheet import normal, read_sheet
 from rollbook.collect.sheets import share_out
 from rollbook.core.json import to_line
 from rollbook.core.line import scored_line
@@ -80,3 +80,26 @@ def test_files_are_shared_out_by_size_and_none_is_lost(tmp_path: Path) -> None:
 
 def test_the_examples_in_docstrings_are_true() -> None:
     assert doctest.testmod(sheet).failed == 0
+
+
+@pytest.mark.parametrize(
+    "same",
+    [["7", "7.0", "7.00", "+7", " 7 "], ["1000", "1,000", "1,000.0"], ["-0", "0", "0.0"], ["a b", " a \n b"]],
+)
+def test_one_number_is_one_answer_however_it_is_written(same: list[str]) -> None:
+    assert len({normal(text) for text in same}) == 1
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [
+        ["10", "10 am", "10 pm", "$10", "10%", "10."],
+        ["5 m", "5 km", "5%", "5"],
+        ["007", "7", "-7", "7e0", "0.7"],
+        ["1,00", "100", "1 00"],
+        ["x", "X", "x."],
+        ["9" * 300, "9" * 301, "9" * 300 + ".5"],
+    ],
+)
+def test_different_answers_stay_apart(apart: list[str]) -> None:
+    assert len({normal(text) for text in apart}) == len(apart)

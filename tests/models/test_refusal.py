@@ -40,7 +40,7 @@ def test_other_refusals_of_a_prompt_are_rejections(raw: bytes) -> None:
     assert error.kind == "model_rejected"
 
 
-@pytest.mark.parametrize("status", [302, 401, 403, 404, 408, 429, 500, 502, 503, 529])
+@pytest.mark.parametrize("status", [302, 401, 404, 408, 429, 500, 502, 503, 529])
 def test_a_server_that_is_not_itself_is_unavailable(status: int) -> None:
     error = refusal(status, None, CONTEXT[0])
     assert isinstance(error, RolloutFailed)
@@ -76,3 +76,10 @@ def test_the_context_length_is_read_from_the_message() -> None:
 @given(st.binary(max_size=200), st.integers(300, 599), st.text(max_size=20))
 def test_no_body_whatsoever_breaks_the_table(raw: bytes, status: int, header: str) -> None:
     assert isinstance(refusal(status, header, raw), RolloutFailed | ContextFull)
+
+
+@pytest.mark.parametrize("body", [b'{"error": {"message": "content policy violation"}}', CONTEXT[0]])
+def test_a_prompt_that_is_forbidden_is_rejected_and_not_tried_again(body: bytes) -> None:
+    error = refusal(403, None, body)
+    assert isinstance(error, RolloutFailed)
+    assert error.kind == "model_rejected"

@@ -36,6 +36,10 @@ class Graded(Quiz):
         return Score(float(text) / 10, answer=text)
 
 
+class Huge(Graded):
+    pass
+
+
 class Other(Quiz):
     pass
 """

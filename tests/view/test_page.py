@@ -90,6 +90,26 @@ def test_it_has_everything_the_numbers_have(book: Book) -> None:
     }
 
 
+def test_the_numbers_at_k_stand_beside_what_they_rest_on(book: Book) -> None:
+    read = Reading([book.path])
+    report = report_of(read, threshold=0.5)
+    text = parsed(page(read, report)).text
+    assert "@1 rests on 3 of 4 tasks" in text
+    assert "a rollout passes from a reward of 0.5" in text
+    low, high = report.overall.pass_interval or (0, 0)
+    assert f"{low:.3f} to {high:.3f}" in text
+    assert "passes from" not in made(book)
+
+
+def test_the_legend_names_only_the_lines_that_are_drawn(book: Book) -> None:
+    assert 'class="second-key"' in made(book)
+    journal = book.path / "journals" / "w.1.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"reward":1.0', b'"reward":9.0'))
+    text = made(book)
+    assert 'class="line second"' not in text
+    assert 'class="second-key"' not in text
+
+
 def test_what_a_model_or_an_environment_said_is_escaped(book: Book) -> None:
     text = made(book)
     assert "<script" not in text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -16,6 +18,7 @@ import msgspec
 
 from rollbook.book.durable import REFUSALS, sync_folder, write_new, write_whole
 from rollbook.book.tasks import TaskFile, write_tasks
+from rollbook.book.vouched import extent_of
 from rollbook.core.json import pretty
 from rollbook.core.line import SCHEMA
 from rollbook.core.manifest import Manifest, Round, Settings
@@ -70,10 +73,15 @@ class Draft:
         os.fsync(self._tasks.fileno())
         for name in FOLDERS:
             (self.folder / name).mkdir()
+        size = (self.folder / "tasks.jsonl").stat().st_size
+        frozen = msgspec.structs.replace(manifest, tasks=extent_of(self.folder / "tasks.jsonl", size))
         write_whole(self.folder / "plan.json", pretty(Plan(SCHEMA, parts)))
-        write_whole(self.folder / "run.json", pretty(manifest))
+        write_whole(self.folder / "run.json", pretty(frozen))
         if first is not None:
-            write_whole(self.folder / "rounds" / "0001.json", pretty(Round(SCHEMA, 1, time.time(), first)))
+            write_whole(
+                self.folder / "rounds" / "0001.json",
+                pretty(Round(SCHEMA, 1, time.time(), first, meaning_of(self.folder))),
+            )
         try:
             os.rename(self.folder, self.path)
         except OSError:
@@ -86,6 +94,11 @@ class Draft:
 def unwritable(path: Path, error: OSError) -> UsageError:
     """Where no run can be begun."""
     return UsageError(f"cannot write to {path.parent}: {error.strerror}; make room, or choose another --out")
+
+
+def meaning_of(run: Path) -> str:
+    """What tells an edited run.json."""
+    return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
 
 
 def refuse_occupied(path: Path) -> None:
@@ -151,13 +164,24 @@ class Book:
         """Record a new start with its settings."""
         number = len(self.rounds()) + 1
         while True:
-            opened = Round(SCHEMA, number, time.time(), settings)
+            opened = Round(SCHEMA, number, time.time(), settings, meaning_of(self.path))
             try:
                 if write_new(self.path / "rounds" / f"{number:04}.json", pretty(opened)):
                     return opened
             except OSError as error:
                 raise BookUnwritable(f"{self.path} cannot be written: {error.strerror}") from None
             number += 1
+
+    def check_meaning(self) -> None:
+        """Refuse to go on with what was edited since the run began: its scores would mean two things."""
+        began = next((r.meaning for r in self.rounds() if r.meaning), "")
+        if began and began != meaning_of(self.path):
+            raise BookError(
+                f"{self.path / 'run.json'} was edited since the run began: restore it from a copy of the run"
+            )
+        held, path = self.manifest.tasks, self.path / "tasks.jsonl"
+        if held and extent_of(path, held.bytes) != held:
+            raise BookError(f"{path} was edited since the run began: restore it from a copy")
 
     def add_parts(self, parts: list[Part]) -> None:
         """Ask for more keys: the plan grows, what was there stays."""
@@ -176,24 +200,53 @@ class Book:
         return first, len(self.tasks)
 
     def ask(self, tasks: list[Task], env: str, samples: int) -> None:
-        """Ask for `samples` of each task: new ones are appended, known ones get samples they have not had."""
-        known = self.tasks.rows
-        again = [known[task.id] for task in tasks if task.id in known]
-        fresh = [task for task in tasks if task.id not in known]
-        parts = []
-        for row in again:
-            held = max(p.samples[1] for p in self.plan.parts if p.tasks[0] <= row < p.tasks[1])
+        """Ask for `samples` of each task: new ones are appended; one that comes again gets samples it has not had."""
+        fresh: dict[str, Task] = {}
+        again: list[str] = []
+        for task in tasks:
+            known = fresh.get(task.id) or self._known(task.id)
+            if known is None:
+                fresh[task.id] = task
+            else:
+                check_same(known, task)
+                again.append(task.id)
+        parts = [part(self.add_tasks(fresh.values(), env), (0, samples), 1)] if fresh else []
+        for task_id in again:
+            row = self.tasks.rows[task_id]
+            held = max(p.samples[1] for p in [*self.plan.parts, *parts] if p.tasks[0] <= row < p.tasks[1])
             parts.append(part((row, row + 1), (held, held + samples), 1))
-        if fresh:
-            parts.append(part(self.add_tasks(fresh, env), (0, samples), 1))
         self.add_parts(parts)
 
+    def _known(self, task_id: str) -> Task | None:
+        row = self.tasks.rows.get(task_id)
+        return None if row is None else self.tasks.task(row)
+
     def extend(self, samples: int, workers: int) -> int:
-        """Add samples up to `samples` for every task; returns how many keys that adds."""
-        blocks: dict[tuple[int, int], int] = {}
-        for block in self.plan.parts:
-            blocks[block.tasks] = max(blocks.get(block.tasks, 0), block.samples[1])
-        parts = [part(tasks, (held, samples), workers) for tasks, held in blocks.items() if held < samples]
+        """Add the samples below `samples` that a task was not asked for yet; returns how many keys that adds."""
+        parts = [part(tasks, gap, workers) for tasks, gap in gaps(self.plan.parts, samples)]
         if parts:
             self.add_parts(parts)
         return sum(p.keys for p in parts)
+
+
+def check_same(known: Task, task: Task) -> None:
+    """An id names one task: scoring an old one under a new one's name would be a lie."""
+    if (known.messages, known.answer, known.fields) != (task.messages, task.answer, task.fields):
+        raise UsageError(f"task {task.id!r} was asked before with other content: give it another id")
+
+
+def gaps(parts: list[Part], samples: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Ranges of tasks, each with a range of samples below `samples` that no part asks of them.
+
+    >>> from rollbook.core.plan import Part
+    >>> list(gaps([Part((0, 2), (0, 2), [4]), Part((1, 2), (3, 4), [1])], 5))
+    [((0, 1), (2, 5)), ((1, 2), (2, 3)), ((1, 2), (4, 5))]
+    """
+    edges = sorted({edge for p in parts for edge in p.tasks})
+    for first, last in pairwise(edges):
+        asked = sorted(p.samples for p in parts if p.tasks[0] <= first and last <= p.tasks[1])
+        position = 0
+        for start, stop in [*asked, (samples, samples)]:
+            if asked and position < min(start, samples):
+                yield (first, last), (position, min(start, samples))
+            position = max(position, stop)

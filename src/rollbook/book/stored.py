@@ -41,6 +41,11 @@ class Stored:
         assert found is not None
         self._file[found[1]], self._end[found[1]] = len(self._files) - 1, end
 
+    @property
+    def missing(self) -> int:
+        """How many keys nothing final was ever written about."""
+        return self._file.count(NOWHERE)
+
     def read(self, task: str, sample: int) -> Rollout | None:
         """The rollout of a key as it was kept, with its tokens; None if nothing final was ever written about it."""
         found = self._keys.find(task, sample)

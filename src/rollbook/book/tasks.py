@@ -107,8 +107,14 @@ class TaskFile:
         """Task id to row; built when first asked for."""
         if self._rows is None:
             with open(self._path, "rb", buffering=1 << 20) as file:
-                self._rows = {_id.decode(line).id: row for row, line in enumerate(islice(file, len(self)))}
+                self._rows = {self._id(row, line): row for row, line in enumerate(islice(file, len(self)))}
         return self._rows
+
+    def _id(self, row: int, line: bytes) -> str:
+        try:
+            return _id.decode(line).id
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BookError(f"{self._path}:{row + 1}: not a task line: {error}") from None
 
     def close(self) -> None:
         """Let go of the file."""

@@ -10,7 +10,7 @@ import typer
 from rollbook.cli import measuring as m
 from rollbook.cli import options as o
 from rollbook.cli.reports import between
-from rollbook.cli.tables import Cell, show_json, show_table
+from rollbook.cli.tables import Cell, harmless, show_json, show_table
 
 if TYPE_CHECKING:
     from rollbook.collect.comparing import Compared, Run
@@ -39,7 +39,7 @@ def command(
 
 def _show(found: Compared) -> None:
     made = found.comparison
-    print("\n".join([_run("A", found.a), _run("B", found.b), *found.notes]))
+    print("\n".join(map(harmless, [_run("A", found.a), _run("B", found.b), *found.notes])))
     columns = ["A", "B", "B - A", "95%", "tasks"]
     show_table(["number", *columns], [_row(name, each) for name, each in made.metrics.items()])
     show_table(["a rollout", *columns], [_row(name, each) for name, each in made.costs.items()])
@@ -63,4 +63,4 @@ def _p(value: float | None) -> str:
 
 def _flipped(words: str, tasks: list[str]) -> None:
     more = f" and {len(tasks) - FLIPPED_SHOWN} more (all: --json)" if len(tasks) > FLIPPED_SHOWN else ""
-    print(f"{words}: {len(tasks)}{': ' if tasks else ''}{', '.join(tasks[:FLIPPED_SHOWN])}{more}")
+    print(f"{words}: {len(tasks)}{': ' if tasks else ''}{', '.join(map(harmless, tasks[:FLIPPED_SHOWN]))}{more}")

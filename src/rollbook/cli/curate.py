@@ -40,6 +40,7 @@ def command(
     seed: m.Seed = 0,
     k: m.Ks = None,
     threshold: m.Threshold = 1.0,
+    prefix: m.Prefix = "",
 ) -> None:
     from rollbook.collect.tablefile import write_whole_lines
     from rollbook.stats.curate import Buckets, Wish, curate
@@ -56,7 +57,7 @@ def command(
         limit=limit,
         seed=seed,
     )
-    choice = curate(_lines(source, m.ks_of(k), m.threshold_of(threshold)), wish)
+    choice = curate(_lines(source, m.ks_of(k), m.threshold_of(threshold), prefix), wish)
     write_whole_lines(out, iter(choice.lines))
     if choice.buckets:
         rows: list[list[Cell]] = [[label, held, taken] for label, (held, taken) in choice.buckets.items()]
@@ -65,12 +66,12 @@ def command(
     print(f"{out}: {len(choice.lines)} of {choice.rows} tasks ({choice.kept} kept{outside})")
 
 
-def _lines(source: Path, ks: list[int] | None, threshold: float) -> Iterator[bytes]:
+def _lines(source: Path, ks: list[int] | None, threshold: float, prefix: str) -> Iterator[bytes]:
     """The rows of a profile, or of a run's profile made now."""
     if source.is_dir():
         from rollbook.collect.profiling import profile_lines
 
-        return profile_lines(source, ks, threshold)
+        return profile_lines(source, ks, threshold, prefix)
     if source.suffix in (".csv", ".parquet"):
         raise UsageError(f"{source}: curate reads a run or its profile as .jsonl")
     from rollbook.core.json import encode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollbook.cli.tables import Cell, cell_text, show_json, show_numbers_table, show_table
+from rollbook.cli.tables import Cell, cell_text, harmless, show_json, show_numbers_table, show_table
 
 if TYPE_CHECKING:
     from rollbook.collect.report import Report
@@ -18,7 +18,7 @@ def show_numbers(report: Report, as_json: bool) -> None:
     if as_json:
         show_json(report.json())
         return
-    print(headline(report))
+    print(harmless(headline(report)))
     metrics = list(report.environments.values())
     ks = sorted({k for one in metrics for k in one.pass_at})
     show_numbers_table(columns(ks), [row(one, ks) for one in metrics])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollbook.cli.numbers import headline, show_missing
-from rollbook.cli.tables import Cell, cell_text, show_json, show_table
+from rollbook.cli.tables import Cell, cell_text, harmless, show_json, show_table
 
 if TYPE_CHECKING:
     from rollbook.collect.report import Report
@@ -23,9 +23,9 @@ def show_reports(reports: Sequence[Report], as_json: bool, as_markdown: bool) ->
     lines = [line for report in reports for line in (headline(report), *notes(report))]
     tables = [table for table in (rates(reports), costs(reports), parts(reports), failures(reports)) if table[1]]
     if as_markdown:
-        print("\n\n".join(["  \n".join(lines), *(markdown(*table) for table in tables)]))
+        print("\n\n".join(["  \n".join(map(harmless, lines)), *(markdown(*table) for table in tables)]))
         return
-    print("\n".join(lines))
+    print("\n".join(map(harmless, lines)))
     for table in tables:
         show_table(*table)
     for report in reports:

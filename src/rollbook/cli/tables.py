@@ -5,11 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from unicodedata import category
 
 from rollbook.core.json import pretty
 
 Cell = str | int | float | None
 """What stands in a table; None is shown as a dash."""
+
+HUGE = 1e9
+UNSEEN = ("Cc", "Cf", "Cs")
+"""Characters that steer a terminal, turn the direction of writing, or are no text at all."""
 
 
 def show_json(value: object) -> None:
@@ -49,7 +54,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     >>> plain_table(["env", "mean"], [["gsm8k", 0.25]])
     ['env    mean', 'gsm8k  0.250']
     """
-    texts = [list(columns), *([cell_text(cell) for cell in row] for row in rows)]
+    texts = [[harmless(name) for name in columns], *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(len(text) for text in column) for column in zip(*texts, strict=True)]
     right = _numeric(columns, rows)
     return [
@@ -62,10 +67,23 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell as it is shown: fractions with three digits."""
+    """A cell as it is shown: fractions with three digits, text on one line."""
     if cell is None:
         return "-"
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, float):
+        return f"{cell:.3f}" if abs(cell) < HUGE else f"{cell:.4g}"
+    return harmless(str(cell))
+
+
+def harmless(text: str) -> str:
+    """Text that may go to a terminal: white space as single spaces' worth of it, without control characters.
+
+    >>> harmless("a\\tb\\x1b[31mc\\x9b")
+    'a b[31mc'
+    """
+    if text.isprintable():
+        return text
+    return "".join(" " if c.isspace() else c for c in text if c.isspace() or category(c) not in UNSEEN)
 
 
 def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[bool]:
@@ -80,7 +98,7 @@ def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, to_right in zip(columns, _numeric(columns, rows), strict=True):
-        table.add_column(Text(name), justify="right" if to_right else "left", overflow="fold")
+        table.add_column(Text(harmless(name)), justify="right" if to_right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell_text(cell)) for cell in row))
     Console().print(table)

@@ -68,6 +68,8 @@ class Collector:
 
         if across_versions not in ("allow", "restart"):
             raise UsageError(f"across_versions={across_versions!r}: allow or restart")
+        if window is not None and window < 1:
+            raise UsageError(f"window={window}: give a number of groups from 1 on")
         self._request = Request(
             env=env,
             model=[model] if isinstance(model, str) else list(model),
@@ -86,6 +88,8 @@ class Collector:
         self._used: dict[str, int] = {}
         self._stack = AsyncExitStack()
         self._streams: set[Worker] = set()
+        self._works: set[asyncio.Task[None]] = set()
+        self._is_open = False
 
     async def __aenter__(self) -> Collector:
         try:
@@ -93,13 +97,16 @@ class Collector:
         except BaseException:
             await self._stack.aclose()
             raise
+        self._is_open = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_open = False
         for worker in self._streams:
             worker.stop()
+        await asyncio.gather(*self._works, return_exceptions=True)
         await self._stack.aclose()
 
     async def _open(self) -> None:
@@ -141,6 +148,10 @@ class Collector:
 
     async def groups(self, tasks: Iterable[Task] | AsyncIterable[Task] | None = None) -> AsyncIterator[Group]:
         """Complete groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work."""
+        if not self._is_open:
+            raise UsageError("the collector is not open: use it in `async with`")
+        if self._book is not None and self._streams:
+            raise UsageError("a collector with a book has one stream of groups at a time: close the other one first")
         limiter = concurrency(self._settings.concurrency, lambda _: None)
         groups = Groups(self._request.samples, self._window or self._default_window())
         source = named(self._loaded.instance.tasks() if tasks is None else tasks, self._name)
@@ -148,6 +159,7 @@ class Collector:
         worker = Worker(desk, self._player, limiter, 1, self._settings.attempts)
         self._streams.add(worker)
         work = asyncio.create_task(self._work(worker, shift, groups), name="collector")
+        self._works.add(work)
         try:
             while (group := await groups.take()) is not None:
                 yield group
@@ -156,6 +168,7 @@ class Collector:
             worker.stop()
             await asyncio.gather(work, return_exceptions=True)
             self._streams.discard(worker)
+            self._works.discard(work)
 
     def _default_window(self) -> int:
         """Twice what is in flight at once; where that is still to be found out, twice what most endpoints bear."""
@@ -202,9 +215,15 @@ async def named(tasks: Iterable[Task] | AsyncIterable[Task], env: str) -> AsyncI
     """Tasks from either kind of iterable, each under its environment's name."""
     if isinstance(tasks, AsyncIterable):
         async for task in tasks:
-            task.env = env
-            yield task
+            yield of_env(task, env)
         return
     for task in tasks:
-        task.env = env
-        yield task
+        yield of_env(task, env)
+
+
+def of_env(task: Task, env: str) -> Task:
+    """The task under its environment's name; what is no task is refused."""
+    if not isinstance(task, Task):
+        raise UsageError(f"groups() was given a {type(task).__name__}, not a Task")
+    task.env = env
+    return task

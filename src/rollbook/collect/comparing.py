@@ -11,6 +11,7 @@ import numpy as np
 from rollbook.book.book import Book
 from rollbook.collect.report import Reading
 from rollbook.core.json import JSON
+from rollbook.core.manifest import EnvironmentSpec
 from rollbook.errors import UsageError
 from rollbook.stats.columns import Ints
 from rollbook.stats.compare import Comparison, Side, compare
@@ -102,14 +103,29 @@ def described(read: Reading) -> Run:
 
 
 def check_environments(a: Book, b: Book) -> list[str]:
-    """Refuse different environments; note where their source is not the same."""
+    """Refuse environments of different names; note where their source is not the same, or only the verifier."""
     one, two = a.manifest.environments, b.manifest.environments
-    named = [sorted(f"{name} ({spec.target})" for name, spec in each.items()) for each in (one, two)]
-    if named[0] != named[1]:
-        words = " and ".join(f"{book.path} is of {', '.join(names)}" for book, names in zip((a, b), named, strict=True))
+    if set(one) != set(two):
+        words = " and ".join(f"{book.path} is of {', '.join(sorted(book.manifest.environments))}" for book in (a, b))
         raise UsageError(f"different environments cannot be compared: {words}")
-    differ = [name for name in one if one[name].digest != two[name].digest]
-    return [f"the source of {name} is not the same in both" for name in differ]
+    differ = [name for name in one if (one[name].target, one[name].digest) != (two[name].target, two[name].digest)]
+    if again := _scored_again(a, b):
+        return [
+            f"{again}: {f'the verifier of {name} differs' if name in differ else 'by the same verifier'}"
+            for name in one
+        ]
+    return [f"the source of {name} is not the same in both{_moved(one[name], two[name])}" for name in differ]
+
+
+def _scored_again(a: Book, b: Book) -> str:
+    """Whether one of the runs is the other with its rollouts scored again, in words."""
+    if b.manifest.parent == a.manifest.run:
+        return "B is A scored again"
+    return "A is B scored again" if a.manifest.parent == b.manifest.run else ""
+
+
+def _moved(one: EnvironmentSpec, two: EnvironmentSpec) -> str:
+    return "" if one.target == two.target else f" ({one.target} and {two.target})"
 
 
 def pair(a: Book, b: Book) -> Pairing:

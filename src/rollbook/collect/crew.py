@@ -8,6 +8,7 @@ import signal
 from rollbook.book.book import Book
 from rollbook.book.status import Status, read_status
 from rollbook.collect.progress import Display, Progress
+from rollbook.collect.retry import failures_allowed
 from rollbook.core.manifest import Round
 from rollbook.errors import Stopped, UsageError
 from rollbook.processes.child import Child, module_argv
@@ -25,7 +26,7 @@ class Crew:
         self._workers: dict[int, Child] = {}
         self._left = REPLACEMENTS * round_.settings.workers
         self._stopping = 0
-        self._cause = ""
+        self._cause = self._verdict = ""
         self._trouble: Exception | None = None
 
     async def work(self, *, signals: bool) -> str:
@@ -49,7 +50,7 @@ class Crew:
             raise self._trouble
         if self._stopping:
             raise Stopped(f"interrupted: rollbook resume {self._book.path}")
-        return self._cause
+        return self._verdict or self._cause
 
     def _start(self, seat: int) -> None:
         log = self._book.path / "logs" / f"worker-{self._round.number}-{seat}.log"
@@ -69,10 +70,21 @@ class Crew:
                 self._ended(seat, child)
         status = await asyncio.to_thread(read_status, self._book.path)
         self._display.update(self._progress(status))
+        self._judge(status)
+
+    def _judge(self, status: Status) -> None:
+        """What --fail-fast and --max-failures say of all workers together: the rest is stopped at once."""
+        settings, failed = self._round.settings, sum(status.failed.values())
+        allowed = 0 if settings.fail_fast else failures_allowed(settings.max_failures, status.requested)
+        if failed > allowed and not self._verdict:
+            rule = "--fail-fast" if settings.fail_fast else f"--max-failures {settings.max_failures}"
+            self._verdict = f"stopped by {rule} with {failed} failed"
+            for child in list(self._workers.values()) * 2:
+                child.signal(signal.SIGTERM)
 
     def _ended(self, seat: int, child: Child) -> None:
         code = child.returncode or 0
-        if code in ORDERLY or self._stopping:
+        if code in ORDERLY or self._stopping or self._verdict:
             return
         if code > 0:
             said = child.log_tail(1).removeprefix("rollbook: ") or f"worker {seat} exited with {code}"

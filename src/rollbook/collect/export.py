@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.book import Book
+from rollbook.book.marks import Scored
 from rollbook.book.rollouts import rollouts
 from rollbook.collect.gym import gym_row
 from rollbook.collect.tablefile import cell_text, write_whole, write_whole_lines
@@ -26,24 +27,56 @@ COLUMNS = (
 )
 
 
+FACTS = (
+    "reward",
+    "answer",
+    "task",
+    "sample",
+    "env",
+    "turns",
+    "prompt_tokens",
+    "completion_tokens",
+    "truncated",
+    "seconds",
+)
+
+
 def facts(rollout: Rollout) -> dict[str, JSON]:
-    """What a filter may ask of a rollout; its parts go by their own names."""
-    score = rollout.score
+    """What a filter may ask of a rollout; its parts go by their own names, unless those are taken."""
+    score, usage = rollout.score, rollout.usage
     assert score is not None
-    usage = rollout.usage
-    return {
-        **score.parts,
-        "reward": score.reward,
-        "answer": score.answer,
-        "task": rollout.task.id,
-        "sample": rollout.sample,
-        "env": rollout.task.env,
-        "turns": len(rollout.turns),
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "truncated": rollout.truncated,
-        "seconds": rollout.timing.seconds,
-    }
+    own = (
+        score.reward,
+        score.answer,
+        rollout.task.id,
+        rollout.sample,
+        rollout.task.env,
+        len(rollout.turns),
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        rollout.truncated,
+        rollout.timing.seconds,
+    )
+    return {**score.parts, **dict(zip(FACTS, own, strict=True))}
+
+
+def check_names(book: Book, keep: Expression) -> None:
+    """Refuse a filter on what no rollout of the run has; a part that only some have is null for the others."""
+    if keep.names <= set(FACTS):
+        return
+    known = set(FACTS)
+    for _, _, line in Scored(book, PartsLine):
+        known |= line.parts.keys()
+    keep.check(known)
+
+
+class PartsLine(msgspec.Struct, frozen=True):
+    """A scored line, read for the names of its parts."""
+
+    task: str
+    sample: int
+    attempt: int
+    parts: dict[str, float]
 
 
 def whole(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
@@ -94,10 +127,7 @@ def rows(book: Book, shape: str, keep: Expression | None) -> Iterator[dict[str, 
     """The rows of every scored rollout that passes."""
     make, name = SHAPES[shape], book.manifest.model.name
     for rollout in rollouts(book, tokens=shape != "sft"):
-        known = facts(rollout)
-        if keep is not None:
-            keep.check(known)
-        if keep is None or keep.keeps(known):
+        if keep is None or keep.keeps(dict.fromkeys(keep.names) | facts(rollout)):
             yield make(rollout, book.tasks.rows[rollout.task.id], name)
 
 
@@ -107,7 +137,10 @@ def export(run: str | Path, shape: str, out: Path, keep: Expression | None = Non
         raise UsageError(f"--format {shape}: known are {', '.join(SHAPES)}")
     if out.exists():
         raise UsageError(f"{out} exists already: choose another --out, or delete it")
-    found = rows(Book(run), shape, keep)
+    book = Book(run)
+    if keep is not None:
+        check_names(book, keep)
+    found = rows(book, shape, keep)
     if shape == "parquet":
         return write_whole(out, lambda aside: write_parquet(aside, found))
     return write_whole_lines(out, map(encode, found))

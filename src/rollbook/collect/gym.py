@@ -95,7 +95,7 @@ def gym_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
         "response": response,
         "reward": score.reward,
         "extracted_answer": score.answer,
-        **score.parts,
+        "reward_components": score.parts,
         "_ng_task_index": row,
         "_ng_rollout_index": rollout.sample,
         "agent_ref": {"name": rollout.task.env},

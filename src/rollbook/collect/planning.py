@@ -114,6 +114,7 @@ def picked(tasks: Iterable[Task], wanted: list[str]) -> Iterator[Task]:
 
 def check_unchanged(book: Book) -> list[str]:
     """A run goes on with the source it was planned with: names edits; refuses if that source is no longer to be had."""
+    book.check_meaning()
     notes = []
     for name, spec in book.manifest.environments.items():
         if tampered(spec, book.path):

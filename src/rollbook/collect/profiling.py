@@ -10,12 +10,15 @@ import msgspec
 from rollbook.book.tasks import TaskFile
 from rollbook.collect.report import Reading
 from rollbook.core.json import JSON, decode, encode
-from rollbook.errors import UsageError
+from rollbook.errors import BookError, UsageError
 from rollbook.stats.profile import Profile
 from rollbook.stats.tasks import PASS
 
 MARK = "profile"
-"""The field that says whose profile a row carries. Numbers of an earlier profile give way to those of a new one."""
+"""The field that says whose profile a row carries, and in which columns: those give way to a new profile's."""
+
+PLACED = ("id", "messages", "answer")
+"""What a row has of its task by itself."""
 
 
 class _RawTask(msgspec.Struct):
@@ -44,9 +47,10 @@ class ProfileRows:
         self._read, self.prefix = read, prefix
         self._profile = Profile(read.tally.columns, read.tally.answers.texts, ks, threshold)
         self.names = [prefix + name for name in self._profile.names]
-        self._reserved = {*self.names, "id", "messages", "answer", MARK}
+        self._marked = prefix + MARK
+        self._reserved = {*self.names, *PLACED, self._marked}
         self._several = len(read.names) > 1
-        self._mark = {"run": read.book.manifest.run}
+        self._mark = {"run": read.book.manifest.run, "columns": self.names}
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
         """The rows; what a task brought along is `msgspec.Raw`."""
@@ -55,36 +59,50 @@ class ProfileRows:
         for row, found in numbers:
             task = self._task(tasks, row)
             mine = {self.prefix + name: value for name, value in found.items()} if self.prefix else found
-            yield {**self._asked(task), **mine, MARK: self._mark}
+            yield {**self._asked(task), **mine, self._marked: self._mark}
 
     def _asked(self, task: _RawTask) -> dict[str, JSON]:
         """The task as it was asked, under the names that `--data` knows."""
-        if not self._reserved.isdisjoint(task.fields) and not _profiled(task.fields.get(MARK)):
-            clash = sorted(self._reserved.intersection(task.fields))[0]
-            raise UsageError(
-                f"task {task.id!r} has a field {clash!r} of its own; name the numbers apart: --prefix run_"
-            )
+        own = _own(task.fields)
+        if not self._reserved.isdisjoint(own):
+            clash = min(self._reserved.intersection(own))
+            way = "rename it in the data" if clash in PLACED else f"name the numbers apart: --prefix {self.prefix}run_"
+            raise UsageError(f"task {task.id!r} has a field {clash!r} of its own; {way}")
         env = {"env": task.env} if self._several else {}
-        return {"id": task.id, "messages": task.messages, "answer": task.answer, **env, **task.fields}
+        return {"id": task.id, "messages": task.messages, "answer": task.answer, **env, **own}
 
     def _task(self, tasks: TaskFile, row: int) -> _RawTask:
-        return _task.decode(tasks.raw(row))
+        try:
+            return _task.decode(tasks.raw(row))
+        except msgspec.DecodeError as error:
+            raise BookError(f"{self._read.book.path}: row {row + 1} of the tasks is not a task line: {error}") from None
 
     def fields(self) -> list[str]:
         """Every column in order: the task's own, then the numbers."""
         tasks = self._read.book.tasks
         own = {name: None for row in range(len(tasks)) for name in self._asked(self._task(tasks, row))}
-        return [*(name for name in own if name not in self.names and name != MARK), *self.names, MARK]
+        return [*(name for name in own if name not in self.names), *self.names, self._marked]
 
     def lines(self) -> Iterator[bytes]:
         """The rows as JSON, without newlines."""
         return map(encode, self)
 
 
-def _profiled(mark: msgspec.Raw | None) -> bool:
-    """Whether a field is the mark of an earlier profile."""
-    value = None if mark is None else decode(mark)
-    return isinstance(value, dict) and set(value) == {"run"}
+def _own(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """The fields without what an earlier profile wrote, and without nulls where the task has a value anyway."""
+    stale = {name for name in PLACED if fields.get(name) == b"null"}
+    for name, value in fields.items():
+        if name.endswith(MARK) and (columns := _columns_of(value)) is not None:
+            stale.update(columns, [name])
+    return {name: value for name, value in fields.items() if name not in stale} if stale else fields
+
+
+def _columns_of(field: msgspec.Raw) -> list[str] | None:
+    """The columns of an earlier profile, if the field is its mark."""
+    mark = decode(field)
+    if not isinstance(mark, dict) or set(mark) != {"run", "columns"} or not isinstance(mark["columns"], list):
+        return None
+    return mark["columns"] if all(isinstance(name, str) for name in mark["columns"]) else None
 
 
 def profile_lines(

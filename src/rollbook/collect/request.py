@@ -8,6 +8,8 @@ from rollbook.core.manifest import Limits, Sampling, Settings
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
+MOST = 10**9
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A run before it has a directory: its meaning, and the settings of its first round."""
@@ -28,8 +30,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value, least in (("samples", self.samples, 1), ("limit", self.limit, 1), ("sample", self.sample, 0)):
-            if value is not None and value < least:
-                raise UsageError(f"--{name} {value}: give a number from {least} on")
+            if value is not None and not (isinstance(value, int) and least <= value <= MOST):
+                raise UsageError(f"--{name} {value}: give a whole number from {least} to {MOST}")
         if self.sample is not None and not self.tasks:
             raise UsageError("--sample goes with --task: which task's sample is meant?")
         if self.settings.workers < 1:

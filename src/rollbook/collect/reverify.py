@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import msgspec
 
 from rollbook.book.book import Book, Draft
+from rollbook.book.durable import write_whole
+from rollbook.book.marks import Scored
 from rollbook.book.stored import Stored
 from rollbook.collect.account import Account
 from rollbook.collect.concurrency import Fixed
@@ -24,7 +26,7 @@ from rollbook.collect.work import stages
 from rollbook.collect.worker import Worker
 from rollbook.core.failure import KINDS, Failure
 from rollbook.core.json import to_line
-from rollbook.core.manifest import EnvironmentSpec, Round
+from rollbook.core.manifest import EnvironmentSpec, Round, Settings
 from rollbook.core.rollout import Rollout
 from rollbook.environments.snapshot import snapshot
 from rollbook.environments.stage import Stage
@@ -59,48 +61,33 @@ class Reverified(msgspec.Struct, frozen=True):
 class Judge:
     """Plays a job by looking up what was played and asking the verifier alone: a Player without a model."""
 
-    def __init__(self, stored: Stored, stages: Mapping[str, Stage], only: Only, changes: BinaryIO) -> None:
-        self._stored, self._stages, self._only, self._file = stored, stages, only, changes
-        self.verified = self.changed = 0
-        self.changes: list[Change] = []
+    def __init__(self, stored: Stored, stages: Mapping[str, Stage], only: Only) -> None:
+        self._stored, self._stages, self._only = stored, stages, only
+        self.verified = 0
 
     async def play(self, job: Job, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
         """Score a kept rollout again; one that never got an answer stays what it was."""
         kept = self._stored.read(job.task.id, job.sample)
-        if kept is None:
-            error = RolloutFailed("worker_lost", "reverify", "there is no answer to verify: resume with the model")
-            blank = Rollout(task=job.task, sample=job.sample, seed=0, round=round_number, failure=Failure.of(error))
-            return blank, error
+        assert kept is not None, "only runs without pending rollouts are verified again"
         rollout = msgspec.structs.replace(kept, task=job.task, round=round_number, attempt=job.past.attempts + 1)
         if not self._wanted(kept):
             return rollout, _kept_error(kept)
-        return await self._verify(kept, rollout)
+        return await self._verify(rollout)
 
     def _wanted(self, kept: Rollout) -> bool:
         if kept.failure is None:
             return self._only != "failed"
         return self._only != "scored" and kept.failure.kind in IN_VERIFICATION
 
-    async def _verify(self, kept: Rollout, rollout: Rollout) -> tuple[Rollout, RolloutFailed | None]:
+    async def _verify(self, rollout: Rollout) -> tuple[Rollout, RolloutFailed | None]:
         self.verified += 1
         rollout.score = rollout.failure = None
-        error = None
         try:
             rollout.score = await self._stages[rollout.task.env].verify(rollout.task, rollout)
         except RolloutFailed as failed:
-            error = failed
             rollout.failure = Failure.of(failed)
-        before = kept.score.reward if kept.score else None
-        after = rollout.score.reward if rollout.score else None
-        if before != after:
-            self._note(Change(rollout.task.id, rollout.sample, before, after))
-        return rollout, error
-
-    def _note(self, change: Change) -> None:
-        self.changed += 1
-        self._file.write(to_line(change))
-        if len(self.changes) < CHANGES_KEPT:
-            self.changes.append(change)
+            return rollout, failed
+        return rollout, None
 
 
 def _kept_error(kept: Rollout) -> RolloutFailed | None:
@@ -137,28 +124,57 @@ def _environments(old: Book, env: str | None, folder: Path) -> Iterator[tuple[st
         yield name, spec
 
 
+def begun(old: Book, env: str | None, out: Path, display: Display) -> Book:
+    """The new book: made now, or found half done by an earlier try, which then goes on with its own verifier."""
+    if not (out / "run.json").exists():
+        return copy_plan(old, env, out)
+    book = Book(out)
+    if book.manifest.parent != old.manifest.run:
+        raise UsageError(f"{out} is another run: choose another --out, or delete it")
+    display.note(f"{out} goes on with the verifier it was begun with")
+    return book
+
+
 async def reverify(run: str | Path, out: str | Path, env: str | None, only: Only, display: Display) -> Reverified:
     """Score what is stored again; what failed in verification is completed where the verifier now can."""
     old = Book(run)
     stored = Stored(old)
-    rounds = old.rounds()
-    if not rounds:
-        raise UsageError(f"{run} was planned but never worked on: there is nothing to verify")
-    book = copy_plan(old, env, Path(out))
-    round_ = book.open_round(msgspec.structs.replace(rounds[-1].settings, retry=[], workers=1))
-    with open(book.path / "changes.jsonl", "wb") as changes:  # noqa: ASYNC230 - a local file, buffered
-        judge = await _judge_all(book, round_, stored, only, changes, display)
-    return Reverified(book.path, report(book.path), judge.verified, judge.changed, judge.changes)
+    if stored.missing:
+        raise UsageError(
+            f"{run}: {stored.missing} of {old.plan.requested} rollouts have no answer yet: rollbook resume {run} first"
+        )
+    book = begun(old, env, Path(out), display)
+    round_ = book.open_round(Settings(retry=[]))
+    judge = await _judge_all(book, round_, stored, only, display)
+    changes = list(differences(old, book))
+    write_whole(book.path / "changes.jsonl", b"".join(map(to_line, changes)))
+    return Reverified(book.path, report(book.path), judge.verified, len(changes), changes[:CHANGES_KEPT])
 
 
-async def _judge_all(
-    book: Book, round_: Round, stored: Stored, only: Only, changes: BinaryIO, display: Display
-) -> Judge:
+class _Reward(msgspec.Struct, frozen=True):
+    task: str
+    sample: int
+    attempt: int
+    reward: float
+
+
+def differences(old: Book, new: Book) -> Iterator[Change]:
+    """Every rollout whose reward is not what it was, in either direction between a reward and none."""
+    before = {(line.task, line.sample): line.reward for _, _, line in Scored(old, _Reward)}
+    for _, _, line in Scored(new, _Reward):
+        was = before.pop((line.task, line.sample), None)
+        if was != line.reward:
+            yield Change(line.task, line.sample, was, line.reward)
+    for (task, sample), was in before.items():
+        yield Change(task, sample, was, None)
+
+
+async def _judge_all(book: Book, round_: Round, stored: Stored, only: Only, display: Display) -> Judge:
     account = Account(book, round_.settings)
     shift = Shift(book, round_, listener=account.take, inherited=account.inherit)
     manifest = book.manifest
     async with stages(manifest.environments, manifest.limits, run=book.path, hosts=round_.settings.hosts) as on:
-        judge = Judge(stored, on, only, changes)
+        judge = Judge(stored, on, only)
         # Nothing is tried twice: the same text gives the same verifier the same verdict.
         worker = Worker(shift, judge, Fixed(AT_ONCE), round_.number, dict.fromkeys(KINDS, 1))
         display.start(account.requested)

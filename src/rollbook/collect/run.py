@@ -103,7 +103,10 @@ def settings_of(base: Settings, changes: dict[str, JSON]) -> Settings:
     if unknown:
         known = ", ".join(Settings.__struct_fields__)
         raise UsageError(f"no setting is called {sorted(unknown)[0]}; there are {known}")
-    return msgspec.structs.replace(base, **changes)
+    try:
+        return msgspec.convert(msgspec.to_builtins(msgspec.structs.replace(base, **changes)), Settings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"settings: {error}") from None
 
 
 def run_request(request: Request, display: Display) -> Result:
@@ -183,7 +186,7 @@ def resume(run: str | Path, given: dict[str, JSON], retry: list[str] | None, dis
 def extend(run: str | Path, samples: int, given: dict[str, JSON], display: Display) -> Result:
     """Add samples to every task, up to `samples`, and work them off."""
     book = Book(run)
-    held = max(part.samples[1] for part in book.plan.parts)
+    held = max((part.samples[1] for part in book.plan.parts), default=0)
     settings = settings_of(_last(book), given)
     _check_model(book, settings)
     with writing(book.path):
@@ -223,6 +226,9 @@ def _go_on(book: Book, round_: Round, display: Display) -> Result:
 
 def _check_model(book: Book, settings: Settings) -> ModelSpec:
     """The run's own model; another one would be another run."""
+    if book.manifest.parent:
+        way = f"go on with rollbook reverify RUN -o {book.path}"
+        raise UsageError(f"{book.path} scores another run again, without a model: {way}")
     planned = book.manifest.model
     spec, _ = resolve_model(settings.urls, planned.name)
     if spec != planned:

@@ -15,14 +15,14 @@ import numpy as np
 
 from rollbook.book.segment import LineReader
 from rollbook.core.seal import Extent
-from rollbook.environments.answers import canonical
 from rollbook.errors import BookError
 from rollbook.stats.columns import SILENT, Columns, Ints, Names, Parts, merged
 
 LONG = 200
-"""An answer longer than that is not put into canonical form, and is kept by its beginning and its hash."""
+"""An answer longer than that is kept by its beginning and its hash."""
 
 _WRITTEN_PLAINLY = re.compile(r"-?[1-9][0-9]{0,30}|0").fullmatch
+_NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*)(?:\.([0-9]+))?").fullmatch
 BLOCK = 256 << 10
 """Small enough that the lines of a block stay in the processor's cache while they are taken apart."""
 CUT_SHORT = ("length", "context_length")
@@ -199,17 +199,29 @@ def whole_blocks(path: Path, digests: Digests) -> Iterator[tuple[int, memoryview
 
 
 def normal(text: str) -> str:
-    """An answer as it is voted for: plain numbers written in one way, other text trimmed, long text cut.
+    """An answer as it is voted for: a plain number written in one way, in other text only white space folded.
 
-    >>> [normal(text) for text in ("12", "$1,000.00", " x+1 ")]
-    ['12', '1000', 'x+1']
+    What is not a number through and through stays as it is: `10 am` is neither `10 pm` nor `10`.
+
+    >>> [normal(text) for text in ("12", "+1,000.00", " 10  am", "$7", "007", "")]
+    ['12', '1000', '10 am', '$7', '007', '']
     """
     if _WRITTEN_PLAINLY(text):
         return text
-    if len(text) <= LONG:
-        return canonical(text)
-    digest = blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"{text.strip()[:LONG]}... ({digest})"
+    folded = " ".join(text.split())
+    number = _NUMBER(folded)
+    written = _written(*number.groups("")) if number else folded
+    if len(written) <= LONG:
+        return written
+    digest = blake2b(written.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{written[:LONG]}... ({digest})"
+
+
+def _written(sign: str, whole: str, fraction: str) -> str:
+    """A number without the commas, the zeros and the sign that say nothing."""
+    rest = fraction.rstrip("0")
+    number = whole.replace(",", "") + (f".{rest}" if rest else "")
+    return f"-{number}" if sign == "-" and number != "0" else number
 
 
 def _malformed(path: Path) -> BookError:

@@ -64,7 +64,7 @@ class Tally:
         held = sheet.columns
         known = self.answers
         tasks = np.array([rows.get(name, -1) for name in sheet.tasks], np.int32)
-        answers = np.array([*(known[text] for text in sheet.answers), SILENT], np.int32)
+        answers = np.array([*(known[text] if text else SILENT for text in sheet.answers), SILENT], np.int32)
         names = np.array([self.parts[name] for name in sheet.parts], np.int32)
         parts = replace(held.parts, name=names[held.parts.name])
         return replace(held, task=tasks[held.task], answer=answers[held.answer], parts=parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rollbook.core.json import JSON
+from rollbook.core.seal import Extent
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -63,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True):
     seed: int
     limits: Limits
     versions: dict[str, str]
+    tasks: Extent | None = None
+    """The tasks as they were planned: the first so many bytes of tasks.jsonl."""
     parent: str = ""
     """The run whose rollouts were scored again to make this one."""
 
@@ -92,3 +95,5 @@ class Round(msgspec.Struct, frozen=True):
     number: int
     started: float
     settings: Settings
+    meaning: str = ""
+    """The sha256 of run.json when this round began: no later round goes on with another meaning."""

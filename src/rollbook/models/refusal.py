@@ -18,7 +18,7 @@ CONNECT = "connect"
 RETRY_AFTER_LIMIT_S = 60.0
 _QUOTE_LIMIT = 500
 
-_AWAY = frozenset({401, 403, 404, 408, 425, 429})
+_AWAY = frozenset({401, 404, 408, 425, 429})
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "input_too_long"})
 _CONTEXT_WORDS = (
     "maximum context length",
@@ -41,7 +41,7 @@ def refusal(status: int, retry_after: str | None, raw: bytes) -> RolloutFailed |
     message = f"HTTP {status}: {words}"
     if status >= 500 or status in _AWAY or status < 400:
         return RolloutFailed("model_unavailable", WHERE, message, retry_after_s=retry_after_s(retry_after))
-    if is_context_error(raw):
+    if status in (400, 413, 422) and is_context_error(raw):
         return ContextFull(words)
     return RolloutFailed("model_rejected", WHERE, message)
 

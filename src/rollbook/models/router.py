@@ -19,6 +19,8 @@ STICKY = 16_384
 
 T = TypeVar("T")
 
+TRIALS = 2
+
 
 class Health:
     """How a replica is: in use, out and being probed, or on trial with one call."""
@@ -65,6 +67,7 @@ class Router:
 
     async def send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
         """Make one call on the replica that should have it."""
+        trials = 0
         while True:
             replica = self._choose(rollout) or await self._wait(rollout)
             health = self._health[replica]
@@ -76,8 +79,9 @@ class Router:
                 result = await call(replica)
             except RolloutFailed as error:
                 self._failed(replica, error, epoch)
-                if not (on_trial and error.kind == "model_unavailable"):
-                    raise
+                trials += on_trial
+                if not (on_trial and error.kind == "model_unavailable") or trials > TRIALS:
+                    raise  # it may be the server or this one prompt: in the end the prompt pays an attempt
             except ContextFull:
                 self._answered(replica, epoch)
                 raise

@@ -10,13 +10,12 @@ import numpy as np
 
 from rollbook.core.json import JSON
 from rollbook.stats.columns import Bools, Columns, Ints
-from rollbook.stats.estimators import Floats, Interval, clustered_error, default_ks, finite, interval
+from rollbook.stats.estimators import ROUNDING, Floats, Interval, clustered_error, default_ks, finite, interval
 from rollbook.stats.resampling import permutation_test, sign_test
 from rollbook.stats.tasks import PASS, Tasks
 
 COSTS = ("prompt_tokens", "completion_tokens", "turns", "truncated", "seconds")
 SOLVED = 0.5
-TINY = 1e-12
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -68,7 +67,8 @@ def compare(
         one, two = (Tasks(_renumbered(side), threshold) for side in (a, b))
         both, at_a, at_b = np.intersect1d(one.rows, two.rows, return_indices=True)
         moved = two.means[at_b] - one.means[at_a]
-        up, down = int((moved > TINY).sum()), int((moved < -TINY).sum())
+        tiny = ROUNDING * np.maximum(two.scale[at_b], one.scale[at_a])
+        up, down = int((moved > tiny).sum()), int((moved < -tiny).sum())
         solved_a = one.passed[at_a] / one.n[at_a] > SOLVED
         solved_b = two.passed[at_b] / two.n[at_b] > SOLVED
         return Comparison(
@@ -111,7 +111,8 @@ def _paired(one: Tasks, two: Tasks, left: Floats, right: Floats, held: tuple[Boo
         return Difference(None, None, None, None, 0)
     a, b = left[at_a], right[at_b]
     gap = finite(float((b - a).mean()))
-    error = clustered_error(np.ones(len(both)), b - a) if gap is not None else None
+    scale = float(max(np.abs(a).max(), np.abs(b).max()))
+    error = clustered_error(np.ones(len(both)), b - a, scale) if gap is not None else None
     return Difference(finite(float(a.mean())), finite(float(b.mean())), gap, interval(gap, error), len(both))
 
 

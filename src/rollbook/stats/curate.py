@@ -45,6 +45,8 @@ class Buckets:
     def label(self, row: Mapping[str, JSON]) -> str | None:
         """The bucket a row falls into; None if into none."""
         value = self.value(row)
+        if value is not None and not isinstance(value, int | float):
+            raise UsageError(f"--bucket {self.value.text}: {str(value)[:40]!r} is not a number; buckets divide numbers")
         if value is None or not self.edges[0] <= value <= self.edges[-1]:
             return None
         return self.labels[min(bisect_right(self.edges, value), len(self.edges) - 1) - 1]

@@ -17,6 +17,9 @@ Interval: TypeAlias = tuple[float, float]
 Z95 = 1.959963984540054
 """The normal quantile of 0.975, written out since `statistics` takes long to import; intervals are asymptotic."""
 
+ROUNDING = 1e-13
+"""Differences below that share of what they are differences of are only rounding."""
+
 
 def passes(reward: float, threshold: float = 1.0) -> bool:
     """Whether a reward counts as a pass."""
@@ -65,27 +68,33 @@ def mean(total: float, n: int) -> float | None:
     return finite(total / n) if n else None
 
 
-def sample_std(n: int, total: float, squares: float) -> float | None:
-    """The sample standard deviation (n - 1 below) from sums; None for fewer than two."""
-    if n < 2:
+def sample_std(values: Floats) -> float | None:
+    """The sample standard deviation (n - 1 below); None for fewer than two, and where it overflows.
+
+    Taken about the mean of the distances from one of the values, so that a common offset costs no digits.
+
+    >>> sample_std(np.array([1e7, 1e7 + 1, 1e7 + 2]))
+    1.0
+    """
+    if len(values) < 2:
         return None
-    variance = (squares - total * total / n) / (n - 1)
-    if not math.isfinite(variance):
-        return None
-    return math.sqrt(variance) if variance > 1e-13 * squares / n else 0.0  # below that there is only rounding
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = values - values[0]
+        size = float(np.max(np.abs(off)))  # squares of what is divided by it neither overflow nor vanish
+        return finite(size * float(np.std(off / size, ddof=1))) if size else 0.0
 
 
-def clustered_error(n: Floats, totals: Floats) -> float | None:
+def clustered_error(n: Floats, totals: Floats, scale: float | None = None) -> float | None:
     """The standard error of the mean of all rollouts, the rollouts of one task counted as one draw.
 
-    None for fewer than two tasks, and where the tasks do not differ: no spread was seen, so nothing is known of it.
+    `scale` is the size of the numbers the totals were made of, where that is not their own. None for fewer than two
+    tasks, and where the tasks do not differ: no spread was seen, so nothing is known of it.
     """
     tasks, count = len(n), float(np.sum(n))
     if tasks < 2 or not count:
         return None
     deviations = totals - n * (np.sum(totals) / count)
-    # Below 1e-12 of the totals there is only rounding.
-    if np.max(np.abs(deviations)) <= 1e-12 * max(1.0, float(np.max(np.abs(totals)))):
+    if np.max(np.abs(deviations)) <= ROUNDING * (float(np.max(np.abs(totals))) if scale is None else scale):
         return None
     return finite(math.sqrt(tasks / (tasks - 1) * float(np.sum(deviations**2))) / count)
 
@@ -94,7 +103,8 @@ def interval(centre: float | None, error: float | None) -> Interval | None:
     """The 95% interval, normal; None where its centre or its error is undefined."""
     if centre is None or error is None:
         return None
-    return centre - Z95 * error, centre + Z95 * error
+    low, high = centre - Z95 * error, centre + Z95 * error
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def within(bounds: Interval | None, low: float, high: float) -> Interval | None:

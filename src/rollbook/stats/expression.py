@@ -37,6 +37,9 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[JSON, JSON], JSON]] = {
     ast.NotIn: lambda item, held: item not in held,
 }
 LONGEST, DEEPEST = 10_000, 100
+MOST_BITS = 1024
+"""Whole numbers beyond what a float can hold are refused, and unknown where they come out of a calculation."""
+
 _AT = re.compile(r"(pass|maj|best)@(\d+)")
 _HAT = re.compile(r"pass\^(\d+)")
 
@@ -116,6 +119,8 @@ class Expression:
     def _constant(self, node: ast.Constant, depth: int) -> Value:
         if not isinstance(node.value, bool | int | float | str):
             raise self._refused(f"{node.value!r} is neither a number nor text")
+        if isinstance(node.value, int) and node.value.bit_length() > MOST_BITS:
+            raise self._refused("a number in it is too large")
         return lambda row: node.value
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set, depth: int) -> Value:
@@ -161,7 +166,8 @@ def _calculated(operate: Callable[[JSON, JSON], JSON], left: JSON, right: JSON) 
     if isinstance(left, str | list) or isinstance(right, str | list):
         raise TypeError("arithmetic is for numbers")
     try:
-        return operate(left, right)
+        value = operate(left, right)
+        return None if isinstance(value, int) and value.bit_length() > MOST_BITS else value
     except (ZeroDivisionError, OverflowError):
         return None
 

@@ -22,13 +22,14 @@ class Profile:
         self._answers = answers
         self.ks = default_ks(held.n) if ks is None else sorted(set(ks))
         self._at: dict[str, tuple[Bools, Floats]] = {}
-        votes = held.maj_at(self.ks)
-        for name, values in (
-            *((f"pass@{k}", held.pass_at(k)) for k in self.ks),
-            *((f"maj@{k}", votes[k].values) for k in votes),
-            *((f"best@{k}", held.best_at(k)) for k in ([] if held.binary else self.ks)),
-        ):
-            self._at[name] = (held.covered(int(name.partition("@")[2])), values)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is null
+            votes = held.maj_at(self.ks)
+            for name, values in (
+                *((f"pass@{k}", held.pass_at(k)) for k in self.ks),
+                *((f"maj@{k}", votes[k].values) for k in votes),
+                *((f"best@{k}", held.best_at(k)) for k in ([] if held.binary else self.ks)),
+            ):
+                self._at[name] = (held.covered(int(name.partition("@")[2])), values)
 
     @property
     def names(self) -> list[str]:

@@ -15,12 +15,14 @@ CELLS = 2e7
 """How many numbers one draw after another may take; fewer permutations where there are very many tasks."""
 
 
-def bootstrap(n: Floats, totals: Floats, *, seed: int = 0, draws: int = DRAWS) -> Interval | None:
+def bootstrap(
+    n: Floats, totals: Floats, scale: float | None = None, *, seed: int = 0, draws: int = DRAWS
+) -> Interval | None:
     """The 95% interval of the mean of all rollouts when tasks are drawn again, percentile by percentile.
 
     None where the clustered error is: fewer than two tasks, or tasks that do not differ.
     """
-    if clustered_error(n, totals) is None:
+    if clustered_error(n, totals, scale) is None:
         return None
     rng = np.random.default_rng(seed)
     kinds, times = np.unique(n + 1j * totals, return_counts=True)  # pairs, in the form that sorts fastest

@@ -116,13 +116,14 @@ def metrics(
 def _rewards(held: Tasks) -> dict[str, JSON]:
     n = held.n.astype(np.float64)
     count = int(held.n.sum())
-    average, error = mean(float(held.total.sum()), count), clustered_error(n, held.total)
+    scale = float((n * held.scale).max(initial=0.0))
+    average, error = mean(float(held.total.sum()), count), clustered_error(n, held.total, scale)
     return {
         "mean": average,
         "mean_error": error,
         "mean_interval": interval(average, error),
-        "mean_bootstrap": bootstrap(n, held.total),
-        "std": sample_std(count, float(held.total.sum()), float(held.squares.sum())),
+        "mean_bootstrap": bootstrap(n, held.total, scale),
+        "std": sample_std(held.rewards),
     }
 
 

@@ -29,7 +29,6 @@ class Tasks:
         self.threshold = threshold
         with np.errstate(over="ignore"):  # sums that overflow make a number undefined, not wrong
             self.total = self._sum(self.rewards)
-            self.squares = self._sum(self.rewards**2)
         self.passed = self._sum((self.rewards >= threshold).astype(np.float64))
 
     def __len__(self) -> int:
@@ -56,6 +55,11 @@ class Tasks:
         return highest
 
     @property
+    def scale(self) -> Floats:
+        """The size of each task's rewards, against which rounding is told from a difference."""
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    @property
     def means(self) -> Floats:
         """The mean reward of each task."""
         with np.errstate(over="ignore"):
@@ -66,10 +70,10 @@ class Tasks:
     def stds(self) -> Floats:
         """The sample standard deviation of each task; meaningless where n is 1."""
         with np.errstate(over="ignore", invalid="ignore"):
-            off = (self.rewards - np.repeat(self.means, self.n)) ** 2
-            spread = np.sqrt(self._sum(off) / np.maximum(self.n - 1, 1))
-            scale = np.maximum(np.abs(self.low), np.abs(self.high))
-            return np.where(spread > 1e-12 * scale, spread, 0.0)  # below that there is only rounding
+            size = self.high - self.low  # from the lowest and by the width: neither an offset nor a unit costs digits
+            off = (self.rewards - np.repeat(self.low, self.n)) / np.repeat(np.where(size > 0, size, 1.0), self.n)
+            squares = (off - np.repeat(self._sum(off) / self.n, self.n)) ** 2
+            return size * np.sqrt(self._sum(squares) / np.maximum(self.n - 1, 1))
 
     @property
     def binary(self) -> bool:

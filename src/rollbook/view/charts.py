@@ -16,9 +16,24 @@ BINS = 20
 DOTS = 1500
 """More dots than that can be neither told apart nor opened quickly: of more, so many are drawn by lot."""
 
+FARTHEST = 1e300
+"""Beyond that the width of an axis is no longer a number: what lies there is drawn at the edge."""
+
+
+def clipped(values: Floats) -> Floats:
+    """The values as far as an axis can go."""
+    return np.clip(np.nan_to_num(values, nan=0.0), -FARTHEST, FARTHEST)
+
+
+def far(values: Floats) -> str:
+    """How many values lie too far out to be drawn where they are, where there are any."""
+    count = int((~(np.abs(values) <= FARTHEST)).sum())
+    return f"; {count:,} beyond {FARTHEST:g} drawn at the edge" if count else ""
+
 
 def reward_histogram(rewards: Floats) -> Chart:
     """How many rollouts got which reward."""
+    rewards = clipped(rewards)
     low, high = float(min(rewards.min(), 0.0)), float(max(rewards.max(), 1.0))
     counts, edges = np.histogram(rewards, BINS, (low, high))
     chart = Chart("Reward histogram", Axis("reward", low, high), Axis("rollouts", 0, float(max(counts.max(), 1))))
@@ -37,20 +52,25 @@ def pass_curve(metrics: Metrics) -> Chart:
     if len(band) > 1:
         chart.band(band)
     chart.line([(k, metrics.pass_at[k]) for k in ks], "first", "pass")
-    if metrics.maj_at and all(0 <= value <= 1 for value in metrics.maj_at.values()):
+    if votes_drawn(metrics):
         chart.line(sorted(metrics.maj_at.items()), "second", "maj")
     return chart
 
 
+def votes_drawn(metrics: Metrics) -> bool:
+    """Whether maj@k has a line: it does not where its values are no shares."""
+    return bool(metrics.maj_at) and all(0 <= value <= 1 for value in metrics.maj_at.values())
+
+
 def task_strip(tasks: Tasks, names: Sequence[str]) -> Chart:
     """Every task as a dot at its mean reward; up and down only keeps the dots apart. `names` are by task."""
-    means = tasks.means
+    means = clipped(tasks.means)
     low, high = float(min(means.min(), 0.0)), float(max(means.max(), 1.0))
     chart = Chart("Tasks by mean reward", Axis("mean reward", low, high), Axis("", 0, 1, ticks=()))
     heights = np.random.default_rng(0).random(len(means))
     places = drawn(len(means))
     chart.dots(
-        (float(means[at]), float(heights[at]), f"{names[place]}: {means[at]:.3f} of {tasks.n[at]}")
+        (float(means[at]), float(heights[at]), f"{names[place]}: {tasks.means[at]:.6g} of {tasks.n[at]}")
         for place, at in enumerate(places.tolist())
     )
     return chart
@@ -59,13 +79,14 @@ def task_strip(tasks: Tasks, names: Sequence[str]) -> Chart:
 def length_and_reward(columns: Columns) -> Chart:
     """Every rollout as a dot: how long it was, what it got."""
     places = drawn(len(columns))
-    tokens, rewards = columns.completion_tokens[places], columns.reward[places]
-    low, high = float(min(columns.reward.min(), 0.0)), float(max(columns.reward.max(), 1.0))
+    every = clipped(columns.reward)
+    tokens, rewards = columns.completion_tokens[places], every[places]
+    low, high = float(min(every.min(), 0.0)), float(max(every.max(), 1.0))
     apart = (np.random.default_rng(1).random(len(places)) - 0.5) * 0.06 * (high - low)
     room = 0.05 * (high - low)
     x = Axis("completion tokens", 0, float(max(columns.completion_tokens.max(), 1)))
     chart = Chart("Length against reward", x, Axis("reward", low - room, high + room))
-    points = zip(tokens.tolist(), (rewards + apart).tolist(), rewards.tolist(), strict=True)
+    points = zip(tokens.tolist(), (rewards + apart).tolist(), columns.reward[places].tolist(), strict=True)
     chart.dots((float(size), at, f"{size} tokens: {reward:g}") for size, at, reward in points)
     return chart
 

@@ -11,10 +11,19 @@ import numpy as np
 
 from rollbook.book.durable import write_whole
 from rollbook.collect.report import Reading, Report
-from rollbook.stats.estimators import Interval
+from rollbook.stats.estimators import Interval, finite
 from rollbook.stats.summary import Metrics
 from rollbook.stats.tasks import Tasks
-from rollbook.view.charts import drawn, length_and_reward, pass_curve, reward_histogram, shown, task_strip
+from rollbook.view.charts import (
+    drawn,
+    far,
+    length_and_reward,
+    pass_curve,
+    reward_histogram,
+    shown,
+    task_strip,
+    votes_drawn,
+)
 from rollbook.view.svg import Chart
 
 SLOWEST = 10
@@ -57,21 +66,37 @@ def summary(report: Report) -> Iterator[str]:
     if report.merged:
         yield f"<p>read together with {escape(', '.join(report.merged))}</p>"
     rows = list(report.environments.values())
-    yield _summary_table(rows if len(rows) == 1 else [*rows, report.overall])
+    rows = rows if len(rows) == 1 else [*rows, report.overall]
+    yield _summary_table(rows)
+    yield from _rests(rows)
+
+
+def _rests(rows: Sequence[Metrics]) -> Iterator[str]:
+    """What the numbers @k rest on where it is not every task, and what passes where it is not a reward of 1."""
+    for one in rows:
+        few = [f"@{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks]
+        if few:
+            yield f"<p>{escape(one.env)}: {', '.join(few)}</p>"
+    if rows and rows[0].threshold != 1.0:
+        yield f"<p>a rollout passes from a reward of {rows[0].threshold:g}</p>"
 
 
 def _summary_table(rows: Sequence[Metrics]) -> str:
     ks = sorted({k for one in rows for k in one.pass_at})
     votes = sorted({k for one in rows for k in one.maj_at if k > 1})
     best = sorted({k for one in rows for k in one.best_at if k > 1})
-    names = ["environment", "tasks", "scored", "mean", "95%", "std", *(f"pass@{k}" for k in ks)]
+    names = ["environment", "tasks", "scored", "mean", "95%", "std"]
+    names += [name for k in ks for name in ([f"pass@{k}", "95%"] if k == 1 else [f"pass@{k}"])]
     names += [f"pass^{k}" for k in ks[-1:]] + [f"maj@{k}" for k in votes] + [f"best@{k}" for k in best]
     names += ["tokens", "turns", "truncated", "no answer", "p50 s", "p95 s"]
     cells: list[list[Cell]] = []
     for one in rows:
         counts: list[Cell] = [one.env, one.tasks, f"{one.scored}/{one.requested}"]
         rewards: list[Cell] = [one.mean, _between(one.mean_interval), one.std]
-        at: list[Cell] = [*(one.pass_at.get(k) for k in ks), *(one.pass_hat.get(k) for k in ks[-1:])]
+        at: list[Cell] = [one.pass_at.get(k) for k in ks]
+        if 1 in ks:
+            at.insert(ks.index(1) + 1, _between(one.pass_interval))
+        at += [one.pass_hat.get(k) for k in ks[-1:]]
         more: list[Cell] = [*(one.maj_at.get(k) for k in votes), *(one.best_at.get(k) for k in best)]
         costs: list[Cell] = [one.per_rollout(one.completion_tokens), one.per_rollout(one.turns)]
         ends: list[Cell] = [one.truncated, one.no_answer, one.seconds_p50, one.seconds_p95]
@@ -106,13 +131,13 @@ def section(read: Reading, report: Report, env: int, name: str) -> Iterator[str]
     names = [read.book.tasks.task(int(tasks.rows[at])).id for at in drawn(len(tasks))]
     rollouts = shown(len(columns), "rollouts")
     keys = '<span class="first-key">pass@k</span> with its 95% band'
-    keys += ', <span class="second-key">maj@k</span>' if metrics.maj_at else ""
+    keys += ', <span class="second-key">maj@k</span>' if votes_drawn(metrics) else ""
     yield '<div class="charts">'
-    yield figure(reward_histogram(columns.reward), f"{len(columns):,} rollouts")
+    yield figure(reward_histogram(columns.reward), f"{len(columns):,} rollouts{far(columns.reward)}")
     if metrics.pass_at:
         yield figure(pass_curve(metrics), keys)
-    yield figure(task_strip(tasks, names), shown(len(tasks), "tasks"))
-    yield figure(length_and_reward(columns), rollouts)
+    yield figure(task_strip(tasks, names), shown(len(tasks), "tasks") + far(tasks.means))
+    yield figure(length_and_reward(columns), rollouts + far(columns.reward))
     yield "</div>"
     yield "<h2>Slowest tasks</h2>"
     yield table(["task", "seconds a rollout", "scored", "mean", "tokens"], list(slowest(read, tasks)), wrap=True)
@@ -123,7 +148,7 @@ def slowest(read: Reading, tasks: Tasks) -> Iterator[list[Cell]]:
     seconds, tokens = tasks.sum("seconds") / tasks.n, tasks.sum("completion_tokens") / tasks.n
     for at in np.argsort(-seconds, kind="stable")[:SLOWEST].tolist():
         name = read.book.tasks.task(int(tasks.rows[at])).id
-        yield [name, float(seconds[at]), int(tasks.n[at]), float(tasks.means[at]), float(tokens[at])]
+        yield [name, float(seconds[at]), int(tasks.n[at]), finite(tasks.means[at]), float(tokens[at])]
 
 
 def figure(chart: Chart, said: str) -> str:
@@ -143,8 +168,12 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[Cell]], *, wrap: bool 
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
-    return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
+    return _digits(cell) if isinstance(cell, float) else str(cell)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _between(bounds: Interval | None) -> str:
-    return "-" if bounds is None else f"{bounds[0]:.3f} to {bounds[1]:.3f}"
+    return "-" if bounds is None else f"{_digits(bounds[0])} to {_digits(bounds[1])}"

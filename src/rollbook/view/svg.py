@@ -121,6 +121,8 @@ def number(value: float) -> str:
     >>> number(0.25), number(20000), number(1.5e6)
     ('0.25', '20k', '1.5M')
     """
+    if abs(value) >= 1e12:
+        return f"{value:.3g}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
