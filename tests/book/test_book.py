@@ -87,3 +87,16 @@ def test_asking_again_for_a_task_gives_it_new_samples(tmp_path: Path) -> None:
     book.ask([book.tasks.task(0), Task(id="new", prompt="x")], "Sums", 2)
     keys = [key for chunk in book.chunks for key in chunk]
     assert sorted(keys) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+
+
+def test_a_name_that_no_folder_can_have_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="File name too long"):
+        make_book(tmp_path / ("x" * 300))
+
+
+def test_extending_fills_every_gap_and_doubles_nothing(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=3, samples=2)
+    book.ask([book.tasks.task(1), book.tasks.task(1)], "Sums", 2)
+    book.extend(8, 1)
+    keys = [key for chunk in book.chunks for key in chunk]
+    assert sorted(keys) == [(row, sample) for row in range(3) for sample in range(8)]

@@ -35,7 +35,7 @@ def test_what_was_said_cannot_steer_the_terminal(capsys, monkeypatch):
         show_table(["missing\x1b[2J"], [[said]])
         out = capsys.readouterr().out
         assert "a]0;owned b2Jc" in out
-        assert "\x07" not in out and "\x9b" not in out and "\x1b]" not in out and "\x1b[2J" not in out
+        assert not [steering for steering in ("\x07", "\x9b", "\x1b]", "\x1b[2J", "\u202e") if steering in out]
     show_json([said])
     assert json.loads(capsys.readouterr().out) == [said]
     assert doctest.testmod(tables).failed == 0

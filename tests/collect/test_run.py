@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -246,3 +248,25 @@ def test_one_sample_of_a_task_can_be_extended_without_a_hole(tmp_path: Path) -> 
     work(path, {}, Silent())
     assert extend(path, 4, {}, Silent()).report.scored == 4
     assert sorted(r.sample for r in rollouts(Book(path))) == [0, 1, 2, 3]
+
+
+DEAF = SUMS.replace("    def verify", "    async def verify").replace(
+    "        return roll",
+    """        while task.id == 'sum-3':
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                pass
+        return roll""",
+)
+
+
+def test_an_async_verifier_that_refuses_to_be_cancelled_fails_alone_and_the_program_ends(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom rollbook import Shortfall, run\nfrom rollbook.core.manifest import Limits\n"
+        "try:\n    run(sys.argv[1], sys.argv[2], out=sys.argv[3], limits=Limits(verify_s=0.5))\n"
+        "except Shortfall as error:\n    print(error.scored, error.failed)\n"
+    )
+    words = [write_sums(tmp_path, "import asyncio\n" + DEAF), write_script(tmp_path), str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "9 {'verifier_timeout': 1}\n", done.stderr

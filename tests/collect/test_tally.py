@@ -17,8 +17,10 @@ from rollbook.collect.tally import Tally
 from rollbook.core.json import encode, to_line
 from rollbook.core.lease import Lease
 from rollbook.core.line import ScoredLine, scored_line
+from rollbook.core.score import Score
 from rollbook.core.seal import Extent, Seal
 from rollbook.errors import BookError
+from rollbook.stats.columns import SILENT
 from support.books import make_book, scored
 
 WORKERS = ("w0", "w1", "w2")
@@ -130,3 +132,16 @@ def test_answers_are_counted_in_one_form(tmp_path: Path) -> None:
     texts = [tally.answers.texts[number] for number in tally.columns.answer.tolist()]
     assert texts[:3] == ["1000", "1000", "x"]
     assert len(texts[3]) < 250
+
+
+def test_a_blank_answer_is_none(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=4)
+    lines = []
+    for sample, answer in enumerate(("", " \n", None, " 7.0 ")):
+        rollout = scored(book, 0, sample)
+        rollout.score = Score(1.0, answer=answer)
+        lines.append(to_line(scored_line(rollout, [None])))
+    (book.path / "journals" / "w.1.jsonl").write_bytes(b"".join(lines))
+    tally = Tally([book])
+    assert tally.columns.answer.tolist() == [SILENT, SILENT, SILENT, 0]
+    assert tally.answers.texts == ["7"]

@@ -84,3 +84,15 @@ def test_no_rollouts_are_no_tasks():
     assert len(none) == 0
     assert none.maj_at([1]) == {}
     assert dict(Profile(columns([], []), []).rows({}, [0]))[0]["n"] == 0
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e7, 1e15])
+def test_an_offset_does_not_change_the_spread_of_a_task(offset):
+    assert rows_of([(0, offset + step, SILENT) for step in range(3)])[0]["std"] == pytest.approx(1.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_overflows_is_null_without_a_warning():
+    found = rows_of([(0, 1.7e308, 0), (0, 1.7e308, 0), (1, 1.7e308, 1), (1, -1.7e308, 0)])
+    assert (found[0]["mean"], found[0]["std"], found[1]["std"]) == (None, 0.0, None)
+    assert found[0]["max"] == 1.7e308

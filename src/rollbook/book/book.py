@@ -103,9 +103,11 @@ def meaning_of(run: Path) -> str:
 
 def refuse_occupied(path: Path) -> None:
     """A run directory is never written over: say the ways out."""
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists():
+    try:
+        occupied = path.exists() and not (path.is_dir() and not any(path.iterdir()))
+    except OSError as error:
+        raise UsageError(f"--out {str(path)[:80]}: {error.strerror}; choose another") from None
+    if occupied:
         way = f"continue it with `rollbook resume {path}`, " if (path / "run.json").exists() else ""
         raise UsageError(f"{path} is not empty: {way}choose another --out, or delete it")
 

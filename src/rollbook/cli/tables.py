@@ -52,7 +52,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
     """The lines of a table without any markup.
 
     >>> plain_table(["env", "mean"], [["gsm8k", 0.25]])
-    ['env    mean', 'gsm8k  0.250']
+    ['env     mean', 'gsm8k  0.250']
     """
     texts = [[harmless(name) for name in columns], *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(len(text) for text in column) for column in zip(*texts, strict=True)]
@@ -76,7 +76,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text that may go to a terminal: white space as single spaces' worth of it, without control characters.
+    """Text that may go to a terminal: white space as spaces, and without control characters.
 
     >>> harmless("a\\tb\\x1b[31mc\\x9b")
     'a b[31mc'

@@ -12,7 +12,7 @@ from rollbook.book.book import Book
 from rollbook.collect.report import Reading
 from rollbook.core.json import JSON
 from rollbook.core.manifest import EnvironmentSpec
-from rollbook.errors import UsageError
+from rollbook.errors import BookError, UsageError
 from rollbook.stats.columns import Ints
 from rollbook.stats.compare import Comparison, Side, compare
 from rollbook.stats.tasks import PASS
@@ -132,7 +132,10 @@ def pair(a: Book, b: Book) -> Pairing:
     """Match tasks by id; those that ask something else, or expect another answer, are not the same task."""
     one, two = a.tasks.rows, b.tasks.rows
     shared = [task for task in one if task in two]
-    changed = [task for task in shared if not _same(a.tasks.raw(one[task]), b.tasks.raw(two[task]))]
+    try:
+        changed = [task for task in shared if not _same(a.tasks.raw(one[task]), b.tasks.raw(two[task]))]
+    except msgspec.DecodeError as error:
+        raise BookError(f"{a.path} and {b.path}: a line of tasks.jsonl is not a task: {error}") from None
     names = [task for task in shared if task not in set(changed)] if changed else shared
     pairs = np.full(len(a.tasks), -1), np.full(len(b.tasks), -1)
     for number, task in enumerate(names):

@@ -90,7 +90,7 @@ class ProfileRows:
 
 def _own(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """The fields without what an earlier profile wrote, and without nulls where the task has a value anyway."""
-    stale = {name for name in PLACED if fields.get(name) == b"null"}
+    stale = {name for name in PLACED if name in fields and bytes(fields[name]) == b"null"}
     for name, value in fields.items():
         if name.endswith(MARK) and (columns := _columns_of(value)) is not None:
             stale.update(columns, [name])

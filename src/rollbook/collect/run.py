@@ -25,6 +25,7 @@ from rollbook.core.json import JSON
 from rollbook.core.line import SCHEMA
 from rollbook.core.manifest import Limits, ModelSpec, Round, Sampling, Settings
 from rollbook.environments.environment import Environment
+from rollbook.environments.stage import GRACE_S
 from rollbook.errors import UsageError
 from rollbook.models.model import Model
 from rollbook.models.target import open_model, resolve_model
@@ -94,7 +95,21 @@ def on_fast_loop(work: Callable[[], Coroutine[None, None, T]]) -> T:
     except ImportError:
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(work())
+        try:
+            return runner.run(work())
+        finally:
+            leave_behind(runner.get_loop())
+
+
+def leave_behind(loop: asyncio.AbstractEventLoop) -> None:
+    """Environment code that refuses to be cancelled must not keep the program from ending."""
+    deaf = {task for task in asyncio.all_tasks(loop) if task.get_name() == "environment code"}
+    for task in deaf:
+        task.cancel()
+    if deaf:
+        _, deaf = loop.run_until_complete(asyncio.wait(deaf, timeout=GRACE_S))
+    for task in deaf:
+        asyncio._unregister_task(task)
 
 
 def settings_of(base: Settings, changes: dict[str, JSON]) -> Settings:

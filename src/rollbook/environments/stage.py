@@ -21,6 +21,8 @@ from rollbook.environments.hosts import Hosts
 from rollbook.environments.process import HostProcess
 from rollbook.errors import InvalidReward, RolloutFailed
 
+GRACE_S = 1.0
+
 
 class Stage:
     """One environment, ready to be played by many rollouts at once."""
@@ -156,14 +158,24 @@ class HostSeat:
 
 
 async def guarded(work: Awaitable[JSON], seconds: float, where: str, broken: str, late: str) -> JSON:
-    """Await environment code with a deadline; what it raises becomes a failure of its kind."""
+    """Await environment code with a deadline that it cannot refuse: what will not be cancelled is left behind."""
+    task = asyncio.create_task(contained(work, where, broken), name="environment code")
+    task.add_done_callback(lambda t: t.cancelled() or t.exception())
     try:
-        async with asyncio.timeout(seconds) as deadline:
-            return await work
-    except TimeoutError as error:
-        if deadline.expired():
-            raise RolloutFailed(late, where, f"{where} took longer than {seconds:g} s") from None
-        raise RolloutFailed(broken, where, f"TimeoutError: {error}") from None
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if done:
+            return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=GRACE_S)
+    raise RolloutFailed(late, where, f"{where} took longer than {seconds:g} s")
+
+
+async def contained(work: Awaitable[JSON], where: str, broken: str) -> JSON:
+    """Environment code whose exceptions, whatever they are, become failures of its kind."""
+    try:
+        return await work
     except InvalidReward as error:
         raise RolloutFailed("invalid_reward", where, str(error)) from None
     except asyncio.CancelledError:
