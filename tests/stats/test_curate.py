@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from rollbook.core.json import decode, encode
 from rollbook.errors import UsageError
 from rollbook.stats.curate import Buckets, Wish, curate
 from rollbook.stats.expression import Expression
@@ -76,3 +77,16 @@ def test_values_that_cannot_be_sorted_are_refused():
 
 def test_nothing_to_choose_from_gives_nothing():
     assert curate([], Wish(keep=Expression("mean > 0"))).lines == []
+
+
+def test_a_bucket_of_the_users_own_is_not_overwritten_but_that_of_an_earlier_choice_is():
+    wish = Wish(buckets=Buckets.parse("mean:0,0.5,1"))
+    earlier = curate([encode({"id": "a", "mean": 0.2, "bucket": "[0.25, 1e+06]"})], wish)
+    assert [decode(line)["bucket"] for line in earlier.lines] == ["[0, 0.5)"]
+    with pytest.raises(UsageError, match="row 'a' has a field 'bucket' of its own"):
+        curate([encode({"id": "a", "mean": 0.2, "bucket": "mine"})], wish)
+
+
+def test_a_product_too_large_for_a_float_is_unknown():
+    wish = Wish(keep=Expression("*".join(["9" * 300] * 3) + " > n"))
+    assert curate([encode({"id": "a", "n": 1})], wish).kept == 0

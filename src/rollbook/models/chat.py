@@ -130,7 +130,7 @@ class ChatModel:
             raise self._second_look(raw, error) from None
         assert choice.message is not None
         usage = answer.usage
-        prompt_tokens = usage.prompt_tokens if usage else 0
+        prompt_tokens = (usage.prompt_tokens or 0) if usage else 0
         completion_tokens = (usage.completion_tokens or 0) if usage else 0
         message = message_of(choice.message)
         if not self.tokens:

@@ -65,7 +65,7 @@ class Choice(msgspec.Struct):
 class Counts(msgspec.Struct):
     """The server's own count of tokens."""
 
-    prompt_tokens: int = 0
+    prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
 
 

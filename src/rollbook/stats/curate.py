@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from rollbook.errors import UsageError
 from rollbook.stats.expression import Expression, named
 
 BUCKET = "bucket"
+_is_label = re.compile(r"\[[^\s,]+, [^\s,]+[\])]").fullmatch
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,11 @@ def curate(lines: Iterable[bytes], wish: Wish) -> Choice:
 
 
 def _labelled(row: dict[str, JSON], line: bytes, label: str | None) -> bytes:
-    return line.rstrip(b"\n") if label is None else encode(row | {BUCKET: label})
+    if label is None:
+        return line.rstrip(b"\n")
+    if BUCKET in row and not _is_label(str(row[BUCKET])):
+        raise UsageError(f"row {row.get('id')!r} has a field {BUCKET!r} of its own; rename it in the data")
+    return encode(row | {BUCKET: label})
 
 
 def _drawn(
