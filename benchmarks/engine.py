@@ -77,10 +77,11 @@ def rows(folder: Path, count: int) -> Path:
     return path
 
 
-def ours(folder: Path, url: str, count: int) -> tuple[Path, Usage]:
-    """One `rollbook run` of so many rollouts; its run directory and what it took."""
-    run = folder / f"run-{count}-{time.monotonic_ns()}"
-    options = ["-m", url, "--model-name", "mock", "-c", CONCURRENCY, "--data", rows(folder, count), "-o", run, "--json"]
+def ours(folder: Path, url: str, tasks: int, samples: int = 1) -> tuple[Path, Usage]:
+    """One `rollbook run` of so many tasks; its run directory and what it took."""
+    run = folder / f"run-{tasks}-{time.monotonic_ns()}"
+    options = ["-m", url, "--model-name", "mock", "-c", CONCURRENCY, "--data", rows(folder, tasks), "-o", run, "--json"]
+    options += ["-k", samples]
     usage = measure([*ROLLBOOK, "run", "gsm8k", *map(str, options)])
     return run, usage
 
@@ -127,14 +128,22 @@ def throughput(folder: Path, counts: list[int], rounds: int) -> Iterator[Figure]
 
 def memory(folder: Path, small: int, large: int) -> Iterator[Figure]:
     """Peak resident memory of the tree at two sizes, and the time to read the larger book back."""
+    tasks = small // 10
     with endpoint(0) as url:
+        first, second = (ours(folder, url, tasks, count // tasks)[1] for count in (small, large))
+        what = f"memory at {large} rollouts beside {small}, of {tasks} tasks"
+        yield Figure(what, second.peak_mb / first.peak_mb, "x", 1.10, detail=_peaks(first, second))
         run, first = ours(folder, url, small)
         shutil.rmtree(run)
         run, second = ours(folder, url, large)
-        detail = f"{first.peak_mb:.0f} MB, then {second.peak_mb:.0f} MB; {large / second.wall_s:.0f}/s"
-        yield Figure(f"memory at {large} beside {small}", second.peak_mb / first.peak_mb, "x", 1.10, detail=detail)
+        what = f"memory at {large} tasks beside {small}, one rollout each"
+        yield Figure(what, second.peak_mb / first.peak_mb, "x", detail=_peaks(first, second))
         tiny, _ = ours(folder, url, 10)
         yield reading(run, tiny, large)
+
+
+def _peaks(first: Usage, second: Usage) -> str:
+    return f"{first.peak_mb:.0f} MB, then {second.peak_mb:.0f} MB"
 
 
 def reading(run: Path, tiny: Path, count: int) -> Figure:
