@@ -137,7 +137,7 @@ def memory(folder: Path, small: int, large: int) -> Iterator[Figure]:
         shutil.rmtree(run)
         run, second = ours(folder, url, large)
         what = f"memory at {large} tasks beside {small}, one rollout each"
-        yield Figure(what, second.peak_mb / first.peak_mb, "x", detail=_peaks(first, second))
+        yield Figure(what, second.peak_mb / first.peak_mb, "x", 1.10, detail=_peaks(first, second))
         tiny, _ = ours(folder, url, 10)
         yield reading(run, tiny, large)
 
