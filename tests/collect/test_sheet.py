@@ -9,13 +9,15 @@ import pytest
 
 from rollbook.book.segment import whole_lines
 from rollbook.collect import sheet
-from rollbook.collect.sheet import normal, read_sheet
+from rollbook.collect.sheet import STRAY, normal, read_sheet
 from rollbook.collect.sheets import share_out
 from rollbook.core.json import to_line
 from rollbook.core.line import scored_line
 from rollbook.core.seal import Extent
 from rollbook.errors import BookError
 from support.books import make_book, scored
+
+ROWS = {"t0": 0, "t1": 1}
 
 
 @pytest.fixture
@@ -32,10 +34,11 @@ def test_lines_are_the_same_in_blocks_of_any_size(
     path = tmp_path / "w.1.jsonl"
     path.write_bytes(b"".join(lines) + end)
     monkeypatch.setattr(sheet, "BLOCK", size)
-    found = read_sheet(path)
+    found = read_sheet(path, ROWS)
     assert found.ends.tolist() == [end for end, _ in whole_lines(path)]
     assert found.sample.tolist() == list(range(5)) * 3
-    assert [found.tasks[number] for number in found.columns.task.tolist()] == ["t0"] * 5 + ["t1"] * 5 + ["t2"] * 5
+    assert found.columns.task.tolist() == [0] * 5 + [1] * 5 + [STRAY] * 5
+    assert found.task(14) == "t2"
 
 
 def test_the_hashes_of_sealed_beginnings_are_taken_on_the_way(
@@ -47,8 +50,8 @@ def test_the_hashes_of_sealed_beginnings_are_taken_on_the_way(
     monkeypatch.setattr(sheet, "BLOCK", 1000)
     sizes = [0, 1, len(lines[0]), 1000, 2500, len(whole)]
     expected = {Extent(size, hashlib.sha256(whole[:size]).hexdigest()) for size in sizes}
-    assert read_sheet(path, sizes).extents == expected
-    assert read_sheet(path, [len(whole) + 1]).extents == set()
+    assert read_sheet(path, ROWS, sizes).extents == expected
+    assert read_sheet(path, ROWS, [len(whole) + 1]).extents == set()
 
 
 @pytest.mark.parametrize("bad", [b"not json\n", b"\n", b"{}\n", b'{"task": 3}\n'])
@@ -56,12 +59,12 @@ def test_a_malformed_line_is_named_by_file_and_line(tmp_path: Path, lines: list[
     path = tmp_path / "w.1.jsonl"
     path.write_bytes(b"".join(lines[:4]) + bad + b"".join(lines[4:]))
     with pytest.raises(BookError, match=r"w\.1\.jsonl:5: malformed line"):
-        read_sheet(path)
+        read_sheet(path, ROWS)
 
 
 def test_an_empty_file_is_an_empty_sheet(tmp_path: Path) -> None:
     (tmp_path / "w.1.jsonl").touch()
-    found = read_sheet(tmp_path / "w.1.jsonl")
+    found = read_sheet(tmp_path / "w.1.jsonl", ROWS)
     assert len(found.columns) == len(found.ends) == 0
     assert found.columns.reward.dtype == np.float64
 

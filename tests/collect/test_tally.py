@@ -12,6 +12,7 @@ import pytest
 
 from rollbook.book.book import Book
 from rollbook.book.marks import Scored
+from rollbook.book.tasks import TaskFile
 from rollbook.collect import sheets
 from rollbook.collect.tally import Tally
 from rollbook.core.json import encode, to_line
@@ -85,9 +86,9 @@ def test_helpers_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     started = []
     helper = sheets._Helper
 
-    def spy(files: dict[Path, list[int]]) -> object:
+    def spy(tasks: TaskFile, files: dict[Path, list[int]]) -> object:
         started.append(files)
-        return helper(files)
+        return helper(tasks, files)
 
     monkeypatch.setattr(sheets, "_Helper", spy)
     monkeypatch.setattr(sheets, "readers_for", lambda paths: 3)

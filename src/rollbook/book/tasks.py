@@ -26,6 +26,19 @@ class _Id(msgspec.Struct):
 _id = msgspec.json.Decoder(_Id)
 
 
+def read_rows(path: Path, count: int) -> dict[str, int]:
+    """Task id to row, for the first so many rows of a tasks.jsonl. Large: let go of it when it has served."""
+    with open(path, "rb", buffering=1 << 20) as file:
+        return {_id_of(path, row, line): row for row, line in enumerate(islice(file, count))}
+
+
+def _id_of(path: Path, row: int, line: bytes) -> str:
+    try:
+        return _id.decode(line).id
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BookError(f"{path}:{row + 1}: not a task line: {error}") from None
+
+
 def write_tasks(file: BinaryIO, tasks: Iterable[Task], env: str, seen: set[str]) -> int:
     """Append tasks under an environment's name; duplicates and what JSON cannot hold are errors. Returns how many."""
     count = 0
@@ -47,7 +60,7 @@ class TaskFile:
     """Rows of tasks.jsonl by number, through an index of offsets."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._offsets = array("Q", [0])
         self._rows: dict[str, int] | None = None
         self._handle = os.open(path, os.O_RDONLY)
@@ -56,7 +69,7 @@ class TaskFile:
 
     def _index(self) -> None:
         offset = self._offsets[-1]
-        with open(self._path, "rb", buffering=1 << 20) as file:
+        with open(self.path, "rb", buffering=1 << 20) as file:
             file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -84,7 +97,7 @@ class TaskFile:
         try:
             return Task.from_line(_line.decode(raw))
         except msgspec.DecodeError as error:
-            raise BookError(f"{self._path}:{row + 1}: not a task line: {error}") from None
+            raise BookError(f"{self.path}:{row + 1}: not a task line: {error}") from None
 
     def block(self, rows: Iterable[int]) -> dict[int, Task]:
         """Several rows at once, read in one go: the rows of a chunk lie side by side."""
@@ -106,15 +119,8 @@ class TaskFile:
     def rows(self) -> dict[str, int]:
         """Task id to row; built when first asked for."""
         if self._rows is None:
-            with open(self._path, "rb", buffering=1 << 20) as file:
-                self._rows = {self._id(row, line): row for row, line in enumerate(islice(file, len(self)))}
+            self._rows = read_rows(self.path, len(self))
         return self._rows
-
-    def _id(self, row: int, line: bytes) -> str:
-        try:
-            return _id.decode(line).id
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BookError(f"{self._path}:{row + 1}: not a task line: {error}") from None
 
     def close(self) -> None:
         """Let go of the file."""

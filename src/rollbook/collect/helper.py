@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rollbook.book.tasks import read_rows
 from rollbook.collect.sheet import read_sheet
 from rollbook.processes.life import die_with_parent
 
@@ -19,8 +20,11 @@ def main() -> None:
     """Read what was asked for, and end."""
     die_with_parent()
     gc.disable()  # nothing here makes cycles, and the process ends soon
-    files: Mapping[Path, Sequence[int]] = pickle.load(sys.stdin.buffer)
-    sheets = [read_sheet(path, sealed) for path, sealed in files.items()]
+    tasks: tuple[Path, int]
+    files: Mapping[Path, Sequence[int]]
+    tasks, files = pickle.load(sys.stdin.buffer)
+    rows = read_rows(*tasks)
+    sheets = [read_sheet(path, rows, sealed) for path, sealed in files.items()]
     pickle.dump(sheets, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
     sys.stdout.buffer.flush()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import chain
@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*)(?:\.
 BLOCK = 256 << 10
 """Small enough that the lines of a block stay in the processor's cache while they are taken apart."""
 CUT_SHORT = ("length", "context_length")
+STRAY = -1
 
 
 class _Turn(msgspec.Struct, gc=False):
@@ -57,14 +58,14 @@ class _Line(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class Sheet:
-    """A file's lines: `columns` name tasks, answers and parts by their numbers in the lists of texts beside them.
+    """A file's lines: `columns` name answers and parts by their numbers in the lists of texts beside them.
 
-    `ends` are the offsets just behind the lines; `extents` what the file is now up to each place where it was sealed.
+    A task that is not in the book has the row STRAY. `ends` are the offsets just behind the lines; `extents` what the
+    file is now up to each place where it was sealed.
     """
 
     path: Path
     extents: set[Extent]
-    tasks: list[str]
     answers: list[str]
     parts: list[str]
     columns: Columns
@@ -72,12 +73,19 @@ class Sheet:
     attempt: Ints
     ends: Ints
 
+    def task(self, line: int) -> str:
+        """The task that a line names, read from the file."""
+        start = int(self.ends[line - 1]) if line else 0
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            return _decoder.decode(file.read(int(self.ends[line]) - start)).task
+
 
 class _Reader:
     """Takes in a file block by block."""
 
-    def __init__(self) -> None:
-        self.tasks, self.answers, self.parts = Names(), Names({None: SILENT}), Names()
+    def __init__(self, rows: Mapping[str, int]) -> None:
+        self._rows, self.answers, self.parts = rows, Names({None: SILENT}), Names()
         self._shapes = _Shapes(self.parts)
         self.columns: list[Columns] = []
         self.samples: list[Ints] = []
@@ -91,10 +99,10 @@ class _Reader:
         self.columns.append(self._columns(lines))
 
     def _columns(self, lines: Sequence[_Line]) -> Columns:
-        tasks, answers = self.tasks, self.answers
+        row, answers = self._rows.get, self.answers
         turns = [line.turns for line in lines]
         return Columns(
-            np.array([tasks[line.task] for line in lines], np.int32),
+            np.array([row(line.task, STRAY) for line in lines], np.int32),
             np.array([line.reward for line in lines], np.float64),
             np.array([answers[line.answer] for line in lines], np.int32),
             np.array([line.usage.prompt_tokens for line in lines], np.int64),
@@ -117,7 +125,7 @@ class _Reader:
         sample, attempt, ends = (np.concatenate(each or none) for each in (self.samples, self.attempts, self.ends))
         answers = [normal(text) for text in self.answers.texts]
         columns = merged(self.columns)
-        return Sheet(path, extents, self.tasks.texts, answers, self.parts.texts, columns, sample, attempt, ends)
+        return Sheet(path, extents, answers, self.parts.texts, columns, sample, attempt, ends)
 
 
 class _Shapes(dict[tuple[str, ...], list[int]]):
@@ -134,12 +142,12 @@ class _Shapes(dict[tuple[str, ...], list[int]]):
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def read_sheet(path: Path, sealed: Sequence[int] = ()) -> Sheet:
+def read_sheet(path: Path, rows: Mapping[str, int], sealed: Sequence[int] = ()) -> Sheet:
     """All whole lines of a journal of scored lines; a malformed one is a BookError that names file and line.
 
-    `sealed` are the sizes at which the file was sealed, in ascending order.
+    `rows` are those of the book's tasks; `sealed` are the sizes at which the file was sealed, in ascending order.
     """
-    reader, digests = _Reader(), Digests(sealed)
+    reader, digests = _Reader(rows), Digests(sealed)
     for start, block in whole_blocks(path, digests):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + start + 1
         try:

@@ -107,5 +107,4 @@ class Standing:
 
 
 def _stray(sheet: Sheet, line: int) -> BookError:
-    task, sample = sheet.tasks[int(sheet.columns.task[line])], int(sheet.sample[line])
-    return BookError(f"{sheet.path}: task {task!r} sample {sample} is not in the plan")
+    return BookError(f"{sheet.path}: task {sheet.task(line)!r} sample {sheet.sample[line]} is not in the plan")

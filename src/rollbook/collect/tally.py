@@ -44,13 +44,12 @@ class Tally:
         """Every file's columns and samples, and which of them count beyond doubt."""
         vouched = Vouched(book.path, standing.seals)
         vouched.check_present(failures=False)
-        rows = book.tasks.rows
         sealed = {path: standing.extents(path) for path in journal_files(book.path, failures=False)}
         sizes = {path: sorted({extent.bytes for extent in extents}) for path, extents in sealed.items()}
-        for number, sheet in enumerate(read_sheets(sizes)):
+        for number, sheet in enumerate(read_sheets(book.tasks, sizes)):
             if not sealed[sheet.path] <= sheet.extents:  # it says what is wrong
                 vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
-            columns = self._renamed(sheet, rows)
+            columns = self._renamed(sheet)
             yield columns, sheet.sample, standing.judge(sheet, columns.task, number)
 
     def _only_new(self, rows: Ints, sample: Ints, chosen: Bools, before: Bools) -> None:
@@ -59,15 +58,14 @@ class Tally:
         chosen &= (places >= 0) & ~before[places]
         self._plan.seen[places[chosen]] = True
 
-    def _renamed(self, sheet: Sheet, rows: dict[str, int]) -> Columns:
+    def _renamed(self, sheet: Sheet) -> Columns:
         """The sheet's columns with this tally's numbers instead of the sheet's own."""
         held = sheet.columns
         known = self.answers
-        tasks = np.array([rows.get(name, -1) for name in sheet.tasks], np.int32)
         answers = np.array([*(known[text] if text else SILENT for text in sheet.answers), SILENT], np.int32)
         names = np.array([self.parts[name] for name in sheet.parts], np.int32)
         parts = replace(held.parts, name=names[held.parts.name])
-        return replace(held, task=tasks[held.task], answer=answers[held.answer], parts=parts)
+        return replace(held, answer=answers[held.answer], parts=parts)
 
     def missing(self) -> Iterator[tuple[int, int]]:
         """(row, sample) of every key without a score."""
