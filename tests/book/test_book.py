@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rollbook.book.book import Book, Draft
+from rollbook.book.durable import alone
 from rollbook.core.task import Task
 from rollbook.errors import BookError, UsageError
 from support.books import make_book, open_round
@@ -100,3 +102,19 @@ def test_extending_fills_every_gap_and_doubles_nothing(tmp_path: Path) -> None:
     book.extend(8, 1)
     keys = [key for chunk in book.chunks for key in chunk]
     assert sorted(keys) == [(row, sample) for row in range(3) for sample in range(8)]
+
+
+def test_many_who_extend_at_once_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    make_book(tmp_path / "run", tasks=3, samples=1)
+    with ThreadPoolExecutor(8) as threads:
+        added = sum(threads.map(lambda samples: Book(tmp_path / "run").extend(samples, 1), range(2, 18)))
+    keys = [key for chunk in Book(tmp_path / "run").chunks for key in chunk]
+    assert sorted(keys) == [(row, sample) for row in range(3) for sample in range(17)]
+    assert added == len(keys) - 3
+
+
+def test_a_plan_held_too_long_by_another_is_one_line(tmp_path: Path) -> None:
+    make_book(tmp_path / "run")
+    held = alone(tmp_path / "run", within_s=0.05)
+    with alone(tmp_path / "run"), pytest.raises(BookError, match="another process has been changing its plan"):
+        held.__enter__()

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.durable import REFUSALS, sync_folder, write_new, write_whole
+from rollbook.book.durable import REFUSALS, alone, sync_folder, write_new, write_whole
 from rollbook.book.tasks import TaskFile, write_tasks
 from rollbook.book.vouched import extent_of
 from rollbook.core.json import pretty
@@ -225,9 +225,11 @@ class Book:
 
     def extend(self, samples: int, workers: int) -> int:
         """Add the samples below `samples` that a task was not asked for yet; returns how many keys that adds."""
-        parts = [part(tasks, gap, workers) for tasks, gap in gaps(self.plan.parts, samples)]
-        if parts:
-            self.add_parts(parts)
+        with alone(self.path):
+            self.load_plan()
+            parts = [part(tasks, gap, workers) for tasks, gap in gaps(self.plan.parts, samples)]
+            if parts:
+                self.add_parts(parts)
         return sum(p.keys for p in parts)
 
 

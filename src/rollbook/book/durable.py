@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rollbook.errors import BookUnwritable
+from rollbook.errors import BookError, BookUnwritable
 
 REFUSALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+ALONE_S = 30.0
 
 
 @contextmanager
@@ -23,6 +26,29 @@ def writing(run: Path) -> Iterator[None]:
         if error.errno not in REFUSALS:
             raise
         raise BookUnwritable(f"{run} cannot be written ({error.strerror}): make room, then resume") from error
+
+
+@contextmanager
+def alone(run: Path, within_s: float = ALONE_S) -> Iterator[None]:
+    """Hold a run against others who would change its plan; the kernel lets go when the holder dies."""
+    handle = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    deadline = time.monotonic() + within_s
+    try:
+        while not _locked(handle):
+            if time.monotonic() > deadline:
+                raise BookError(f"{run}: another process has been changing its plan for {within_s:g} s: try again")
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def sync_folder(folder: Path) -> None:
