@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": Entry("rollbook.cli.compare", "Set two runs of the same tasks against each other."),
     "export": Entry("rollbook.cli.export", "Write a run's rollouts in a form that others read."),
     "reverify": Entry("rollbook.cli.reverify", "Score a run's stored rollouts again, without a model."),
+    "sandbox": Entry("rollbook.cli.sandbox", "Run untrusted Python, here or for others over HTTP."),
     "envs": Entry("rollbook.cli.envs", "List the environments that are installed."),
     "doctor": Entry("rollbook.cli.doctor", "Say what this machine can do, with the reason for each no."),
     "local": Entry("rollbook.cli.local", "Fetch the weights of the embedded model."),

@@ -1,0 +1,92 @@
+"""`rollbook sandbox`: untrusted code from the shell, and for other programs over HTTP."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollbook.cli import options as o
+from rollbook.cli.tables import show_json
+from rollbook.errors import UsageError
+
+TOKEN = "ROLLBOOK_SANDBOX_TOKEN"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g)?i?b?", re.IGNORECASE).fullmatch
+_IN_MB = {"k": 1 / 1024, "m": 1.0, "g": 1024.0}
+
+Seconds = Annotated[float, typer.Option("--seconds", help="CPU seconds; the clock on the wall gets four times that.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Beyond the interpreter's own: 256MB, 1GB.")]
+Package = Annotated[list[str] | None, typer.Option("--package", help="May be imported, and is loaded beforehand.")]
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="A Python file; - for standard input.")],
+    seconds: Seconds = 5.0,
+    memory: Memory = "256MB",
+    stdin: Annotated[str | None, typer.Option("--stdin", metavar="FILE", help="What the program reads.")] = None,
+    package: Package = None,
+    json: o.Json = False,
+) -> None:
+    """Run one file behind the walls; exits with 0 only if it ended well."""
+    from rollbook.sandbox import Limits, Sandbox
+
+    limits = Limits(seconds=seconds, memory_mb=megabytes(memory))
+    code, given = _read(file), _read(stdin) if stdin else ""
+    with Sandbox(limits, packages=package or [], size=1) as box:
+        result = box.run_sync(code, stdin=given)
+    if json:
+        show_json(result)
+    else:
+        sys.stdout.write(result.stdout)
+        sys.stderr.write(result.stderr + (result.error.traceback if result.error else ""))
+        if result.value is not None:
+            print(result.value)
+        cost = f"{result.cpu_seconds:.3f} s of CPU, {result.peak_mb:.0f} MB"
+        print(f"{result.status}: {cost}; {', '.join(result.isolation)}", file=sys.stderr)
+    if result.status != "ok":
+        raise typer.Exit(3)
+
+
+def serve(
+    port: Annotated[int, typer.Option("--port", help="0 takes a free one.")] = 0,
+    host: Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose.")] = "127.0.0.1",
+    seconds: Seconds = 5.0,
+    memory: Memory = "256MB",
+    package: Package = None,
+    size: Annotated[int | None, typer.Option("--size", help="Runs at a time. [the number of cores]")] = None,
+    room: Annotated[int, typer.Option("--room", help="Requests that may run or wait; more are refused (429).")] = 256,
+) -> None:
+    """Answer over HTTP until interrupted; prints the address, with its token, once it is up."""
+    from rollbook.sandbox import Limits, Sandbox
+    from rollbook.wire.sandbox import SandboxServer, serve_forever
+
+    limits = Limits(seconds=seconds, memory_mb=megabytes(memory))
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    with Sandbox(limits, packages=package or [], size=size) as box:
+        app = SandboxServer(box, token, room).app()
+        serve_forever(app, host, port, lambda url: print(f"{url}/{token}", flush=True))
+
+
+def megabytes(text: str) -> int:
+    """A size as people write it; a plain number is megabytes."""
+    found = _SIZE(text.strip())
+    size = float(found[1]) * _IN_MB[(found[2] or "m").lower()] if found else 0.0
+    if size < 1:
+        raise UsageError(f"--memory {text}: give a size of at least 1 MB, such as 256MB or 1GB")
+    return int(size)
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{file}: {words}") from None
+
+
+SUBCOMMANDS = [run, serve]

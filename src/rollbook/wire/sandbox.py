@@ -1,0 +1,165 @@
+"""A sandbox over HTTP: for workers that may not use namespaces, and for other programs.
+
+    POST /run        {"code", "stdin", "files": {name: base64}, "limits": {...}}  ->  the result
+    POST /run_code   SandboxFusion's request and answer
+    GET  /health     which walls are in force, how much is under way
+
+Every request needs the token, as `Authorization: Bearer TOKEN` or as the first part of the path: clients made for
+SandboxFusion send no header. What does not fit the queue is answered with 429 at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from rollbook.collect.run import on_fast_loop
+from rollbook.core.json import JSON, encode
+from rollbook.errors import UsageError
+from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
+from rollbook.wire import fusion
+
+BODY_LIMIT = 32 << 20
+RETRY_AFTER_S = 1
+SHUTDOWN_S = 2.0
+MOST = Limits(seconds=300, memory_mb=16384, output_kb=16384, processes=256, files_mb=1024, wall_seconds=1200)
+"""What a request may ask for at most: a limit without a bound is none."""
+
+T = TypeVar("T")
+Handler = Callable[[bytes], Awaitable[JSON]]
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request of our own."""
+
+    code: str
+    stdin: str = ""
+    files: dict[str, str] = {}
+    limits: dict[str, float | None] = {}
+
+
+class SandboxServer:
+    """Answers requests from one sandbox; at most `room` of them are under way or wait."""
+
+    def __init__(self, box: Sandbox, token: str, room: int) -> None:
+        self._box, self._token, self._room = box, token, room
+        self._under_way = 0
+
+    def app(self) -> web.Application:
+        """The application, for aiohttp to serve."""
+        app = web.Application(client_max_size=BODY_LIMIT)
+        for prefix in ("", "/{token}"):
+            app.router.add_get(prefix + "/health", self._health)
+            app.router.add_post(prefix + "/run", self._answering(self._run))
+            app.router.add_post(prefix + "/run_code", self._answering(self._run_code))
+        return app
+
+    def _admit(self, request: web.Request) -> None:
+        given = request.match_info.get("token") or request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise web.HTTPUnauthorized(text='{"error": "no token, or a wrong one"}', content_type="application/json")
+
+    async def _health(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        walls: dict[str, JSON] = {"isolation": self._box.isolation, "under_way": self._under_way, "room": self._room}
+        return said(200, walls)
+
+    def _answering(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """The same gate for every kind of request: token, room, and every failure in its own status."""
+
+        async def answer(request: web.Request) -> web.Response:
+            self._admit(request)
+            if self._under_way >= self._room:
+                return said(429, {"error": "too many requests under way"}, {"Retry-After": str(RETRY_AFTER_S)})
+            self._under_way += 1
+            try:
+                return said(200, await handler(await request.read()))
+            except web.HTTPRequestEntityTooLarge:
+                return said(413, {"error": f"a request of more than {BODY_LIMIT} bytes"})
+            except UsageError as error:
+                return said(400, {"error": str(error)})
+            except SandboxError as error:
+                return said(503, {"error": str(error)})
+            finally:
+                self._under_way -= 1
+
+        return answer
+
+    async def _run(self, body: bytes) -> JSON:
+        asked = parsed(body, Run)
+        files = {name: fusion.decoded(name, text) for name, text in asked.files.items()}
+        return await self._ran(asked.code, asked.stdin, files, limits_of(self._box.limits, asked.limits))
+
+    async def _run_code(self, body: bytes) -> JSON:
+        asked = parsed(body, fusion.RunCode)
+        asked.check()
+        limits = bounded(asked.limits(self._box.limits))
+        try:
+            return fusion.answer(await self._ran(asked.code, asked.stdin or "", asked.contents(), limits))
+        except SandboxError as error:
+            return fusion.broken(str(error))
+
+    async def _ran(self, code: str, stdin: str, files: dict[str, bytes], limits: Limits) -> Result:
+        return await self._box.run(code, stdin=stdin, files=files, limits=limits)
+
+
+def said(status: int, value: JSON, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer in JSON."""
+    return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)
+
+
+def parsed(body: bytes, kind: type[T]) -> T:
+    """A request's body; UsageError says what is wrong with it."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the request is not as it should be: {error}") from None
+
+
+def limits_of(base: Limits, asked: dict[str, float | None]) -> Limits:
+    """The server's limits with a request's own."""
+    unknown = sorted(set(asked) - set(Limits.__struct_fields__))
+    if unknown:
+        raise UsageError(f"no limit is called {unknown[0]}; there are {', '.join(Limits.__struct_fields__)}")
+    try:
+        return bounded(msgspec.convert({**msgspec.structs.asdict(base), **asked}, Limits))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"limits: {error}") from None
+
+
+def bounded(limits: Limits) -> Limits:
+    """Limits no higher than a server may be asked for."""
+    for name in Limits.__struct_fields__:
+        value, most = getattr(limits, name), getattr(MOST, name)
+        if value is not None and value > most:
+            raise UsageError(f"limit {name}={value:g}: at most {most:g} here")
+    return limits
+
+
+def serve_forever(app: web.Application, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the address once requests are taken."""
+    on_fast_loop(lambda: _serve(app, host, port, ready))
+
+
+async def _serve(app: web.Application, host: str, port: int, ready: Callable[[str], None]) -> None:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise UsageError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes a free one") from None
+        ready(f"http://{host}:{runner.addresses[0][1]}")
+        stopped = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await stopped.wait()
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,79 @@
+"""`rollbook sandbox`: a file from the shell, and a server for other programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from urllib.request import ProxyHandler, Request, build_opener
+
+import pytest
+
+from rollbook.cli.sandbox import TOKEN, megabytes
+from rollbook.errors import UsageError
+from support.alive import eventually
+from support.commands import Process
+
+
+def test_a_file_runs_behind_the_walls(rollbook, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text("print(input()); 6 * 7")
+    (tmp_path / "words").write_text("hello\n")
+    done = rollbook("sandbox", "run", "good.py", "--stdin", "words")
+    assert (done.returncode, done.stdout) == (0, "hello\n42\n")
+    assert done.stderr.startswith("ok: ")
+    assert "seccomp" in done.stderr
+
+
+def test_only_a_good_end_exits_0_and_json_tells_all(rollbook, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text("print('begun', flush=True)\nwhile True: pass")
+    done = rollbook("sandbox", "run", "loop.py", "--seconds", "0.2", "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["status"], said["stdout"]) == (3, "timeout", "begun\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nowhere.py"], "nowhere.py: No such file or directory"),
+        (["good.py", "--memory", "lots"], "--memory lots: give a size"),
+        (["good.py", "--seconds", "0"], "limit seconds=0.0: give a positive"),
+        (["good.py", "--stdin", "nowhere"], "nowhere: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line(rollbook, tmp_path: Path, words: list[str], complaint: str) -> None:
+    (tmp_path / "good.py").write_text("1")
+    done = rollbook("sandbox", "run", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"rollbook: {complaint}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("256MB", 256), ("9", 9), ("1.5 GiB", 1536), ("2048k", 2), ("1g", 1024)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert megabytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "12 bananas", "0", "10kb", "1e3"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--memory"):
+        megabytes(text)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_says_where_it_is_and_ends_when_told(tmp_path: Path, ending: signal.Signals) -> None:
+    words = [sys.executable, "-m", "rollbook", "sandbox", "serve"]
+    server = Process(words, tmp_path, {**os.environ, TOKEN: "abc"})
+    try:
+        assert eventually(lambda: server.stdout.endswith("/abc\n"), 30), server.stderr
+        body = json.dumps({"code": "6 * 7"}).encode()
+        opened = build_opener(ProxyHandler({})).open(Request(f"{server.stdout.strip()}/run", body), timeout=20)
+        with opened as response:
+            assert json.load(response)["value"] == "42"
+        server.signal(ending)
+        assert server.wait(20).code == 0, server.stderr
+    finally:
+        server.kill()
