@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # what type checkers take for True; importing typing woul
 if TYPE_CHECKING:
     from rollbook.collect.collector import Collector
     from rollbook.collect.run import run
+    from rollbook.core.message import Message
     from rollbook.core.rollout import Rollout
     from rollbook.core.score import Score
     from rollbook.core.task import Task
@@ -28,6 +29,7 @@ __all__ = [
     "Collector",
     "EndpointDown",
     "Environment",
+    "Message",
     "RollbookError",
     "Rollout",
     "Score",
@@ -44,6 +46,7 @@ __all__ = [
 _HOMES = {
     "Collector": "rollbook.collect.collector",
     "run": "rollbook.collect.run",
+    "Message": "rollbook.core.message",
     "Rollout": "rollbook.core.rollout",
     "Score": "rollbook.core.score",
     "Task": "rollbook.core.task",

@@ -10,6 +10,7 @@
     ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)
     ├── ChildFailed         a process of ours did not start, or would not die
     ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
+    ├── LimitReached        a limit of the run ends the conversation (policy: scored, truncated)
     ├── InvalidReward       a verifier returned what is not a finite number
     └── TokenError          token ids, masks or logprobs that contradict each other, or are not there
 
@@ -109,6 +110,14 @@ class ChildFailed(RollbookError):
 
 class ContextFull(RollbookError):
     """The conversation does not fit the model's context: the policy's doing, so it is scored as truncated."""
+
+
+class LimitReached(RollbookError):
+    """A limit of the run ends the conversation here: what there is of it is scored. `which` is its name."""
+
+    def __init__(self, which: str) -> None:
+        self.which = which
+        super().__init__(f"the conversation reached {which}")
 
 
 class InvalidReward(RollbookError):

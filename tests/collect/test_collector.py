@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollbook import Collector, Environment, Rollout, Shortfall, Task
-from rollbook.agents.agent import Ask
+from rollbook.agents.agent import Ask, World
 from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
 from rollbook.book.status import read_status
@@ -177,7 +177,7 @@ class Twice:
         self.reached = asyncio.Event()
         self.go_on = asyncio.Event()
 
-    async def play(self, rollout: Rollout, ask: Ask) -> None:
+    async def play(self, rollout: Rollout, ask: Ask, world: World) -> None:
         for _ in range(2):
             completion = await ask(rollout.messages)
             rollout.messages = [*rollout.messages, completion.message]

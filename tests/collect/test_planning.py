@@ -13,6 +13,13 @@ from rollbook.errors import UsageError
 from support.sums import SUMS, write_sums
 
 MODEL = ModelSpec("toy")
+TOOL = """
+    from rollbook import tool
+
+    @tool
+    def {}:
+        pass
+"""
 
 
 def planned(folder: Path, source: str = SUMS, **more: object) -> Path:
@@ -35,7 +42,10 @@ def test_a_limit_and_a_choice_of_tasks(tmp_path: Path) -> None:
             "OSError: no data",
         ),
         (SUMS.replace("yield Task(", "yield dict("), "gave a dict, not a Task"),
-        (SUMS + "\n    def reply(self, task, rollout, state):\n        return None\n", "Sums needs reply"),
+        (SUMS + TOOL.format("look(self, word)"), "tool Sums.look: parameter 'word' has no type; annotate it"),
+        (SUMS + TOOL.format("tasks(self)"), "tool Sums.tasks shadows the method of every environment"),
+        (SUMS + TOOL.format("look(self)") * 2, "tool Sums.look: there is one of that name above; rename one"),
+        (SUMS + TOOL.format("süß(self)"), "tool Sums.süß: models take names of up to 64 ASCII letters"),
     ],
 )
 def test_an_environment_that_cannot_be_planned_is_one_line(tmp_path: Path, source: str, words: str) -> None:

@@ -222,6 +222,28 @@ def test_tool_calls_and_reasoning_are_kept() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("mode", "tools", "extra", "advice"),
+    [
+        ("no_tools", [{"type": "function", "function": {"name": "f"}}], {}, "--tool-format schema"),
+        ("no_schema", [], {"response_format": {"type": "json_schema"}}, "--tool-format text"),
+        ("400", [{"type": "function", "function": {"name": "f"}}], {}, None),
+    ],
+)
+def test_a_server_that_takes_no_tools_or_no_schema_is_told_apart(
+    mode: str, tools: list[Any], extra: dict[str, Any], advice: str | None
+) -> None:
+    async def main() -> None:
+        async with Endpoint(mode) as endpoint, opened(endpoint) as model:
+            with pytest.raises(RolloutFailed) as caught:
+                await model.complete(ASK, Sampling(extra=extra), seed=1, rollout="t#0", tools=tools)
+            assert caught.value.kind == "model_rejected"
+            assert ("for a server that cannot do this: " in caught.value.message) == bool(advice)
+            assert (advice or "temperature") in caught.value.message
+
+    asyncio.run(main())
+
+
 def test_what_the_model_thought_is_sent_back_only_on_demand() -> None:
     async def main() -> None:
         async with Endpoint() as endpoint, opened(endpoint) as model:

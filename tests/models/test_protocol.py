@@ -5,7 +5,7 @@ import pytest
 from rollbook.core.manifest import Sampling
 from rollbook.core.message import Function, Message, ToolCall
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models.protocol import chat_body, check_extra, message_of, read_answer, without_reasoning
+from rollbook.models.protocol import chat_body, check_extra, message_of, read_answer, sendable, without_reasoning
 
 
 def test_the_body_holds_all_sampling_and_extra_has_the_last_word() -> None:
@@ -97,3 +97,26 @@ def test_a_logprob_written_as_nan_is_named() -> None:
     with pytest.raises(RolloutFailed) as caught:
         read_answer(answer(logprobs={"content": [{"logprob": float("nan")}]}))
     assert caught.value.kind == "nonfinite_logprobs"
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ("", "{}"),
+        ("  ", "{}"),
+        ('{"a": 1', '{"unreadable":"{\\"a\\": 1"}'),
+        ("[1]", '{"unreadable":"[1]"}'),
+        ("[" * 5000, f'{{"unreadable":"{"[" * 5000}"}}'),
+    ],
+)
+def test_arguments_go_back_as_a_json_object_whatever_was_written(written: str, sent: str) -> None:
+    message = Message("assistant", None, tool_calls=[ToolCall("c", Function("f", written))])
+    (back,) = sendable([message])
+    assert back.tool_calls == [ToolCall("c", Function("f", sent))]
+    assert message.tool_calls == [ToolCall("c", Function("f", written))]
+
+
+def test_a_conversation_without_calls_is_sent_as_it_is() -> None:
+    messages = [Message("user", "hi"), Message("assistant", "ho")]
+    assert sendable(messages) is messages

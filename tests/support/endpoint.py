@@ -6,14 +6,15 @@ Switch and look:  POST /mode {"mode": "gone", "seconds": 20}, GET /counts, GET /
                   the control port always listens
 
 Modes: ok, slow (waits `delay_s`), hang, refuse (nobody listens), gone (refuse for `seconds`, then ok), 500, 503, 429
-(with `retry_after`), 400, 401, 404, context, garbage, truncated, cut (the connection drops in the middle of the body),
-empty (no choices), error_body (200 with an error), no_message, unfinished (finish_reason null), aborted, null_content,
-reasoning, tool_call, no_usage, echo_N (status N, quoting the key); and with vllm=True null_logprob, nan_logprob,
-mismatch, no_ids. `times` limits a mode to so many calls. GET models follows refuse, gone, hang, 500, 503 and 401,
-unless `models` says otherwise (ok, 404, html, or any of these).
+(with `retry_after`), 400, 401, 404, context, no_tools, no_schema, garbage, truncated, cut (the connection drops in the
+middle of the body), empty (no choices), error_body (200 with an error), no_message, unfinished (finish_reason null),
+aborted, null_content, reasoning, tool_call, bad_arguments, no_usage, echo_N (status N, quoting the key); and with
+vllm=True null_logprob, nan_logprob, mismatch, no_ids. `times` limits a mode to so many calls. GET models follows
+refuse, gone, hang, 500, 503 and 401, unless `models` says otherwise (ok, 404, html, or any of these).
 
 Sums in the last message ("12 + 30") are answered rightly for a share `right` of the seeds, else wrongly; anything else
-with "ok". `vllm=True` reports tokens as vLLM does: bytes are ids, 256 ends each message, so that turns continue.
+with "ok". Whoever offers a tool called `add` gets a call of it instead, and then what it returned. `vllm=True` reports
+tokens as vLLM does: bytes are ids, 256 ends each message, so that turns continue.
 """
 
 import argparse
@@ -209,7 +210,8 @@ class Endpoint:
         return web.json_response({"error": error}, status=status, headers=headers)
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        text = answer_to(body["messages"], body.get("seed") or 0, self.right)
+        calls = calls_for(body)
+        text = calls_text(calls) if calls else answer_to(body["messages"], body.get("seed") or 0, self.right)
         limit = body.get("max_tokens") or 10**9
         ids = [*text.encode(), END]
         finish = "stop" if len(ids) <= limit else "length"
@@ -222,6 +224,8 @@ class Endpoint:
             "finish_reason": finish,
             "logprobs": None,
         }
+        if calls and finish == "stop":
+            choice |= {"message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}
         answer: dict[str, Any] = {
             "id": "x",
             "object": "chat.completion",
@@ -238,6 +242,8 @@ class Endpoint:
 
 def answer_to(messages: list[dict[str, Any]], seed: int, right: float = 0.6) -> str:
     """What the mock says: the same for the same conversation and seed."""
+    if messages[-1].get("role") == "tool":
+        return f"The answer is {messages[-1]['content']}."
     found = _SUM.search(str(messages[-1].get("content")))
     if not found:
         return "ok"
@@ -246,11 +252,27 @@ def answer_to(messages: list[dict[str, Any]], seed: int, right: float = 0.6) -> 
     return f"The answer is {total if lucky else total + 1 + seed % 7}."
 
 
+def calls_for(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The call of `add` that a sum in the last user message asks for, where such a tool is offered."""
+    last = body["messages"][-1]
+    found = _SUM.search(str(last.get("content"))) if last["role"] == "user" else None
+    if not found or "add" not in [tool["function"]["name"] for tool in body.get("tools") or ()]:
+        return []
+    arguments = json.dumps({"a": int(found[1]), "b": int(found[2])})
+    return [{"id": "call_1", "type": "function", "function": {"name": "add", "arguments": arguments}}]
+
+
+def calls_text(calls: list[dict[str, Any]]) -> str:
+    """Calls as a template would write them."""
+    return json.dumps([[call["function"]["name"], call["function"]["arguments"]] for call in calls])
+
+
 def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
     """The ids of a conversation: bytes, each message ended by 256, then the opening of the answer."""
     ids: list[int] = []
     for message in messages:
-        ids += [*f"<{message['role']}>{message.get('content') or ''}".encode(), END]
+        calls = calls_text(message["tool_calls"]) if message.get("tool_calls") else ""
+        ids += [*f"<{message['role']}>{message.get('content') or ''}{calls}".encode(), END]
     return [*ids, *b"<assistant>"]
 
 
@@ -276,6 +298,7 @@ _SPOILT = {
         ),
         _first(a).update(finish_reason="tool_calls"),
     ),
+    "bad_arguments": lambda a: _first(a)["message"]["tool_calls"][0]["function"].update(arguments='{"a": 1, "b"'),
     "null_logprob": lambda a: _first(a)["logprobs"]["content"][0].update(logprob=None),
     "nan_logprob": lambda a: _first(a)["logprobs"]["content"][0].update(logprob=float("nan")),
     "mismatch": lambda a: _first(a)["token_ids"].pop(),
@@ -292,6 +315,8 @@ _REFUSALS = {
     "401": (401, "bad key", "invalid_api_key"),
     "404": (404, "not found", None),
     "context": (400, _CONTEXT, None),
+    "no_tools": (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', None),
+    "no_schema": (400, "response_format json_schema is not supported", None),
 }
 
 

@@ -1,4 +1,5 @@
-"""How a model meets an environment. An agent drives the conversation of one rollout; it never scores.
+"""How a model meets an environment: `SingleAnswer`, `ToolLoop`, `Dialogue`; `agent_for` picks the one it needs.
 
-May import models and environments; knows nothing of books, chunks or retries.
+An agent drives the conversation of one rollout; it never scores. May import models and environments; knows nothing of
+books, chunks or retries.
 """

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+from rollbook.core.json import JSON
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
 from rollbook.models.model import Completion
 
-Ask: TypeAlias = Callable[[Sequence[Message]], Awaitable[Completion]]
-"""Ask the model once, with the rollout's own sampling and seed."""
+
+class Ask(Protocol):
+    """Ask the model once, with the rollout's own sampling and seed.
+
+    ContextFull and LimitReached end the conversation and are let through: what there is of it is scored.
+    """
+
+    async def __call__(
+        self, messages: Sequence[Message], *, tools: Sequence[JSON] = (), extra: Mapping[str, JSON] | None = None
+    ) -> Completion:
+        """One answer. `tools` are offered by the server's own fields, `extra` is further sampling."""
+        ...
+
+
+class World(Protocol):
+    """What an agent may do with the environment of its rollout."""
+
+    tools: Sequence[JSON]
+
+    async def use(self, name: str, arguments: str) -> str:
+        """Call a tool with the arguments as the model wrote them; its mistakes come back as words for the model."""
+        ...
+
+    async def reply(self, rollout: Rollout) -> Message | None:
+        """What the environment says to the model's last message; None ends the conversation."""
 
 
 class Agent(Protocol):
     """Plays a rollout: every answer goes into `rollout.messages` and `rollout.turns` as it comes, never later."""
 
-    async def play(self, rollout: Rollout, ask: Ask) -> None:
-        """Carry the conversation to its end; ContextFull may simply be let through."""
+    async def play(self, rollout: Rollout, ask: Ask, world: World) -> None:
+        """Carry the conversation to its end."""

@@ -81,6 +81,33 @@ Timeout: TypeAlias = Annotated[float, typer.Option("--timeout", metavar="S", min
 VerifyTimeout: TypeAlias = Annotated[
     float, typer.Option("--verify-timeout", metavar="S", min=0.001, help="One verification.")
 ]
+MaxTurns: TypeAlias = Annotated[
+    int, typer.Option("--max-turns", metavar="N", min=1, help="Model calls of one rollout with tools or replies.")
+]
+MaxTokensTotal: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--max-tokens-total", metavar="N", min=1, help="Tokens of all answers of one rollout together."),
+]
+StopRepeats: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--stop-repeats", metavar="N", min=2, help="End a rollout at the same tool calls N times running."),
+]
+ToolTimeout: TypeAlias = Annotated[
+    float,
+    typer.Option("--tool-timeout", metavar="S", min=0.001, help="One tool call, reply or other step of the state."),
+]
+ToolChars: TypeAlias = Annotated[
+    int, typer.Option("--tool-chars", metavar="N", min=1, help="Characters of a tool's output that the model is shown.")
+]
+ToolFormatName: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--tool-format",
+        metavar="NAME",
+        help="native: the server parses tool calls; schema: as JSON text held to a schema; text: as free text; "
+        "auto: schema for the embedded model, else native.",
+    ),
+]
 Concurrency: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import cast
 
 from rollbook.cli import options as o
 from rollbook.cli.gathered import gathered
 from rollbook.collect.request import Request
 from rollbook.core.json import JSON
-from rollbook.core.manifest import Limits, Sampling, Settings
+from rollbook.core.manifest import Limits, Sampling, Settings, ToolFormat
 from rollbook.models.target import EMBEDDED_SLOTS
 
 
@@ -33,9 +34,16 @@ def request_of(
     sample: o.SampleIndex = None,
     timeout: o.Timeout = o.LIMITS.rollout_s,
     verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
+    max_turns: o.MaxTurns = o.LIMITS.max_turns,
+    max_tokens_total: o.MaxTokensTotal = None,
+    tool_format: o.ToolFormatName = "auto",
+    tool_timeout: o.ToolTimeout = o.LIMITS.tool_s,
+    tool_chars: o.ToolChars = o.LIMITS.tool_chars,
+    stop_repeats: o.StopRepeats = None,
 ) -> Request:
     """The request of a command line; a run directory is always named, so that it can be shown whatever happens."""
-    o.finite(temperature=temperature, top_p=top_p, timeout=timeout, verify_timeout=verify_timeout)
+    o.finite(temperature=temperature, top_p=top_p, timeout=timeout)
+    o.finite(verify_timeout=verify_timeout, tool_timeout=tool_timeout)
     urls = list(given.get("urls", []))
     first: dict[str, JSON] = {} if urls else {"concurrency": EMBEDDED_SLOTS}
     return Request(
@@ -47,7 +55,16 @@ def request_of(
         out=out or str(new_folder(env)),
         seed=seed,
         sampling=Sampling(temperature, top_p, max_tokens, o.extra_sampling(sampling)),
-        limits=Limits(verify_s=verify_timeout, rollout_s=timeout),
+        limits=Limits(
+            verify_s=verify_timeout,
+            tool_s=tool_timeout,
+            rollout_s=timeout,
+            max_turns=max_turns,
+            max_tokens_total=max_tokens_total,
+            tool_chars=tool_chars,
+            stop_repeats=stop_repeats,
+        ),
+        tool_format=cast(ToolFormat, tool_format),
         settings=Settings(**first | given),
         data=data,
         tasks=task,

@@ -14,14 +14,13 @@ from typing import Literal
 import msgspec
 
 from rollbook.agents.agent import Agent
-from rollbook.agents.single import SingleAnswer
 from rollbook.book.book import Book, Draft
 from rollbook.book.journal import Mark
 from rollbook.collect.concurrency import concurrency
 from rollbook.collect.gate import Gate
 from rollbook.collect.group import Group, Groups
 from rollbook.collect.job import Desk
-from rollbook.collect.planning import found, manifest, name_of
+from rollbook.collect.planning import found, manifest, name_of, tool_format_of
 from rollbook.collect.player import Player
 from rollbook.collect.request import Request
 from rollbook.collect.shift import Shift
@@ -29,7 +28,7 @@ from rollbook.collect.stream import BookDesk, MemoryDesk
 from rollbook.collect.work import stages
 from rollbook.collect.worker import Worker
 from rollbook.core.json import JSON
-from rollbook.core.manifest import Limits, Sampling, Settings
+from rollbook.core.manifest import Limits, Sampling, Settings, ToolFormat
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
 from rollbook.environments.registry import Loaded
@@ -59,6 +58,7 @@ class Collector:
         sampling: Sampling = Sampling(),  # noqa: B008 - frozen
         limits: Limits = Limits(),  # noqa: B008 - frozen
         agent: Agent | None = None,
+        tool_format: Literal["auto"] | ToolFormat = "auto",
         book: str | Path | None = None,
         across_versions: Literal["allow", "restart"] = "allow",
         window: int | None = None,
@@ -80,8 +80,9 @@ class Collector:
             sampling=sampling,
             limits=limits,
             settings=settings_of(Settings(), settings),
+            tool_format=tool_format,
         )
-        self._agent = agent or SingleAnswer()
+        self._agent = agent
         self._book_path = Path(book) if book else None
         self._restart = across_versions == "restart"
         self._window = window
@@ -131,6 +132,8 @@ class Collector:
             request.limits,
             request.seed,
             restart_across_versions=self._restart,
+            tool_format=tool_format_of(request, spec),
+            budgets=self._settings.attempts,
         )
 
     def _place(self, loaded: Loaded) -> tuple[Path, Book | None]:

@@ -12,14 +12,13 @@ from itertools import islice
 from rollbook.book.book import Book, Draft
 from rollbook.collect.request import Request
 from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import EnvironmentSpec, Manifest, ModelSpec, Settings
+from rollbook.core.manifest import EnvironmentSpec, Manifest, ModelSpec, Settings, ToolFormat
 from rollbook.core.plan import part
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
 from rollbook.environments.registry import Loaded, of, resolve
 from rollbook.environments.snapshot import changed, snapshot, tampered
 from rollbook.environments.source import explain
-from rollbook.environments.tool import tool_methods
 from rollbook.errors import RollbookError, UsageError
 
 PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "xllamacpp")
@@ -39,13 +38,17 @@ def plan(request: Request, loaded: Loaded, model: ModelSpec, settings: Settings 
 
 
 def found(env: str | Environment, data: str | None = None) -> Loaded:
-    """The environment that was asked for, if the agents of this version can play it."""
-    loaded = of(env) if isinstance(env, Environment) else resolve(env, data)
-    speaks = ["reply"] if loaded.cls.reply is not Environment.reply else []
-    needs = [*speaks, *tool_methods(loaded.cls)]
-    if needs:
-        raise UsageError(f"{loaded.cls.__name__} needs {', '.join(needs)}: this version asks once and plays no tools")
-    return loaded
+    """The environment that was asked for."""
+    return of(env) if isinstance(env, Environment) else resolve(env, data)
+
+
+def tool_format_of(request: Request, model: ModelSpec) -> ToolFormat:
+    """How tools are called: as asked for, else by what the model is known to take."""
+    if request.tool_format == "auto":
+        return "schema" if model.kind == "embedded" else "native"
+    if request.tool_format == "native" and model.kind == "embedded":
+        raise UsageError("--tool-format native: the embedded model parses no tool calls; use schema or text")
+    return request.tool_format
 
 
 def name_of(loaded: Loaded) -> str:
@@ -66,6 +69,7 @@ def manifest(request: Request, environments: dict[str, EnvironmentSpec], model: 
         seed=request.seed,
         limits=request.limits,
         versions=versions(),
+        tool_format=tool_format_of(request, model),
     )
 
 

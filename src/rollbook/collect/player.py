@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rollbook.agents.agent import Agent
+from rollbook.agents.choice import agent_for
+from rollbook.collect.asking import Asking, Restart
 from rollbook.collect.job import Job
 from rollbook.core.failure import Failure
-from rollbook.core.manifest import Limits, Sampling
-from rollbook.core.message import Message
+from rollbook.core.manifest import Limits, Sampling, ToolFormat
 from rollbook.core.rollout import Rollout, Timing, seed_of
 from rollbook.core.turn import Turn
+from rollbook.environments.guard import cancelled_from_outside
 from rollbook.environments.hosts import SeatLost
-from rollbook.environments.stage import Seat, Stage, cancelled_from_outside
-from rollbook.errors import ContextFull, RollbookError, RolloutFailed
-from rollbook.models.model import Completion, Model
+from rollbook.environments.seat import Seat
+from rollbook.environments.stage import Stage
+from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
+from rollbook.models.model import Model
 
 RESTARTS_ALLOWED = 16
-
-
-class Restart(Exception):
-    """Start the attempt again from its prompt: no fault of the rollout, no attempt lost."""
 
 
 class Player:
@@ -32,15 +31,18 @@ class Player:
         self,
         model: Model,
         stages: Mapping[str, Stage],
-        agent: Agent,
+        agent: Agent | None,
         sampling: Sampling,
         limits: Limits,
         run_seed: int,
         *,
         restart_across_versions: bool = False,
+        tool_format: ToolFormat = "native",
+        budgets: Mapping[str, int] | None = None,
     ) -> None:
         self._restart = restart_across_versions
-        self._model, self._stages, self._agent = model, stages, agent
+        self._model, self._stages, self._budgets = model, stages, budgets or {}
+        self._agents = {n: agent or agent_for(s.spec, limits, tool_format) for n, s in stages.items()}
         self._sampling, self._limits, self._run_seed = sampling, limits, run_seed
 
     async def play(self, job: Job, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
@@ -74,71 +76,63 @@ class Player:
         )
 
     async def _play(self, rollout: Rollout, job: Job, clock: Clock) -> None:
+        stage = self._stages[job.task.env]
+        await self._converse(stage, rollout, job, clock)
+        began = time.perf_counter()
+        try:
+            rollout.score = await stage.verify(job.task, rollout)
+        finally:
+            clock.verify_s += time.perf_counter() - began
+
+    async def _converse(self, stage: Stage, rollout: Rollout, job: Job, clock: Clock) -> None:
+        """From `open` to `outcome` within the rollout's deadline; closing the state is not on its time."""
+        seat: Seat | None = None
+        began = time.perf_counter()
         try:
             async with asyncio.timeout(self._limits.rollout_s) as deadline:
-                await self._converse(rollout, job, clock)
+                seat = await stage.seat(job.task, job.name)
+                clock.environment_s += time.perf_counter() - began - seat.seconds
+                await self._meet(seat, rollout, job, clock)
+                rollout.outcome = await seat.outcome()
         except TimeoutError:
             if not deadline.expired():
                 raise
             why = f"the rollout took longer than {self._limits.rollout_s:g} s"
             raise RolloutFailed("rollout_timeout", "rollout", why) from None
-        began = time.perf_counter()
-        try:
-            rollout.score = await self._stages[job.task.env].verify(job.task, rollout)
         finally:
-            clock.verify_s += time.perf_counter() - began
+            if seat is not None:
+                clock.environment_s += seat.seconds
+                await stage.leave(seat)
 
-    async def _converse(self, rollout: Rollout, job: Job, clock: Clock) -> None:
-        stage = self._stages[job.task.env]
-        if not stage.has_state:
-            await self._meet(rollout, job, clock)
-            return
-        began = time.perf_counter()
-        seat = await stage.seat(job.task, job.name)
-        clock.environment_s += time.perf_counter() - began
+    async def _meet(self, seat: Seat, rollout: Rollout, job: Job, clock: Clock) -> None:
+        agent = self._agents[job.task.env]
+        ask = Asking(
+            self._model,
+            self._sampling,
+            self._limits,
+            rollout,
+            job.name,
+            clock,
+            budgets=self._budgets,
+            one_version=self._restart,
+        )
         try:
-            await self._meet(rollout, job, clock)
-            began = time.perf_counter()
-            rollout.outcome = await seat.outcome()
-            clock.environment_s += time.perf_counter() - began
-        finally:
-            await close_seat(seat)
-
-    async def _meet(self, rollout: Rollout, job: Job, clock: Clock) -> None:
-        name, seed = job.name, rollout.seed
-
-        async def ask(messages: Sequence[Message]) -> Completion:
-            began = time.perf_counter()
-            try:
-                completion = await self._model.complete(messages, self._sampling, seed=seed, rollout=name)
-            finally:
-                clock.model_s += time.perf_counter() - began
-            if self._restart and rollout.turns and rollout.turns[0].model_version != completion.turn.model_version:
-                raise Restart
-            return completion
-
-        try:
-            await self._agent.play(rollout, ask)
+            await agent.play(rollout, ask, seat)
         except ContextFull:
             rollout.turns.append(Turn(finish_reason="context_length"))
+            rollout.ended = "context_length"
+        except LimitReached as limit:
+            rollout.ended = limit.which
         except (RollbookError, Restart, SeatLost):
             raise
         except asyncio.CancelledError:
             if cancelled_from_outside():
                 raise
             why = "awaited something that was cancelled"
-            raise RolloutFailed("agent_error", type(self._agent).__name__, why) from None
+            raise RolloutFailed("agent_error", type(agent).__name__, why) from None
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
-            raise RolloutFailed("agent_error", type(self._agent).__name__, why) from error
-
-
-async def close_seat(seat: Seat) -> None:
-    """Close a seat whatever happened; a state that will not close must not cost a finished rollout its score."""
-    try:
-        await seat.close()
-    except (RolloutFailed, SeatLost):
-        return
+            raise RolloutFailed("agent_error", type(agent).__name__, why) from error
 
 
 class Clock:

@@ -22,9 +22,14 @@ def note_try(past: Past, kind: str, budgets: Mapping[str, int]) -> bool:
 
 def delay_s(error: RolloutFailed, past: Past, roll: float | None = None) -> float:
     """How long to wait before the next attempt: doubled each time, jittered, at least what the server asked for."""
+    return backoff_s(error, past.attempts, roll)
+
+
+def backoff_s(error: RolloutFailed, tries: int, roll: float | None = None) -> float:
+    """The same after so many tries of anything."""
     if error.kind in AT_ONCE:
         return 0.0
-    ceiling = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (past.attempts - 1))
+    ceiling = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (tries - 1))
     jittered = ceiling * (0.5 + 0.5 * (random.random() if roll is None else roll))
     return max(jittered, error.retry_after_s or 0.0)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -23,9 +23,9 @@ from rollbook.collect.work import work_on
 from rollbook.core.failure import check_retry
 from rollbook.core.json import JSON
 from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import Limits, ModelSpec, Round, Sampling, Settings
+from rollbook.core.manifest import Limits, ModelSpec, Round, Sampling, Settings, ToolFormat
 from rollbook.environments.environment import Environment
-from rollbook.environments.stage import GRACE_S
+from rollbook.environments.guard import GRACE_S
 from rollbook.errors import UsageError
 from rollbook.models.model import Model
 from rollbook.models.target import open_model, resolve_model
@@ -52,6 +52,7 @@ def run(
     data: str | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    tool_format: Literal["auto"] | ToolFormat = "auto",
     allow_shortfall: bool = False,
     **settings: JSON,
 ) -> Result | Awaitable[Result]:
@@ -73,6 +74,7 @@ def run(
         sampling=sampling,
         limits=limits,
         settings=settings_of(Settings(), settings),
+        tool_format=tool_format,
     )
     return here_or_there(lambda: _run(request, Silent(), signals=False, allow_shortfall=allow_shortfall))
 

@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from rollbook.agents.agent import Agent
-from rollbook.agents.single import SingleAnswer
 from rollbook.book.book import Book
 from rollbook.collect.account import Account
 from rollbook.collect.concurrency import concurrency
@@ -54,9 +52,18 @@ async def stages(
         await asyncio.gather(*(stage.close() for stage in opened.values()))
 
 
-def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], agent: Agent | None = None) -> Player:
+def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], budgets: Mapping[str, int]) -> Player:
     """What plays the rollouts of a run."""
-    return Player(model, on, agent or SingleAnswer(), manifest.sampling, manifest.limits, manifest.seed)
+    return Player(
+        model,
+        on,
+        None,
+        manifest.sampling,
+        manifest.limits,
+        manifest.seed,
+        tool_format=manifest.tool_format,
+        budgets=budgets,
+    )
 
 
 async def work_on(book: Book, round_: Round, model: Model, display: Display, *, signals: bool = False) -> Account:
@@ -66,7 +73,9 @@ async def work_on(book: Book, round_: Round, model: Model, display: Display, *, 
     account = Account(book, settings)
     shift = Shift(book, round_, listener=account.take, inherited=account.inherit)
     async with stages(manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts) as on:
-        worker = Worker(shift, player(manifest, model, on), limiter, round_.number, settings.attempts)
+        worker = Worker(
+            shift, player(manifest, model, on, settings.attempts), limiter, round_.number, settings.attempts
+        )
         display.start(account.requested)
 
         def glance() -> None:

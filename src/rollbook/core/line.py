@@ -36,6 +36,7 @@ class ScoredLine(msgspec.Struct, frozen=True, tag_field="status", tag="scored"):
     usage: Usage
     timing: Timing
     info: dict[str, JSON]
+    ended: str = ""
 
     def rollout(self, task: Task) -> Rollout:
         """The rollout again, its turns without ids."""
@@ -50,6 +51,7 @@ class ScoredLine(msgspec.Struct, frozen=True, tag_field="status", tag="scored"):
             outcome=self.outcome,
             score=Score(self.reward, self.parts, self.answer, self.info),
             timing=self.timing,
+            ended=self.ended,
         )
 
 
@@ -69,6 +71,7 @@ class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
     outcome: JSON
     usage: Usage
     timing: Timing
+    ended: str = ""
 
     def rollout(self, task: Task) -> Rollout:
         """The failed attempt again, its turns without ids."""
@@ -83,6 +86,7 @@ class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
             outcome=self.outcome,
             failure=self.failure,
             timing=self.timing,
+            ended=self.ended,
         )
 
 
@@ -106,6 +110,7 @@ def scored_line(rollout: Rollout, refs: Sequence[TokenRef | None]) -> ScoredLine
         rollout.usage,
         rollout.timing,
         score.info,
+        rollout.ended,
     )
 
 
@@ -127,4 +132,5 @@ def failed_line(rollout: Rollout, refs: Sequence[TokenRef | None], final: bool) 
         rollout.outcome,
         rollout.usage,
         rollout.timing,
+        rollout.ended,
     )

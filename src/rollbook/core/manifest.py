@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from rollbook.core.json import JSON
 from rollbook.core.seal import Extent
+
+ToolFormat: TypeAlias = Literal["native", "schema", "text"]
+"""How tools are offered and called: by the server's own fields, as JSON text held to a schema, or as free text."""
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -24,6 +29,14 @@ class Limits(msgspec.Struct, frozen=True):
     tool_s: float = 60.0
     rollout_s: float = 3600.0
     memory_mb: int = 2048
+    max_turns: int = 32
+    """Model calls of one rollout."""
+    max_tokens_total: int | None = None
+    """Tokens that the model may write over all turns of one rollout."""
+    tool_chars: int = 16_384
+    """Characters of one tool's output that are shown to the model."""
+    stop_repeats: int | None = None
+    """The conversation ends when the model makes the same tool calls so many times running."""
 
 
 class EnvironmentSpec(msgspec.Struct, frozen=True):
@@ -31,6 +44,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
 
     `target` is module:Class. `snapshot` names the folder of the run directory that holds the user's own source, put
     first on the import path; None for installed packages. `digest` is the sha256 of the source it was loaded from.
+    `tools` are the schemas of its tools as models are shown them; `replies` says that it speaks back.
     """
 
     spec: str
@@ -41,6 +55,22 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     origin: str = ""
     verify: str = "sync"
     state: str = "none"
+    tools: list[JSON] = []
+    replies: bool = False
+
+    def same(self, other: EnvironmentSpec) -> bool:
+        """Whether both are the same source with the same arguments."""
+        return (self.target, self.args, self.digest) == (other.target, other.args, other.digest)
+
+
+class Rescored(msgspec.Struct, frozen=True):
+    """How another run's rollouts were scored again: `only` says which of them, failed, scored or all.
+
+    `kept` are the verifiers, by environment, whose scores the rollouts that were not scored again have kept.
+    """
+
+    only: str
+    kept: dict[str, list[EnvironmentSpec]] = {}
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -68,6 +98,14 @@ class Manifest(msgspec.Struct, frozen=True):
     """The tasks as they were planned: the first so many bytes of tasks.jsonl."""
     parent: str = ""
     """The run whose rollouts were scored again to make this one."""
+    rescored: Rescored | None = None
+    tool_format: ToolFormat = "native"
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the scores of this run are by more than one verifier."""
+        kept = self.rescored.kept if self.rescored else {}
+        return any(not by.same(self.environments[name]) for name, several in kept.items() for by in several)
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
+    written: str | None = None
+    """What the model wrote, word for word, where `content` or `tool_calls` were read out of it."""
 
     @property
     def text(self) -> str:

@@ -45,6 +45,8 @@ class Rollout(msgspec.Struct, kw_only=True):
     score: Score | None = None
     failure: Failure | None = None
     timing: Timing = Timing()
+    ended: str = ""
+    """The limit that ended the conversation (max_turns, max_tokens_total, context_length, repeats); else empty."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -68,8 +70,8 @@ class Rollout(msgspec.Struct, kw_only=True):
 
     @property
     def truncated(self) -> bool:
-        """Whether the last turn was cut short."""
-        return bool(self.turns) and self.turns[-1].truncated
+        """Whether the conversation was cut short: its last answer, or all of it by a limit."""
+        return bool(self.ended) or (bool(self.turns) and self.turns[-1].truncated)
 
     @property
     def usage(self) -> Usage:

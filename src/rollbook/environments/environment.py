@@ -102,6 +102,18 @@ def arguments_of(environment: Environment) -> dict[str, JSON]:
         raise UsageError(f"{type(environment).__name__}: its arguments must be JSON: {error}") from None
 
 
+def as_answer(said: object) -> Message | None:
+    """What `reply` returned as the next message; a TypeError says what it should have been."""
+    if said is None:
+        return None
+    if isinstance(said, str):
+        return Message("user", said)
+    if isinstance(said, Message) and said.role in ("user", "system"):
+        return said
+    shown = f"a message of the role {said.role!r}" if isinstance(said, Message) else f"a {type(said).__name__}"
+    raise TypeError(f"reply returned {shown}; it must be text, a Message of the role user or system, or None")
+
+
 class Shape(msgspec.Struct, frozen=True):
     """Where an environment's methods run: sync ones in environment processes, async ones on the loop."""
 
@@ -114,6 +126,9 @@ def shape(cls: type[Environment]) -> Shape:
     for name, how in (("tasks", "tasks()"), ("verify", "verify(task, rollout)")):
         if not _overrides(cls, name):
             raise UsageError(f"{cls.__name__} has no {how}: an environment needs tasks() and verify(task, rollout)")
+    for name in tool_methods(cls):
+        if hasattr(Environment, name):
+            raise UsageError(f"tool {cls.__name__}.{name} shadows the method of every environment; rename it")
     return Shape("async" if _is_async(cls, "verify") else "sync", _state(cls))
 
 

@@ -22,6 +22,7 @@ class Start(msgspec.Struct, array_like=True):
     spec: EnvironmentSpec
     run: str | None
     memory_mb: int
+    tool_chars: int
 
 
 class Record(msgspec.Struct, array_like=True):
@@ -32,28 +33,42 @@ class Record(msgspec.Struct, array_like=True):
     messages: list[Message]
     turns: list[TurnLine]
     outcome: JSON = None
+    ended: str = ""
 
     @classmethod
     def of(cls, rollout: Rollout) -> Record:
         """The part of a rollout that crosses to its verifier."""
         turns = [turn_line(turn, None) for turn in rollout.turns]
-        return cls(rollout.sample, rollout.seed, rollout.messages, turns, rollout.outcome)
+        return cls(rollout.sample, rollout.seed, rollout.messages, turns, rollout.outcome, rollout.ended)
 
     def rollout(self, task: Task) -> Rollout:
         """The rollout on the verifier's side."""
         turns = [line.turn() for line in self.turns]
         return Rollout(
-            task=task, sample=self.sample, seed=self.seed, messages=self.messages, turns=turns, outcome=self.outcome
+            task=task,
+            sample=self.sample,
+            seed=self.seed,
+            messages=list(self.messages),
+            turns=turns,
+            outcome=self.outcome,
+            ended=self.ended,
         )
 
 
 class Call(msgspec.Struct, array_like=True):
-    """One method of the environment; `seat` names the state it is about."""
+    """One method of the environment; `seat` names the state it is about, `tool` the tool it calls."""
 
     method: str
     task: TaskLine | None = None
     record: Record | None = None
     seat: str = ""
+    tool: str = ""
+    arguments: str = ""
+
+    @property
+    def where(self) -> str:
+        """What it is called when it breaks."""
+        return f"tool {self.tool}" if self.tool else self.method
 
 
 class Reply(msgspec.Struct, array_like=True):

@@ -18,22 +18,24 @@ import msgspec
 
 from rollbook.core.score import as_score
 from rollbook.core.task import Task
-from rollbook.environments.environment import Environment, State
+from rollbook.environments.broken import describe, kind_of
+from rollbook.environments.environment import Environment, State, as_answer
 from rollbook.environments.frames import Call, Frames, Reply, Start, frame
 from rollbook.environments.snapshot import load
-from rollbook.errors import InvalidReward, RollbookError
+from rollbook.environments.toolbox import Toolbox
+from rollbook.errors import RollbookError
 from rollbook.processes.life import die_with_parent, keep_orphans
 
-FAILURES = {"verify": "verifier_error"}
 LOG_BYTES = 16 << 20
 
 
 class Host:
     """The environment, the states of the rollouts seated here, and the process they must not leave."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, tool_chars: int) -> None:
         self._environment = environment
-        self._states: dict[str, State] = {}
+        self._toolbox = Toolbox(environment, tool_chars)
+        self._seats: dict[str, tuple[Task, State]] = {}
         self._pid = os.getpid()
 
     def answer(self, call: Call) -> Reply:
@@ -41,10 +43,8 @@ class Host:
         start = time.perf_counter()
         try:
             failure, message, value = "", "", self._do(call)
-        except InvalidReward as error:
-            failure, message, value = "invalid_reward", str(error), None
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a verifier are its errors
-            failure, message, value = FAILURES.get(call.method, "environment_error"), describe(error), None
+            failure, message, value = kind_of(error, _broken(call.method)), describe(error), None
         if os.getpid() != self._pid:
             os._exit(0)
         return Reply(failure, message, value, time.perf_counter() - start)
@@ -61,32 +61,38 @@ class Host:
 
     def _open(self, call: Call) -> None:
         assert call.task is not None
-        self._states[call.seat] = self._environment.open(Task.from_line(call.task))
+        task = Task.from_line(call.task)
+        self._seats[call.seat] = task, self._environment.open(task)
+
+    def _tool(self, call: Call) -> str:
+        _, state = self._seats[call.seat]
+        return self._toolbox.use(call.tool, call.arguments, state)
+
+    def _reply(self, call: Call) -> object:
+        assert call.record is not None
+        task, state = self._seats[call.seat]
+        return as_answer(self._environment.reply(task, call.record.rollout(task), state))
 
     def _outcome(self, call: Call) -> object:
-        return self._environment.outcome(self._states[call.seat])
+        return self._environment.outcome(self._seats[call.seat][1])
 
     def _close(self, call: Call) -> None:
-        if call.seat in self._states:
-            self._environment.close(self._states.pop(call.seat))
+        if call.seat in self._seats:
+            _, state = self._seats.pop(call.seat)
+            self._environment.close(state)
 
 
-def describe(error: BaseException) -> str:
-    """An exception and the line of the environment it came from, in one line."""
-    frames, trace = [], error.__traceback__
-    while trace:
-        frames.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
-        trace = trace.tb_next
-    where = f" ({frames[-1]})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+def _broken(method: str) -> str:
+    return "verifier_error" if method == "verify" else "environment_error"
 
 
-def encode_reply(reply: Reply) -> bytes:
+def encode_reply(reply: Reply, method: str) -> bytes:
     """A reply as a frame; a value that JSON cannot hold is the environment's mistake."""
     try:
         return frame(reply)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return frame(Reply("invalid_reward", f"the result does not fit JSON: {error}", None, reply.seconds))
+        kind = "invalid_reward" if method == "verify" else "environment_error"
+        return frame(Reply(kind, f"the result does not fit JSON: {error}", None, reply.seconds))
 
 
 def limit_memory(memory_mb: int) -> None:
@@ -119,13 +125,14 @@ def serve(channel: socket.socket) -> None:
             if host is None:
                 host = _start(channel, msgspec.json.decode(body, type=Start))
             else:
-                channel.sendall(encode_reply(host.answer(decode_call(body))))
+                call = decode_call(body)
+                channel.sendall(encode_reply(host.answer(call), call.method))
                 trim_log()
 
 
 def _start(channel: socket.socket, start: Start) -> Host:
     try:
-        host = Host(load(start.spec, Path(start.run) if start.run else None))
+        host = Host(load(start.spec, Path(start.run) if start.run else None), start.tool_chars)
     except RollbookError as error:
         channel.sendall(frame(Reply("environment_error", str(error))))
         sys.exit(2)

@@ -14,6 +14,7 @@ from rollbook.errors import RolloutFailed
 QUICK_S = 0.005
 DEPTH = 8
 STARTS_ALLOWED = 3
+LOOK_S = 0.05
 
 
 class SeatLost(Exception):
@@ -41,7 +42,7 @@ class Hosts:
     async def _start(self) -> None:
         process = HostProcess(self._feed, self._gone)
         try:
-            await process.start(self._spec, self._run, self._limits.memory_mb, self._log)
+            await process.start(self._spec, self._run, self._limits, self._log)
         except BaseException:
             await process.stop()
             raise
@@ -105,21 +106,28 @@ class Hosts:
                 reply = await waiting.future
             except HostGone as gone:
                 if gone.guilty:
-                    raise RolloutFailed(gone.kind, call.method, gone.why) from None
+                    raise RolloutFailed(gone.kind, call.where, gone.why) from None
                 continue
-            self._mean_s += 0.05 * (reply.seconds - self._mean_s)
-            return checked(call, reply)
+            return self._noted(call, reply)
+
+    def _noted(self, call: Call, reply: Reply) -> Reply:
+        self._mean_s += 0.05 * (reply.seconds - self._mean_s)
+        return checked(call, reply)
 
     async def take_seat(self) -> HostProcess:
         """The process with the fewest rollouts seated, for a rollout with state."""
         self._grow()
         while not (alive := [p for p in self._processes if p.alive]):
+            if self._closed:
+                raise RolloutFailed("environment_error", "environment", "it is closed")
+            self._grow()
             if not self._starting:
-                self._grow()
+                await asyncio.sleep(LOOK_S)  # those that are dying still have their places
+                continue
             done, _ = await asyncio.wait(self._starting, timeout=1.0)
             failed = next((t.exception() for t in done if not t.cancelled() and t.exception()), None)
-            if failed or self._closed:
-                raise RolloutFailed("environment_error", "environment", str(failed or "it is closed"))
+            if failed:
+                raise RolloutFailed("environment_error", "environment", str(failed))
         best = min(alive, key=lambda p: p.seats)
         best.seats += 1
         return best
@@ -131,10 +139,10 @@ class Hosts:
         waiting = Waiting(call, timeout_s, asyncio.get_running_loop().create_future())
         process.send(waiting)
         try:
-            return checked(call, await waiting.future)
+            return self._noted(call, await waiting.future)
         except HostGone as gone:
             if gone.guilty:
-                raise RolloutFailed(gone.kind, call.method, gone.why) from None
+                raise RolloutFailed(gone.kind, call.where, gone.why) from None
             raise SeatLost from None
 
     async def close(self) -> None:
@@ -149,5 +157,5 @@ class Hosts:
 def checked(call: Call, reply: Reply) -> Reply:
     """A reply, or the failure it reports."""
     if reply.failure:
-        raise RolloutFailed(reply.failure, call.method, reply.message)
+        raise RolloutFailed(reply.failure, call.where, reply.message)
     return reply

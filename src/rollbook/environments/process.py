@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.core.manifest import EnvironmentSpec
+from rollbook.core.manifest import EnvironmentSpec, Limits
 from rollbook.environments.frames import Call, Frames, Reply, Start, frame
 from rollbook.errors import UsageError
 from rollbook.processes.child import Child, module_argv
@@ -62,7 +62,7 @@ class HostProcess(asyncio.Protocol):
         """How many calls are in the line."""
         return len(self._line)
 
-    async def start(self, spec: EnvironmentSpec, run: Path | None, memory_mb: int, log: Path | None) -> None:
+    async def start(self, spec: EnvironmentSpec, run: Path | None, limits: Limits, log: Path | None) -> None:
         """Spawn it and wait until the environment is loaded; what the environment does wrong is a UsageError."""
         ours, theirs = socket.socketpair()
         argv = module_argv("rollbook.environments.host", str(theirs.fileno()))
@@ -74,7 +74,7 @@ class HostProcess(asyncio.Protocol):
         self._ready = self._loop.create_future()
         await self._loop.create_connection(lambda: self, sock=ours)
         assert self._transport
-        self._transport.write(frame(Start(spec, str(run) if run else None, memory_mb)))
+        self._transport.write(frame(Start(spec, str(run) if run else None, limits.memory_mb, limits.tool_chars)))
         try:
             async with asyncio.timeout(START_S):
                 reply = await self._ready
@@ -96,9 +96,8 @@ class HostProcess(asyncio.Protocol):
 
     def _hung_up(self) -> None:
         self._drain()
-        method = self._line[0].call.method if self._line else "idle"
-        kind = "verifier_error" if method == "verify" else "environment_error"
-        self.kill(kind, f"the environment process closed its channel during {method}")
+        kind, where = self._head()
+        self.kill(kind, f"the environment process closed its channel during {where}")
 
     def send(self, waiting: Waiting) -> None:
         """Put a call at the end of the line."""
@@ -159,7 +158,7 @@ class HostProcess(asyncio.Protocol):
             self._timer = self._loop.call_later(left, self._look)
             return
         kind = "verifier_timeout" if head.call.method == "verify" else "environment_error"
-        self.kill(kind, f"{head.call.method} took longer than {head.timeout_s:g} s")
+        self.kill(kind, f"{head.call.where} took longer than {head.timeout_s:g} s")
 
     def kill(self, kind: str, why: str) -> None:
         """End the process and all it started; the head of the line fails for this reason."""
@@ -199,15 +198,19 @@ class HostProcess(asyncio.Protocol):
                 break
             self.data_received(data)
 
+    def _head(self) -> tuple[str, str]:
+        """What is being executed, and the failure it is if it ends the process."""
+        where = self._line[0].call.where if self._line else "idle"
+        return "verifier_error" if where == "verify" else "environment_error", where
+
     def _guess(self, code: int) -> tuple[str, str]:
-        method = self._line[0].call.method if self._line else "idle"
-        kind = "verifier_error" if method == "verify" else "environment_error"
+        kind, where = self._head()
         if code >= 0:
-            return kind, f"the environment process exited with status {code} during {method}"
+            return kind, f"the environment process exited with status {code} during {where}"
         name = signal.Signals(-code).name
         if -code == signal.SIGKILL:
-            return "environment_error", f"the environment process was killed ({name}: out of memory?) during {method}"
-        return kind, f"the environment process died of {name} during {method}"
+            return "environment_error", f"the environment process was killed ({name}: out of memory?) during {where}"
+        return kind, f"the environment process died of {name} during {where}"
 
     async def stop(self) -> None:
         """End it in order: nobody waits for it any more."""

@@ -21,6 +21,7 @@ from rollbook.core.json import JSON, decode
 from rollbook.core.manifest import EnvironmentSpec
 from rollbook.environments import source
 from rollbook.environments.environment import Environment, arguments_of, parameters_of, shape
+from rollbook.environments.tool import tools_of
 from rollbook.errors import RollbookError, UsageError
 
 GROUP = "rollbook.environments"
@@ -259,10 +260,22 @@ def _with_data(cls: type[Environment], args: dict[str, JSON], data: str | None) 
 
 
 def _loaded(spec: str, found: _Found, args: dict[str, JSON]) -> Loaded:
+    pinned = described(spec, found, args)
+    return Loaded(pinned, found.cls, construct(found.cls, args), found.path, found.files)
+
+
+def described(spec: str, found: _Found, args: dict[str, JSON]) -> EnvironmentSpec:
+    """What another process, or another day, needs to know of a class."""
     form = shape(found.cls)
-    instance = construct(found.cls, args)
-    described = EnvironmentSpec(spec, found.target, args, verify=form.verify, state=form.state)
-    return Loaded(described, found.cls, instance, found.path, found.files)
+    return EnvironmentSpec(
+        spec,
+        found.target,
+        args,
+        verify=form.verify,
+        state=form.state,
+        tools=list(tools_of(found.cls)),
+        replies=found.cls.reply is not Environment.reply,
+    )
 
 
 def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
@@ -299,5 +312,4 @@ def of(environment: Environment) -> Loaded:
         found = _Found(cls, f"{source.place(path)[1]}:{cls.__qualname__}", path)
     else:
         found = _Found(cls, f"{cls.__module__}:{cls.__qualname__}")
-    spec = EnvironmentSpec(found.target, found.target, arguments_of(environment), verify=form.verify, state=form.state)
-    return Loaded(spec, cls, environment, found.path)
+    return Loaded(described(found.target, found, arguments_of(environment)), cls, environment, found.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TypeVar, get_type_hints
 
@@ -18,6 +19,7 @@ MARK = "__rollbook_tool__"
 INJECTED = frozenset({"state"})
 """Parameters that Rollbook fills in: the model neither sees nor gives them."""
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*$")
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
@@ -27,8 +29,27 @@ def tool(method: Method) -> Method:
 
     A parameter called `state` is what `open` returned; it is handed in and not shown to the model.
     """
+    name, around = getattr(method, "__name__", ""), sys._getframe(1).f_locals
+    if "__qualname__" in around and getattr(around.get(name), MARK, False):  # in the body of one class
+        raise UsageError(f"tool {getattr(method, '__qualname__', name)}: there is one of that name above; rename one")
     setattr(method, MARK, True)
     return method
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool taken apart: `arguments` is the struct that a call must fit, `takes` the names of all its parameters."""
+
+    name: str
+    description: str
+    parameters: dict[str, JSON]
+    arguments: type[msgspec.Struct]
+    takes: frozenset[str]
+
+    @property
+    def schema(self) -> dict[str, JSON]:
+        """As chat completions takes it."""
+        shown = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": shown}
 
 
 def tool_methods(cls: type) -> dict[str, Callable[..., object]]:
@@ -41,21 +62,29 @@ def tool_methods(cls: type) -> dict[str, Callable[..., object]]:
 
 def tools_of(cls: type) -> list[dict[str, JSON]]:
     """The tools of an environment class as chat completions takes them: one function schema each."""
-    return [_schema(cls, name, method) for name, method in tool_methods(cls).items()]
+    return [tool.schema for tool in tools_in(cls)]
 
 
-def _schema(cls: type, name: str, method: Callable[..., object]) -> dict[str, JSON]:
+def tools_in(cls: type) -> list[Tool]:
+    """The tools of an environment class; one that cannot be offered is a UsageError that names it."""
+    return [_tool(cls, name, method) for name, method in tool_methods(cls).items()]
+
+
+def _tool(cls: type, name: str, method: Callable[..., object]) -> Tool:
+    where = f"tool {cls.__name__}.{name}"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{where}: models take names of up to 64 ASCII letters, digits, - and _; rename it")
     summary, explained = read_docstring(inspect.getdoc(method) or "")
-    parameters = _parameters(f"tool {cls.__name__}.{name}", method)
+    fields = [_field(where, p, hint) for p, hint in _shown(where, method)]
+    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    parameters = _parameters(where, arguments)
     for argument, text in explained.items():
         if argument in parameters["properties"]:
             parameters["properties"][argument]["description"] = text
-    return {"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}}
+    return Tool(name, summary, parameters, arguments, frozenset(inspect.signature(method).parameters))
 
 
-def _parameters(where: str, method: Callable[..., object]) -> dict[str, JSON]:
-    fields = [_field(where, p, hint) for p, hint in _shown(where, method)]
-    model = msgspec.defstruct("Arguments", fields, kw_only=True)
+def _parameters(where: str, model: type[msgspec.Struct]) -> dict[str, JSON]:
     try:
         _, others = msgspec.json.schema_components([model], ref_template="#/$defs/{name}")
     except TypeError as error:

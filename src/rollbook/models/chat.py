@@ -25,6 +25,7 @@ from rollbook.models.protocol import (
     check_extra,
     message_of,
     read_answer,
+    sendable,
     without_reasoning,
 )
 from rollbook.models.refusal import WHERE, bad_completion, context_limit, is_context_error, server_words
@@ -109,7 +110,7 @@ class ChatModel:
             self._checked = sampling
         if not self.send_reasoning:
             messages = without_reasoning(messages)
-        body = chat_body(self.spec.name, messages, sampling, seed, tools, self.tokens)
+        body = chat_body(self.spec.name, sendable(messages), sampling, seed, tools, self.tokens)
         version = self.version
 
         async def call(replica: Replica) -> tuple[bytes, float]:
@@ -122,6 +123,8 @@ class ChatModel:
             return self._read(raw, seconds, version)
         except ContextFull as full:
             raise _asked_too_much(str(full), sampling) or full from None
+        except RolloutFailed as error:
+            raise _advised(error, bool(tools), "response_format" in sampling.extra) from None
 
     def _read(self, raw: bytes, seconds: float, version: str | None) -> Completion:
         try:
@@ -200,6 +203,15 @@ class ChatModel:
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
+
+
+def _advised(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:
+    """A server that takes no tools, or no schema, says so for every prompt: name the way out."""
+    words = error.message.lower()
+    if error.kind != "model_rejected" or not ((tools and "tool" in words) or (schema and "schema" in words)):
+        return error
+    way = "--tool-format schema" if tools else "--tool-format text"
+    return RolloutFailed(error.kind, error.where, f"{error.message}; for a server that cannot do this: {way}")
 
 
 def _asked_too_much(words: str, sampling: Sampling) -> RolloutFailed | None:

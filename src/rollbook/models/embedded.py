@@ -44,7 +44,7 @@ class EmbeddedModel:
     """Starts the server on `open` and ends it on `close`; one that crashes is started again, three times at most.
 
     With `Settings.urls` it joins a server that another process of ours has started (its `url`) and starts none. `log`
-    is where the server's own words go. It takes text only, and no tools: its template has no place for them.
+    is where the server's own words go. It takes text only, and tools only as text: its template has no place for them.
     """
 
     def __init__(
@@ -112,8 +112,10 @@ class EmbeddedModel:
         async with self._slots:
             llama = await self._living()
             started, version = perf_counter(), self.version
-            prompt_ids = await llama.prompt_ids(without_reasoning(messages))
+            prompt = await llama.prompt(without_reasoning(messages), rollout)
+            prompt_ids = prompt.ids
             answer = await llama.sample(prompt_ids, sampling, seed)
+            llama.remember(rollout, prompt, answer)
             logprobs = exact_logprobs(
                 prompt_ids,
                 answer.tokens,
@@ -161,7 +163,9 @@ class EmbeddedModel:
 
 def _check(messages: Sequence[Message], tools: Sequence[JSON]) -> None:
     if tools:
-        raise RolloutFailed("model_rejected", WHERE, "the embedded model takes no tools; give -m URL")
+        raise RolloutFailed(
+            "model_rejected", WHERE, "the embedded model parses no tool calls; use --tool-format schema"
+        )
     for message in messages:
         if isinstance(message.content, list) and any(part.get("type") != "text" for part in message.content):
             raise RolloutFailed("model_rejected", WHERE, "the embedded model reads text only; give -m URL")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -16,6 +17,10 @@ from rollbook.errors import RolloutFailed
 from rollbook.models.refusal import WHERE, bad_completion
 from rollbook.models.replica import Replica
 
+Key = TypeVar("Key")
+
+END = "<|im_end|>"
+"""What the embedded model's template ends a message with."""
 PROMPTS_KEPT = 256
 MOST_MISSING = 64
 _WIDTHS = (1_000, 1_000_000)
@@ -51,6 +56,13 @@ class LlamaAnswer(msgspec.Struct):
 _answers = msgspec.json.Decoder(LlamaAnswer)
 
 
+class Prompt(msgspec.Struct, frozen=True):
+    """A conversation as the model sees it."""
+
+    text: str
+    ids: list[int]
+
+
 class Llama:
     """One llama.cpp server."""
 
@@ -58,23 +70,40 @@ class Llama:
         self.url = url
         self._replica = Replica(url, session, call_s, scrub=str)
         self._completion = URL(f"{url}/completion")
-        self._prompts: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._prompts: OrderedDict[bytes, Prompt] = OrderedDict()
+        self._said: OrderedDict[str, Prompt] = OrderedDict()
         self._plain: int | None = None
 
-    async def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of a conversation, as the server's own chat endpoint would make them."""
+    async def prompt(self, messages: Sequence[Message], rollout: str = "") -> Prompt:
+        """A conversation as the server's own chat endpoint would make it.
+
+        One that goes on keeps the ids that were sampled: the same text could be cut into other tokens.
+        """
+        if said := self._said.get(rollout):
+            text = await self._render(messages)
+            if text.startswith(said.text):
+                rest = await self._tokenize(text[len(said.text) :], special=False)
+                return Prompt(text, [*said.ids, *rest])
         key = encode(messages)
-        ids = self._prompts.get(key)
-        if ids is None:
-            text = (await self._ask("apply-template", {"messages": messages})).get("prompt")
-            if not isinstance(text, str):
-                raise bad_completion("the server did not render the conversation")
-            ids = self._prompts[key] = await self._tokenize(text)
-            if len(self._prompts) > PROMPTS_KEPT:
-                self._prompts.popitem(last=False)
-        else:
-            self._prompts.move_to_end(key)
-        return ids
+        known = self._prompts.get(key)
+        if known is None:
+            text = await self._render(messages)
+            known = self._prompts[key] = Prompt(text, await self._tokenize(text))
+        keep(self._prompts, key)
+        return known
+
+    def remember(self, rollout: str, prompt: Prompt, answer: LlamaAnswer) -> None:
+        """What was said last in a rollout, for the prompt that goes on from there."""
+        ended = answer.stop_type == "eos" and bool(answer.tokens)
+        ids = answer.tokens[:-1] if ended else answer.tokens
+        self._said[rollout] = Prompt(prompt.text + answer.content, [*prompt.ids, *ids])
+        keep(self._said, rollout)
+
+    async def _render(self, messages: Sequence[Message]) -> str:
+        text = (await self._ask("apply-template", {"messages": messages})).get("prompt")
+        if not isinstance(text, str):
+            raise bad_completion("the server did not render the conversation")
+        return text
 
     async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> LlamaAnswer:
         """Continue the ids. The server's defaults for top_k and min_p are switched off; `extra` has the last word."""
@@ -85,7 +114,7 @@ class Llama:
             "min_p": 0.0,
             "n_predict": sampling.max_tokens,
             "seed": seed,
-            **sampling.extra,
+            **_extra(sampling),
             "prompt": prompt_ids,
             "n_probs": 1,
             "return_tokens": True,
@@ -121,8 +150,8 @@ class Llama:
                     return likely.logprob
         raise RolloutFailed("token_mismatch", WHERE, f"the server does not report the logprob of token {token}")
 
-    async def _tokenize(self, text: str) -> list[int]:
-        said = await self._ask("tokenize", {"content": text, "add_special": True, "parse_special": True})
+    async def _tokenize(self, text: str, special: bool = True) -> list[int]:
+        said = await self._ask("tokenize", {"content": text, "add_special": special, "parse_special": True})
         ids = said.get("tokens")
         if not isinstance(ids, list):
             raise bad_completion("the server did not tokenise the conversation")
@@ -142,6 +171,26 @@ class Llama:
             return _answers.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise bad_completion(f"/completion: {error}") from None
+
+
+def keep(held: OrderedDict[Key, Prompt], key: Key) -> None:
+    """Mark one as used now, and let go of the one that was not for longest."""
+    held.move_to_end(key)
+    if len(held) > PROMPTS_KEPT:
+        held.popitem(last=False)
+
+
+def _extra(sampling: Sampling) -> dict[str, JSON]:
+    """Further sampling, the chat protocol's response_format as the grammar that /completion takes.
+
+    With its field json_schema an answer would end in <|endoftext|>, and no next prompt would continue it.
+    """
+    extra = dict(sampling.extra)
+    form = extra.pop("response_format", None)
+    if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
+        schema = encode(form["json_schema"].get("schema")).decode()
+        extra["grammar"] = f"%llguidance {{}}\nstart: answer {END}\nanswer: %json {schema}"
+    return extra
 
 
 def align(tokens: Sequence[int], sampled: Sequence[Sampled]) -> list[Sampled | None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rollbook.core.json import JSON, encode
+from rollbook.core.json import JSON, decode, encode
 from rollbook.core.manifest import Sampling
 from rollbook.core.message import Function, Message, ToolCall
 from rollbook.errors import RolloutFailed, UsageError
@@ -127,6 +127,32 @@ def without_reasoning(messages: Sequence[Message]) -> Sequence[Message]:
     if not any(m.reasoning for m in messages):
         return messages
     return [msgspec.structs.replace(m, reasoning=None) if m.reasoning else m for m in messages]
+
+
+def sendable(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages as servers take them back: templates read a call's arguments, so they must be a JSON object.
+
+    What a model wrote instead is told back to it inside of one. The record keeps it as it was.
+    """
+    if not any(m.tool_calls for m in messages):
+        return messages
+    return [_with_calls(m, m.tool_calls) if m.tool_calls else m for m in messages]
+
+
+def _with_calls(message: Message, calls: Sequence[ToolCall]) -> Message:
+    return msgspec.structs.replace(message, tool_calls=[_sendable(call) for call in calls])
+
+
+def _sendable(call: ToolCall) -> ToolCall:
+    text = call.function.arguments
+    try:
+        readable = isinstance(decode(text), dict)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        readable = False
+    if readable:
+        return call
+    kept = encode({"unreadable": text}).decode() if text.strip() else "{}"
+    return msgspec.structs.replace(call, function=Function(call.function.name, kept))
 
 
 def read_answer(raw: bytes) -> tuple[ChatAnswer, Choice, str]:
