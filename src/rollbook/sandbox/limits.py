@@ -18,7 +18,7 @@ class Limits(msgspec.Struct, frozen=True):
     """CPU time of the code; a wall clock stands behind it."""
     memory_mb: int = 256
     output_kb: int = 64
-    """What is kept of each of stdout and stderr; the rest is drained and dropped."""
+    """What is kept of each of stdout, stderr and the value; the rest is drained and dropped."""
     processes: int = 1
     """1 forbids other processes; threads are always allowed."""
     files_mb: int = 16
@@ -38,6 +38,11 @@ class Limits(msgspec.Struct, frozen=True):
         """The wall clock's limit."""
         return self.wall_seconds or max(1.0, 4 * self.seconds)
 
+    @property
+    def keep_bytes(self) -> int:
+        """How much is kept of each of stdout, stderr and the value."""
+        return self.output_kb << 10
+
     def wire(self) -> dict[str, float | int]:
         """What the zygote is told."""
         return {
@@ -46,4 +51,5 @@ class Limits(msgspec.Struct, frozen=True):
             "files_mb": self.files_mb,
             "processes": self.processes,
             "threads": THREADS + self.processes,
+            "keep": self.keep_bytes,
         }

@@ -8,6 +8,8 @@ import msgspec
 
 Status: TypeAlias = Literal["ok", "error", "timeout", "memory", "output", "crash", "killed"]
 
+State: TypeAlias = Literal["kept", "lost", "rolled back"]
+
 
 class Error(msgspec.Struct, frozen=True):
     """The exception that ended a program. Its own words: never a reason to trust it."""
@@ -42,3 +44,7 @@ class Result(msgspec.Struct, frozen=True):
     peak_mb: float = 0.0
     truncated: bool = False
     isolation: tuple[str, ...] = ()
+    state: State | None = None
+    """Of a session's turn: what it made is kept, or lost with all before it, or undone alone (files are never)."""
+    restarted: bool = False
+    """Whether this turn began a session afresh whose state an earlier one had lost."""

@@ -7,20 +7,25 @@ import os
 import queue
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
+from typing import Any, TypeVar
 
 from rollbook.core.json import JSON
 from rollbook.errors import UsageError
+from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.nursery import Nursery
 from rollbook.sandbox.result import Result
-from rollbook.sandbox.slot import SandboxError as SandboxError
+from rollbook.sandbox.session import Session
 from rollbook.sandbox.slot import Slot
+from rollbook.sandbox.twin import awaited, blocking
+from rollbook.sandbox.uids import Uids
 
-FIRST_UID = 61_000
 WAIT_S = 300.0
+T = TypeVar("T")
+SESSIONS = 256
 
 
 class Sandbox:
@@ -32,16 +37,21 @@ class Sandbox:
         *,
         packages: Sequence[str] = (),
         size: int | None = None,
+        sessions: int = SESSIONS,
     ) -> None:
         self.limits = limits
         self._packages = list(packages)
         self._size = size or os.cpu_count() or 1
+        self._uids = Uids()
         self._free: queue.Queue[Slot | None] = queue.Queue()
         self._threads: ThreadPoolExecutor | None = None
         self._slots: set[Slot] = set()
+        self._sessions = sessions
+        self._nursery = Nursery(self._new_slot, sessions)
 
     def __enter__(self) -> Sandbox:
         self._threads = ThreadPoolExecutor(self._size, "sandbox")
+        self._nursery = Nursery(self._new_slot, self._sessions)
         try:
             self._threads.submit(self._add_slot).result()
         except BaseException:
@@ -57,22 +67,25 @@ class Sandbox:
     async def __aenter__(self) -> Sandbox:
         return await asyncio.to_thread(self.__enter__)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """End every zygote and all that runs in them."""
+        self._nursery.kill()
         for slot in list(self._slots):
             slot.close()
         self._slots.clear()
         if self._threads:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
+        self._nursery.close()
+
+    def _new_slot(self) -> Slot:
+        return Slot(configuration(self._packages), base_python(), self._uids)
 
     def _add_slot(self) -> Slot:
-        slot = Slot(configuration(self._packages, FIRST_UID + len(self._slots)), base_python())
+        slot = self._new_slot()
         self._slots.add(slot)
         self._free.put(slot)
         return slot
@@ -82,7 +95,15 @@ class Sandbox:
         """Which walls are really in force."""
         return next(iter(self._slots)).isolation if self._slots else ()
 
-    async def run(
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            raise SandboxError("the sandbox is not open: use it as a context")
+        return self._threads
+
+    def _submit(self, work: Callable[[], Any]) -> Future[Any]:
+        return self._pool().submit(work)
+
+    def _run(
         self,
         code: str,
         stdin: str | bytes = b"",
@@ -90,33 +111,19 @@ class Sandbox:
         limits: Limits | None = None,
     ) -> Result:
         """Run code in a fresh child."""
-        if self._threads is None:
-            raise SandboxError("the sandbox is not open: use it as a context")
-        call = asyncio.get_running_loop().run_in_executor(self._threads, self._run, code, stdin, files or {}, limits)
-        return await call
+        check_names(files or {})
+        data = stdin.encode(errors="replace") if isinstance(stdin, str) else stdin
+        return self.use(lambda slot: slot.run(code, data, files or {}, limits or self.limits))
 
-    def run_sync(
-        self,
-        code: str,
-        stdin: str | bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
-    ) -> Result:
-        """The same, for code that is not async."""
-        if self._threads is None:
-            raise SandboxError("the sandbox is not open: use it as a context")
-        return self._threads.submit(self._run, code, stdin, files or {}, limits).result(WAIT_S)
-
-    def _run(self, code: str, stdin: str | bytes, files: Mapping[str, bytes], limits: Limits | None) -> Result:
-        check_names(files)
+    def use(self, work: Callable[[Slot], T]) -> T:
+        """Do something with a zygote that nobody else has meanwhile, in one of the pool's threads."""
         slot = self._free.get(timeout=WAIT_S)
         if slot is None:
             self._add_slot()
             slot = self._free.get(timeout=WAIT_S)
             assert slot
         try:
-            data = stdin.encode() if isinstance(stdin, str) else stdin
-            result = slot.run(code, data, files, limits or self.limits)
+            result = work(slot)
         except BaseException:
             self._slots.discard(slot)
             slot.close()
@@ -124,6 +131,19 @@ class Sandbox:
             raise
         self._free.put(slot)
         return result
+
+    run = awaited(_run)
+    run_sync = blocking(_run)
+
+    def session(
+        self, snapshot: bool = False, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
+    ) -> Session:
+        """Turns that share their state, a context of its own. With `snapshot`, a turn that dies is rolled back."""
+        check_names(files or {})
+        limits = limits or self.limits
+        if snapshot and limits.processes != 1:
+            raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
+        return Session(self._nursery, self._pool(), limits, snapshot, dict(files or {}))
 
 
 def check_names(files: Mapping[str, bytes]) -> None:
@@ -138,12 +158,11 @@ def base_python() -> str:
     return os.path.realpath(sys.executable)
 
 
-def configuration(packages: list[str], uid: int) -> dict[str, JSON]:
+def configuration(packages: list[str]) -> dict[str, JSON]:
     """What a zygote is told about the world it may show."""
     paths = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}) if packages else []
     return {
         "mode": "root" if os.geteuid() == 0 else "user",
-        "uid": uid,
         "packages": packages,
         "paths": paths,
         "places": places(paths),

@@ -16,6 +16,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVA
 )  # fmt: skip
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+SECCOMP_NEW_LISTENER = 8
 
 NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "close_range": 436, "landlock": 444, "seccomp": 317},
@@ -101,10 +102,19 @@ def close_from(first: int) -> None:
         os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
-def seccomp_filter(program: bytes) -> None:
-    """Install a BPF program for this process and all it starts."""
+def map_root(user: int, group: int, proc: int) -> None:
+    """In a new user namespace: be root there and nobody else. `proc` is a descriptor: the root may have none."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        handle = os.open(f"self/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+        os.write(handle, text.encode())
+        os.close(handle)
+
+
+def seccomp_filter(program: bytes, listen: bool = False) -> list[int]:
+    """Install a BPF program for this process and all it starts; to listen gives where its questions are answered."""
     buffer = ctypes.create_string_buffer(program)
     fprog = struct.pack(
         "HL" if ctypes.sizeof(ctypes.c_long) == 8 else "HI", len(program) // 8, ctypes.addressof(buffer)
     )
-    syscall("seccomp", number("seccomp"), 1, 0, fprog)
+    handle = syscall("seccomp", number("seccomp"), 1, SECCOMP_NEW_LISTENER if listen else 0, fprog)
+    return [handle] if listen else []

@@ -1,57 +1,25 @@
-"""The zygote: a clean interpreter behind walls that forks one child a run and tells how each one ended.
+"""The zygote: a clean interpreter behind walls that forks guests and tells how each one ended.
 
-Started by the host as `python -I -S`, with an empty environment, never forked from it. Speaks frames of JSON over one
-socket; a run's descriptors come with its request.
+Started by the host as `python -I -S`, with an empty environment, never forked from it. What it is told and what it
+says is described in `channel.py`.
 """
 
-import array
 import gc
-import json
 import os
 import resource
+import select
 import signal
-import socket
-import struct
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-from . import guest, kernel, walls
+from . import filters, guest, kernel, walls
+from .channel import Channel
+from .exam import EXAM_ROLES
+from .roles import ROLES
 
-LENGTH = struct.Struct("<I")
-HANDLES = 5
-
-
-def read_frame(channel: socket.socket, handles: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
-    """One frame with its descriptors; None at the end of the host."""
-    room = socket.CMSG_SPACE(handles * 4) if handles else 0
-    head, extra, _, _ = channel.recvmsg(LENGTH.size, room)
-    if not head:
-        return None, []
-    while len(head) < LENGTH.size:
-        head += channel.recv(LENGTH.size - len(head))
-    found = array.array("i")
-    for level, kind, data in extra:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % 4])
-    return json.loads(read_exactly(channel, LENGTH.unpack(head)[0])), list(found)
-
-
-def read_exactly(channel: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        block = channel.recv(min(1 << 20, size - len(data)))
-        if not block:
-            raise EOFError
-        data += block
-    return bytes(data)
-
-
-def send(channel: socket.socket, value: dict[str, Any], handles: list[int] | None = None) -> None:
-    """One frame, perhaps with descriptors."""
-    body = json.dumps(value).encode()
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handles))] if handles else []
-    channel.sendmsg([LENGTH.pack(len(body))], rights)
-    channel.sendall(body)
+HANDLES_MOST = 16
+SETUP_FAILED = 97
 
 
 def enter(config: dict[str, Any]) -> None:
@@ -60,9 +28,7 @@ def enter(config: dict[str, Any]) -> None:
     user, group = os.getuid(), os.getgid()
     kernel.unshare(flags | (kernel.CLONE_NEWUSER if config["mode"] == "user" else 0))
     if config["mode"] == "user":
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        kernel.map_root(user, group, config["proc"])
     launched = os.fork()
     if launched:
         os.waitpid(launched, 0)
@@ -88,53 +54,92 @@ def used_bytes() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-class Zygote:
-    """Forks runs, one at a time."""
+def many_files() -> None:
+    """Two descriptors for every guest may be more than the usual limit allows."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    def __init__(self, channel: socket.socket, config: dict[str, Any], own_pids: int, base_bytes: int) -> None:
-        self._channel, self._config, self._own_pids, self._base = channel, config, own_pids, base_bytes
+
+def prepare() -> None:
+    """Done once here, so that no guest has to: what it inherits, and what is in its memory already."""
+    kernel.drop_bounding_set()
+    for alone, forks in ((True, False), (False, False), (True, True)):
+        filters.program(alone, forks)
+
+
+class Living(NamedTuple):
+    """A guest under way, and the line on which its end will be told."""
+
+    pid: int
+    control: Channel
+
+
+class Zygote:
+    """Forks guests and buries them."""
+
+    def __init__(self, orders: Channel, config: dict[str, Any], own_pids: int, base_bytes: int) -> None:
+        self._orders, self._config, self._own_pids, self._base = orders, config, own_pids, base_bytes
+        self._living: dict[int, Living] = {}
+        self._poll = select.poll()
 
     def serve(self) -> None:
         """Until the host is gone."""
+        self._poll.register(self._orders, select.POLLIN)
         while True:
-            request, handles = read_frame(self._channel, HANDLES)
-            if request is None:
-                return
-            request["limits"]["base_bytes"] = self._base
-            self._run(request, handles)
+            for handle, _ in self._poll.poll():
+                if handle in self._living:
+                    self._bury(handle)
+                else:
+                    self._obey()
 
-    def _run(self, request: dict[str, Any], handles: list[int]) -> None:
+    def _obey(self) -> None:
+        request, handles = self._orders.receive(HANDLES_MOST)
+        request["limits"]["base_bytes"] = self._base
+        control = Channel(handles.pop())
+        try:
+            self._launch(request, handles, control)
+        except OSError as error:
+            with suppress(OSError):
+                control.send({"failed": str(error)})
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def _launch(self, request: dict[str, Any], handles: list[int], control: Channel) -> None:
         kernel.unshare(kernel.CLONE_NEWPID)
-        child = os.fork()
-        if not child:
-            self._be_guest(request, handles)
-        kernel.setns(self._own_pids, kernel.CLONE_NEWPID)
-        for handle in handles:
-            os.close(handle)
+        try:
+            child = os.fork()
+            if not child:
+                self._be_guest(request, handles)
+        finally:
+            kernel.setns(self._own_pids, kernel.CLONE_NEWPID)
         pidfd = os.pidfd_open(child)
-        send(self._channel, {"begun": True}, [pidfd])
+        self._living[pidfd] = Living(child, control)
+        self._poll.register(pidfd, select.POLLIN)
+        control.send({"begun": True}, [pidfd])
+
+    def _bury(self, pidfd: int) -> None:
+        self._poll.unregister(pidfd)
         os.close(pidfd)
-        _, status, usage = os.wait4(child, 0)
-        send(
-            self._channel,
-            {
-                "code": os.waitstatus_to_exitcode(status),
-                "cpu_s": usage.ru_utime + usage.ru_stime,
-                "peak_kb": usage.ru_maxrss,
-            },
-        )
+        pid, control = self._living.pop(pidfd)
+        _, status, usage = os.wait4(pid, 0)
+        with suppress(OSError):  # nobody wants to know
+            control.send(
+                {
+                    "ended": os.waitstatus_to_exitcode(status),
+                    "cpu_s": usage.ru_utime + usage.ru_stime,
+                    "peak_kb": usage.ru_maxrss,
+                }
+            )
+        control.close()
 
     def _be_guest(self, request: dict[str, Any], handles: list[int]) -> None:
-        """Never returns. A failure before the start signal is the sandbox's, and is reported as such."""
-        code = 97
+        """Never returns. A failure before it says that it starts is the sandbox's, and is told on its stderr."""
+        code = SETUP_FAILED
         try:
-            start = guest.confine(request, self._config, handles)
-            os.write(start, b"\1")
-            os.close(start)
-            report = guest.run(request["code"], guest.fresh_space())
-            guest.flush()
-            os.write(guest.REPORT, json.dumps(report).encode())
-            code = report.get("exit", 1 if "error" in report else 0) & 0xFF
+            role = (ROLES | EXAM_ROLES)[request["role"]]
+            channel = guest.confine(request, self._config, handles, role.stays, role.forks)
+            code = role.play(request, channel)
         except BaseException as error:  # noqa: BLE001 - nothing may get past this point
             os.write(2, f"{type(error).__name__}: {error}\n".encode()[:500])
         finally:
@@ -143,17 +148,20 @@ class Zygote:
 
 def main(handle: int) -> None:
     """Come up, say what walls there are, serve."""
-    channel = socket.socket(fileno=handle)
-    config, _ = read_frame(channel)
-    assert config is not None
+    orders = Channel(handle)
+    config, _ = orders.receive()
     os.environ.clear()
+    many_files()
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    config["proc"] = os.open("/proc", os.O_DIRECTORY | os.O_CLOEXEC)
     enter(config)
     own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     preload(config)
     base_bytes = used_bytes()
     walls.new_root(config["places"], config["hidden"], config["stage"])
+    prepare()
     layers = ["pid", "mount", "network", "ipc", "seccomp", f"landlock-{walls.landlock_abi()}"]
     layers += ["user"] if config["mode"] == "user" else ["uid"]
-    send(channel, {"ready": layers})
-    Zygote(channel, config, own_pids, base_bytes).serve()
+    orders.send({"ready": layers})
+    with suppress(EOFError):  # the host is gone
+        Zygote(orders, config, own_pids, base_bytes).serve()

@@ -1,0 +1,13 @@
+"""What the sandbox raises beside UsageError."""
+
+from __future__ import annotations
+
+from rollbook.errors import RollbookError
+
+
+class SandboxError(RollbookError):
+    """The sandbox itself failed, or cannot give what was asked: never a result, never a reward."""
+
+
+class Forged(Exception):
+    """A guest said what its role never says: its code has found the channel. Stays inside the sandbox's rooms."""

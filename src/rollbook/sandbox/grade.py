@@ -1,0 +1,120 @@
+"""Grading code that wants to pass: the tests and what they expect are never where the code is.
+
+Tests in Python run in a sandbox of their own and reach the code by a channel of plain data (`function`). Inputs go to
+the code one by one, and what comes out is compared out here (`inputs`, `calls`). No exit code and no printed word of
+the code decides anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from rollbook.core.json import JSON
+from rollbook.sandbox.examination import Examination, TestsBroken, verdict_of
+from rollbook.sandbox.inner.plain import NotPlain, pack, unpack
+from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.outputs import Rule, same_value
+from rollbook.sandbox.result import Result
+from rollbook.sandbox.sandbox import Sandbox
+from rollbook.sandbox.series import Case, Series
+from rollbook.sandbox.twin import awaited, blocking
+from rollbook.sandbox.verdict import Verdict
+
+VALUE_KB = 4096
+"""A returned value is compared whole, so more of it is kept than of what is printed for people."""
+
+
+class Grader:
+    """Grades in an open sandbox: `function`, `inputs` and `calls`, each with a blocking twin."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box = box
+
+    def _submit(self, work: Callable[[], Any]) -> Future[Any]:
+        return self._box._submit(work)
+
+    def _function(
+        self,
+        code: str,
+        tests: str,
+        entry: str,
+        *,
+        check: str = "",
+        setup: str = "",
+        limits: Limits | None = None,
+        allow_weak: bool = False,
+    ) -> Verdict:
+        """Run tests, a module in which `entry` is the code's function of that name.
+
+        `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
+        their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and what the
+        code does to its arguments is not seen, unless `allow_weak` says that its word will do.
+        """
+        exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
+        allowed = limits or self._box.limits
+        return verdict_of(*self._box.use(lambda slot: Examination(slot, allowed).results(code, json.dumps(exam))))
+
+    def _inputs(
+        self,
+        code: str,
+        cases: Sequence[tuple[str, str]],
+        *,
+        rule: Rule = Rule(),  # noqa: B008 - frozen
+        limits: Limits | None = None,
+        all_of_them: bool = False,
+    ) -> Verdict:
+        """Run the whole program on every (stdin, expected stdout). Stops at the first failure unless told not to."""
+        asked = [Case({"stdin": stdin}, _prints(expected, rule)) for stdin, expected in cases]
+        return self._series("inputs", code, asked, limits or self._box.limits, all_of_them)
+
+    def _calls(
+        self,
+        code: str,
+        entry: str,
+        cases: Sequence[tuple[Sequence[JSON], JSON]],
+        *,
+        tolerance: float = 1e-9,
+        limits: Limits | None = None,
+        all_of_them: bool = False,
+    ) -> Verdict:
+        """Call the code's function `entry` with every (arguments, expected value), each from JSON."""
+        asked = [Case({"args": pack(list(args), _no_case)}, _returns(expected, tolerance)) for args, expected in cases]
+        given = limits or self._box.limits
+        wide = msgspec.structs.replace(given, output_kb=max(VALUE_KB, given.output_kb))
+        return self._series("calls", json.dumps({"code": code, "entry": entry}), asked, wide, all_of_them)
+
+    def _series(self, role: str, code: str, cases: list[Case], limits: Limits, all_of_them: bool) -> Verdict:
+        if not cases:
+            raise TestsBroken("there are no cases to grade with")
+        return self._box.use(lambda slot: Series(slot, role, code, limits).verdict(cases, all_of_them))
+
+    function, function_sync = awaited(_function), blocking(_function)
+    inputs, inputs_sync = awaited(_inputs), blocking(_inputs)
+    calls, calls_sync = awaited(_calls), blocking(_calls)
+
+
+def _prints(expected: str, rule: Rule) -> Callable[[Result], bool]:
+    return lambda result: not result.truncated and rule.same(expected, result.stdout)
+
+
+def _returns(expected: JSON, tolerance: float) -> Callable[[Result], bool]:
+    def right(result: Result) -> bool:
+        try:
+            return same_value(expected, unpack(json.loads(result.value or ""), _no_object), tolerance)
+        except (ValueError, NotPlain, RecursionError):
+            return False
+
+    return right
+
+
+def _no_case(value: object) -> JSON:
+    raise TestsBroken(f"a case holds an object of {type(value).__name__}: only plain data can be handed over")
+
+
+def _no_object(tag: str, _: object) -> JSON:
+    raise NotPlain(f"not a packed value: {tag}")

@@ -1,0 +1,88 @@
+"""When an output counts as the expected one. The rule is part of a task: the same answer must get the same verdict."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, InvalidOperation
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from rollbook.core.json import JSON
+
+Spaces: TypeAlias = Literal["exact", "lines", "words"]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """How printed output is compared.
+
+    `spaces`: exact, every byte counts; lines, white space at the ends of lines and of the whole does not, and numbers
+    are compared as numbers; words, no white space counts at all. `tolerance`: how far two numbers may lie apart,
+    relative to the larger or absolutely. `case`: whether A is a.
+    """
+
+    spaces: Spaces = "lines"
+    tolerance: float = 0.0
+    case: bool = True
+
+    def same(self, expected: str, printed: str) -> bool:
+        """Whether the output is the expected one."""
+        if not self.case:
+            expected, printed = expected.lower(), printed.lower()
+        if expected == printed or self.spaces == "exact":
+            return expected == printed
+        if self.spaces == "words":
+            return self._same_words(expected.split(), printed.split())
+        ours, theirs = expected.strip().splitlines(), printed.strip().splitlines()
+        return len(ours) == len(theirs) and all(map(self._same_line, ours, theirs))
+
+    def _same_line(self, one: str, two: str) -> bool:
+        return one.strip() == two.strip() or self._same_words(one.split(), two.split())
+
+    def _same_words(self, one: list[str], two: list[str]) -> bool:
+        return len(one) == len(two) and all(a == b or self._same_number(a, b) for a, b in zip(one, two, strict=True))
+
+    def _same_number(self, one: str, two: str) -> bool:
+        try:
+            a, b = Decimal(one), Decimal(two)
+        except InvalidOperation:
+            return False
+        if a.is_nan() or b.is_nan():
+            return False
+        return a == b or near(float(a), float(b), self.tolerance)
+
+
+def near(one: float, two: float, tolerance: float) -> bool:
+    """Whether two numbers lie no further apart than allowed."""
+    return tolerance > 0 and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def same_value(expected: JSON, value: JSON, tolerance: float = 1e-9) -> bool:
+    """Whether a returned value is the expected one, which came from JSON: a tuple is a list, a key may be a text.
+
+    True is not 1, and numbers may lie `tolerance` apart.
+    """
+    if isinstance(expected, bool) or isinstance(value, bool) or expected is None or value is None:
+        return expected is value
+    if isinstance(expected, int | float) and isinstance(value, int | float):
+        return expected == value or _near(expected, value, tolerance)
+    if isinstance(expected, list | tuple) and isinstance(value, list | tuple):
+        return len(expected) == len(value) and all(
+            same_value(a, b, tolerance) for a, b in zip(expected, value, strict=True)
+        )
+    if isinstance(expected, dict) and isinstance(value, dict):
+        by_text = {str(key): item for key, item in value.items()}
+        return len(by_text) == len(value) and _same_dicts(expected, by_text, tolerance)
+    return type(expected) is type(value) and bool(expected == value)
+
+
+def _near(one: float, two: float, tolerance: float) -> bool:
+    try:
+        return near(float(one), float(two), tolerance)
+    except OverflowError:
+        return False
+
+
+def _same_dicts(expected: dict[str, JSON], value: dict[str, JSON], tolerance: float) -> bool:
+    named = {str(key): item for key, item in expected.items()}
+    return named.keys() == value.keys() and all(same_value(named[key], value[key], tolerance) for key in named)

@@ -1,0 +1,80 @@
+"""Work in line: in order, one piece at a time, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.line import MOST, Line
+
+
+def test_pieces_are_done_in_order_and_never_two_at_once() -> None:
+    done: list[int] = []
+    inside = threading.Semaphore(1)
+
+    def work(n: int) -> int:
+        assert inside.acquire(blocking=False)
+        time.sleep(0.001)
+        done.append(n)
+        inside.release()
+        return n
+
+    with ThreadPoolExecutor(4) as pool:
+        line = Line(pool)
+        futures = [line.submit(lambda n=n: work(n)) for n in range(30)]  # type: ignore[misc]
+        assert [f.result(10) for f in futures] == done == list(range(30))
+
+
+def test_who_waits_in_line_holds_no_thread() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        line, gate = Line(pool), threading.Event()
+        futures = [line.submit(lambda: gate.wait(10)) for _ in range(10)]
+        assert pool.submit(lambda: "free").result(5) == "free"
+        gate.set()
+        assert all(f.result(10) for f in futures)
+
+
+def test_an_error_belongs_to_its_piece_alone() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        line = Line(pool)
+        bad, good = line.submit(lambda: 1 / 0), line.submit(lambda: 2)
+        with pytest.raises(ZeroDivisionError):
+            bad.result(5)
+        assert good.result(5) == 2
+
+
+def test_a_closed_line_tells_who_waits_and_who_comes() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        line, gate = Line(pool), threading.Event()
+        first, second = line.submit(lambda: gate.wait(10)), line.submit(lambda: 1)
+        time.sleep(0.05)
+        line.close()
+        with pytest.raises(SandboxError, match="closed"):
+            second.result(5)
+        with pytest.raises(SandboxError, match="closed"):
+            line.submit(lambda: 1)
+        gate.set()
+        assert first.result(5)
+
+
+def test_a_pool_that_is_shut_down_is_a_closed_line() -> None:
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(SandboxError, match="closed"):
+        Line(pool).submit(lambda: 1).result(5)
+
+
+def test_the_line_has_an_end() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        line, gate = Line(pool), threading.Event()
+        line.submit(lambda: gate.wait(10))
+        time.sleep(0.05)
+        for _ in range(MOST):
+            line.submit(lambda: None)
+        with pytest.raises(SandboxError, match="wait for one session"):
+            line.submit(lambda: None)
+        gate.set()

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollbook.sandbox.outputs import Rule, same_value
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [("a\nb", "a \nb\n\n"), ("1.0", "1"), ("1 2", "1   2"), ("", "\n"), ("0.10", ".1"), ("x", "x"), ("1e3", "1000")],
+)
+def test_white_space_at_the_ends_and_the_way_a_number_is_written_do_not_count(expected: str, printed: str) -> None:
+    assert Rule().same(expected, printed)
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [("a\nb", "a b"), ("a", "A"), ("0.1", "0.10000001"), ("1", ""), ("a\n\nb", "a\nb"), ("nan", "NaN"), ("1 2", "12")],
+)
+def test_everything_else_does(expected: str, printed: str) -> None:
+    assert not Rule().same(expected, printed)
+
+
+def test_rules_can_be_stricter_or_looser() -> None:
+    assert not Rule("exact").same("a", "a\n")
+    assert Rule("words").same("a b\nc", "a\nb c")
+    assert Rule(tolerance=1e-6).same("1000000", "1000000.5")
+    assert not Rule(tolerance=1e-6).same("1000000", "1000002")
+    assert Rule(case=False).same("YES", "yes")
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        ([1, 2], (1, 2)),
+        (1, 1.0),
+        (0.1 + 0.2, 0.3),
+        ({"1": [2]}, {1: (2,)}),
+        (None, None),
+        ("a", "a"),
+        (True, True),
+        (10**400, 10**400),
+        ([[]], [()]),
+    ],
+)
+def test_values_are_the_same_as_their_json(expected: Any, value: Any) -> None:
+    assert same_value(expected, value)
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        (1, True),
+        (0, False),
+        (None, 0),
+        ([1], [1, 2]),
+        ("1", 1),
+        (1, 1.1),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"1": 1}, {1: 1, "1": 1}),
+        (10**400, 1.5),
+        ([1], {1}),
+        (float("inf"), 1e308),
+    ],
+)
+def test_and_nothing_else_is(expected: Any, value: Any) -> None:
+    assert not same_value(expected, value)

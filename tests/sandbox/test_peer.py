@@ -1,0 +1,209 @@
+"""Two ends of a conversation between tests and a candidate, in two threads of this process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from rollbook.sandbox.inner.channel import Channel
+from rollbook.sandbox.inner.peer import Gone, OneProcess, Peer, Remote, RemoteError
+
+
+class Account:
+    def __init__(self, owner: str) -> None:
+        self.owner, self.balance = owner, 0
+
+    def pay(self, amount: int) -> int:
+        self.balance += amount
+        return self.balance
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __len__(self) -> int:
+        return self.balance
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.owner)
+
+
+class Odd(Exception):
+    pass
+
+
+def odd() -> None:
+    raise Odd("how odd", 3)
+
+
+def divide(a: float, b: float) -> float:
+    return a / b
+
+
+def count(limit: int) -> Iterator[int]:
+    yield from range(limit)
+
+
+def fill(items: list[int], more: dict[str, int]) -> None:
+    items.sort()
+    more["n"] = len(items)
+
+
+def apply(function: Any, *values: Any) -> Any:
+    return function(*values)
+
+
+def pick(thing: Any, name: str) -> Any:
+    return getattr(thing, name)
+
+
+def stop() -> None:
+    raise StopIteration
+
+
+CANDIDATE = [Account, odd, divide, count, fill, apply, pick, lambda *values, **named: (values, named), stop]
+ACCOUNT, ODD, DIVIDE, COUNT, FILL, APPLY, PICK, ECHO, STOP = range(9)
+
+
+@contextmanager
+def asking(weak: bool = False) -> Iterator[Peer]:
+    ours, theirs = socket.socketpair()
+    candidate = Peer(Channel(theirs.detach()))
+    for each in CANDIDATE:
+        candidate.expose(each)
+    thread = Thread(target=candidate.serve)
+    thread.start()
+    channel = Channel(ours.detach(), within_s=10)
+    try:
+        yield Peer(channel, guarded=True, weak=weak)
+    finally:
+        channel.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def call(peer: Peer, number: int, *given: Any, **named: Any) -> Any:
+    return peer.ask("call", number, given, named)
+
+
+def test_values_cross_with_their_types() -> None:
+    with asking() as peer:
+        assert call(peer, ECHO, 1, "a", (2.5, {3}), x=None) == ((1, "a", (2.5, {3})), {"x": None})
+        assert call(peer, DIVIDE, 7, 2) == 3.5
+
+
+def test_what_a_function_does_to_its_arguments_is_seen_only_where_its_word_will_do() -> None:
+    with asking() as peer:
+        items, more = [3, 1, 2], {"old": 0}
+        assert call(peer, FILL, items, more) is None
+        assert (items, more) == ([3, 1, 2], {"old": 0})
+    with asking(weak=True) as peer:
+        assert call(peer, FILL, items, more) is None
+        assert (items, more) == ([1, 2, 3], {"old": 0, "n": 3})
+        assert peer.weakened
+
+
+def test_an_end_of_iteration_out_of_a_call_does_not_end_a_loop_of_the_tests() -> None:
+    with asking() as peer, pytest.raises(RemoteError):
+        all(map(lambda x: call(peer, STOP) == x, [1, 2, 3]))  # noqa: C417 - as tests are written
+
+
+def test_exceptions_arrive_as_what_they_are() -> None:
+    with asking() as peer:
+        with pytest.raises(ZeroDivisionError, match="division by zero"):
+            call(peer, DIVIDE, 1, 0)
+        with pytest.raises(RemoteError) as caught:
+            call(peer, ODD)
+        assert caught.value.args == ("Odd", "how odd", 3)
+
+
+def test_objects_stay_and_handles_do_what_they_do() -> None:
+    with asking() as peer:
+        account = call(peer, ACCOUNT, "Ann")
+        assert type(account) is Remote
+        assert (account.owner, account.pay(5), account.pay(amount=2), len(account), list(account)) == (
+            "Ann", 5, 7, 7, ["A", "n", "n"],
+        )  # fmt: skip
+        assert list(call(peer, COUNT, 3)) == [0, 1, 2]
+        assert call(peer, PICK, account, "balance") == 7, "a handle goes home as the object it is"
+
+
+def test_no_verdict_rests_on_the_candidates_own_equality() -> None:
+    with asking() as peer:
+        account = call(peer, ACCOUNT, "Ann")
+        for judge in (lambda: account == 5, lambda: account != 5, lambda: account < 5, lambda: account == 5):
+            with pytest.raises(OneProcess):
+                judge()
+        with pytest.raises(OneProcess):
+            isinstance(5, account)
+
+
+def test_where_it_may_it_is_noted() -> None:
+    with asking(weak=True) as peer:
+        account = call(peer, ACCOUNT, "Ann")
+        assert not peer.weakened
+        assert account == 5
+        assert peer.weakened
+
+
+def test_a_function_of_the_tests_can_be_called_but_not_looked_into() -> None:
+    with asking() as peer:
+        secret = 42
+        assert call(peer, APPLY, lambda x: x + secret, 1) == 43
+        for name in ("__closure__", "__globals__", "__code__"):
+            with pytest.raises(AttributeError):
+                call(peer, PICK, lambda x: x + secret, name)
+
+
+def test_an_object_of_the_tests_shows_its_public_side() -> None:
+    class Given:
+        shown = 1
+        _hidden = 2
+
+    with asking() as peer:
+        assert call(peer, PICK, Given(), "shown") == 1
+        with pytest.raises(AttributeError):
+            call(peer, PICK, Given(), "_hidden")
+
+
+def test_calls_back_and_forth_have_an_end() -> None:
+    with asking() as peer:
+
+        def again() -> Any:
+            return call(peer, APPLY, again)
+
+        with pytest.raises(RecursionError):
+            again()
+
+
+def test_an_end_that_is_gone_or_talks_nonsense_is_gone() -> None:
+    for words in (b"", b"\5\0\0\0nope!", b"\2\0\0\0[]", b"\xff\xff\xff\xff"):
+        ours, theirs = socket.socketpair()
+        theirs.sendall(words)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(Gone):
+            Peer(Channel(ours.detach(), within_s=10)).ask("call", 0, (), {})
+        theirs.close()
+
+
+@pytest.mark.parametrize(
+    "request_", [{"do": "call", "to": 99, "args": [], "named": {}}, {"do": "eval", "to": 0, "args": [], "named": {}}]
+)
+def test_a_request_for_what_was_not_handed_over_is_an_error_of_the_asker(request_: Any) -> None:
+    ours, theirs = socket.socketpair()
+    asker, other = Channel(ours.detach(), within_s=10), Peer(Channel(theirs.detach()), guarded=True)
+    other.expose(len)
+    asker.send(request_)
+    thread = Thread(target=other.serve)
+    thread.start()
+    assert "raised" in asker.receive()[0]
+    asker.close()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from enum import IntEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbook.sandbox.inner.plain import DEEPEST, NotPlain, pack, refill, unpack
+
+keys = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
+leaves = keys | st.complex_numbers(allow_nan=False) | st.fractions() | st.decimals(allow_nan=False)
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.lists(inner).map(deque)
+        | st.sets(keys)
+        | st.frozensets(keys)
+        | st.dictionaries(keys, inner)
+    ),
+    max_leaves=20,
+)
+
+
+def nothing(value: Any) -> Any:
+    raise AssertionError(f"{value!r} was to be kept")
+
+
+def crossed(value: Any) -> Any:
+    return unpack(json.loads(json.dumps(pack(value, nothing))), lambda tag, held: nothing(held))
+
+
+def same(one: Any, two: Any) -> bool:
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, list | tuple | deque):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, dict):
+        return same([*one.items()], [*two.items()])
+    return bool(one == two)
+
+
+@given(values)
+def test_plain_data_arrives_as_it_was_with_its_types(value: Any) -> None:
+    assert same(crossed(value), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1 << 9000, -(2**63), 2**63, float("inf"), -0.0, range(3, 9, 2), bytearray(b"x")],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_json_cannot_hold_arrives_too(value: Any) -> None:
+    assert same(crossed(value), value)
+    assert str(crossed(-0.0)) == "-0.0"
+    assert crossed(float("nan")) != crossed(float("nan"))
+
+
+class Yes(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __index__(self) -> int:
+        return 7
+
+    __int__ = __index__
+
+
+class Texts(str):
+    def __str__(self) -> str:
+        return "lies"
+
+
+class Items(list):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter("lies")
+
+
+Point = namedtuple("Point", "x y")
+Colour = IntEnum("Colour", "RED GREEN")
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (Yes(5), 5),
+        (Texts("true"), "true"),
+        (Items([1, 2]), [1, 2]),
+        (Point(1, 2), (1, 2)),
+        (Colour.GREEN, 2),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (OrderedDict(a=1), {"a": 1}),
+        (defaultdict(int, a=1), {"a": 1}),
+    ],
+)
+def test_a_subclass_crosses_as_the_data_it_holds(value: Any, data: Any) -> None:
+    assert same(crossed(value), data)
+
+
+def test_every_other_object_is_kept() -> None:
+    kept: list[object] = []
+    thing = object()
+    packed = pack([thing, len], lambda value: ["handle", kept.append(value)])
+    assert kept == [thing, len]
+    assert unpack(packed, lambda tag, held: tag) == ["handle", "handle"]
+
+
+def test_what_is_too_deep_or_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(NotPlain, match=f"more than {DEEPEST} deep"):
+        pack(endless, nothing)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        ["l"],
+        ["l", 1],
+        ["l", [{}]],
+        [1, 2],
+        ["d", [1]],
+        ["s", [["l", []]]],
+        ["f", "x"],
+        ["F", ["1", "0"]],
+        ["b", "x"],
+    ],
+)
+def test_what_nobody_packed_is_refused(data: Any) -> None:
+    with pytest.raises(NotPlain):
+        unpack(data, lambda tag, held: nothing(held))
+
+
+@pytest.mark.parametrize(
+    ("value", "data"), [([1], [2, 3]), ({1: 2}, {3: 4}), ({1}, {2}), (deque([1]), deque([5])), (bytearray(b"a"), b"bc")]
+)
+def test_a_container_takes_on_what_another_holds(value: Any, data: Any) -> None:
+    refill(value, data)
+    assert value == data
