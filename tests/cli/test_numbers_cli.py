@@ -144,6 +144,16 @@ def test_a_profile_may_be_csv_or_parquet(made, rollbook, tmp_path):
     assert [(row["id"], row["n"], row["mean"]) for row in table] == [("q0", 4, 0.75), ("q1", 4, 0.25), ("q2", 4, 0.25)]
 
 
+def test_a_cell_of_csv_is_no_formula_and_a_number_stays_one(made, rollbook, tmp_path):
+    given = {"q0": ["=1+1", "=1+1"], "q1": ["-5", "-5"], "q2": ["+cmd|x", "+cmd|x"]}
+    made("a", given)
+    assert rollbook("profile", "a", "-o", "p.csv").returncode == 0
+    with open(tmp_path / "p.csv", newline="") as file:
+        assert [row["majority"] for row in csv.DictReader(file)] == ["'=1+1", "-5", "'+cmd|x"]
+    rollbook("profile", "a", "-o", "p.jsonl")
+    assert [row["majority"] for row in read_lines(tmp_path / "p.jsonl")] == ["=1+1", "-5", "+cmd|x"]
+
+
 def test_a_field_of_the_tasks_is_never_overwritten(made, rollbook, tmp_path):
     rows = [{"id": f"q{i}", "prompt": f"What is {i} + {i}?", "answer": str(2 * i), "mean": 3} for i in range(3)]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -187,6 +197,35 @@ def test_compare_pairs_two_runs_by_task(made, rollbook):
     assert found["b"]["scored"] == 12
 
 
+def test_compare_says_that_no_model_answered_and_has_every_number_at_k(made, rollbook):
+    made("g", {"q0": ["1", "3"], "q1": ["10", "6"], "q2": ["0", "0"]}, "Graded")
+    done = rollbook("compare", "g", "g")
+    assert done.stdout.count("(scripted answers, no model)") == 2
+    for name in ("pass^2", "maj@2", "best@2"):
+        assert name in done.stdout
+
+
+def test_a_file_beside_the_runs_is_left_out_by_name(made, rollbook, tmp_path):
+    made("a")
+    (tmp_path / "notes.txt").write_text("mine")
+    done = rollbook("report", "a", "notes.txt")
+    assert done.returncode == 0
+    assert done.stderr == "notes.txt is a file and not a run: left out\n"
+    assert rollbook("report", "notes.txt").returncode == 2
+    assert rollbook("report", "a", "no-such-run").returncode == 2
+
+
+def test_reverify_lists_what_changed_for_programs_too(made, rollbook, tmp_path):
+    made("f", A | {"q0": ["0", "0", "0", "boom"]})
+    quiz = tmp_path / "quiz.py"
+    quiz.write_text(quiz.read_text().replace("boom", "bang"))
+    done = rollbook("reverify", "f", "--env", f"{quiz}:Quiz", "--only", "failed", "--json")
+    found = json.loads(done.stdout)
+    assert found["changes"] == [{"task": "q0", "sample": 3, "before": None, "after": 0.0}]
+    assert found["kept_from"] == json.loads((tmp_path / "f" / "run.json").read_text())["run"]
+    assert "two verifiers: what run" in rollbook("report", "f-reverified").stdout
+
+
 def test_compare_refuses_other_tasks_unless_told_to_take_the_common_ones(made, rollbook):
     made("a")
     made("four", {"q0": ["0"], "q1": ["2"], "q2": ["4"], "q3": ["6"]}, "Quiz?tasks=4")
@@ -226,6 +265,7 @@ def test_an_empty_run_has_nulls_and_says_what_is_missing(rollbook, tmp_path):
         (["profile", "a", "-o", "no/such/p.jsonl"], "cannot be written"),
         (["curate", "a", "--keep", "meen > 0", "-o", "n.jsonl"], "did you mean mean? known:"),
         (["curate", "a", "--keep", "exit()", "-o", "n.jsonl"], "a call is not allowed"),
+        (["curate", "a", "--keep", "pass@4 > 0", "-o", "n.jsonl"], "pass@4 is written pass_4"),
         (["curate", "a", "--per-bucket", "3", "-o", "n.jsonl"], "--per-bucket needs --bucket"),
         (["curate", "a", "-o", "n.csv"], "must be .jsonl"),
         (["curate", "p.csv", "-o", "n.jsonl"], "curate reads a run or its profile"),

@@ -17,7 +17,7 @@ from rollbook.core.line import SCHEMA, scored_line
 from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, ModelSpec, Sampling
 from rollbook.core.plan import part
 from rollbook.core.task import Task
-from rollbook.errors import UsageError
+from rollbook.errors import BookError, UsageError
 from support.books import make_book, open_round, scored
 
 
@@ -110,3 +110,20 @@ def test_tasks_without_scores_are_noted_when_runs_are_compared(tmp_path: Path) -
     mark(one, *((row, 0, 1.0) for row in range(4)))
     mark(two, (0, 0, 0.0))
     assert compare_runs(one.path, two.path).notes == ["3 tasks without a score in A or in B left out"]
+
+
+def test_one_directory_is_read_once_however_it_is_called(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    mark(book, (0, 0, 1.0))
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    ways = [book.path, tmp_path / "run" / ".." / "run", tmp_path / "link"]
+    assert by_run(ways) == [[book.path]]
+    made = report_of(Reading(ways))
+    assert (made.scored, made.dropped, made.merged) == (1, 0, [])
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"run": 3}', "null"])
+def test_a_run_json_that_describes_no_run_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(BookError, match=r"run\.json does not describe a run: restore it"):
+        by_run([tmp_path])

@@ -11,6 +11,7 @@ import pytest
 from rollbook import Shortfall, run
 from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
+from rollbook.collect.comparing import compare_runs
 from rollbook.collect.progress import Silent
 from rollbook.collect.reverify import Only, Reverified, reverify
 from rollbook.collect.run import resume
@@ -68,6 +69,42 @@ def test_what_failed_in_verification_is_completed_after_a_fix(tmp_path: Path) ->
     result = again(tmp_path, write_sums(tmp_path), "failed")
     assert (result.report.scored, result.report.failed, result.verified) == (20, {}, 2)
     assert [(c.before, c.after) for c in result.changes] == [(None, 0.0), (None, 0.0)]
+
+
+def test_scores_of_two_verifiers_in_one_run_are_named(tmp_path: Path) -> None:
+    first_run(tmp_path, BROKEN)
+    result = again(tmp_path, write_sums(tmp_path), "failed")
+    parent, made = Book(tmp_path / "a").manifest, Book(tmp_path / "b").manifest
+    assert result.report.kept_from == parent.run
+    assert (made.rescored.only, made.rescored.kept) == ("failed", {"Sums": [parent.environments["Sums"]]})
+    assert parent.environments["Sums"].digest != made.environments["Sums"].digest
+    third = asyncio.run(reverify(tmp_path / "b", tmp_path / "c", None, "failed", Silent()))
+    assert third.report.kept_from == made.run  # its parent's scores are by two verifiers already
+    whole = asyncio.run(reverify(tmp_path / "b", tmp_path / "d", None, "all", Silent()))
+    assert whole.report.kept_from == ""
+    notes = compare_runs(tmp_path / "b", tmp_path / "d").notes
+    assert "A holds scores of two verifiers" in notes
+
+
+def test_the_same_verifier_is_one_verifier_whatever_was_scored_again(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    assert again(tmp_path, None, "failed").report.kept_from == ""
+
+
+def test_what_was_begun_for_some_rollouts_does_not_go_on_for_others(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    again(tmp_path, None, "failed")
+    with pytest.raises(UsageError, match="begun with --only failed: go on with that"):
+        again(tmp_path, None, "all")
+
+
+def test_json_lists_every_reward_that_changed(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    (tmp_path / "new").mkdir()
+    found = again(tmp_path, write_sums(tmp_path / "new", KIND)).json()
+    assert (found["verified"], found["changed"], found["scored"]) == (20, 4, 20)
+    assert {"task": "sum-3", "sample": 0, "before": 0.0, "after": 1.0} in found["changes"]
+    assert len(found["changes"]) == 4
 
 
 def test_only_scored_leaves_failures_failed(tmp_path: Path) -> None:

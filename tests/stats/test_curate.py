@@ -90,3 +90,12 @@ def test_a_bucket_of_the_users_own_is_not_overwritten_but_that_of_an_earlier_cho
 def test_a_product_too_large_for_a_float_is_unknown():
     wish = Wish(keep=Expression("*".join(["9" * 300] * 3) + " > n"))
     assert curate([encode({"id": "a", "n": 1})], wish).kept == 0
+
+
+def test_buckets_that_lie_close_together_have_names_of_their_own():
+    labels = Buckets.parse("mean:0.1234567,0.1234568,0.1234569").labels
+    assert labels == ["[0.1234567, 0.1234568)", "[0.1234568, 0.1234569]"]
+    again = curate(
+        [encode({"id": "a", "mean": 0.12345675, "bucket": labels[0]})], Wish(buckets=Buckets.parse("mean:0,1"))
+    )
+    assert [decode(line)["bucket"] for line in again.lines] == ["[0, 1]"]

@@ -96,3 +96,12 @@ def test_comparisons_agree_with_python_where_everything_is_known(a, b, c, first,
         assert found is (OPERATORS[first](a, b) and OPERATORS[second](b, c))
     else:
         assert found is None or found is False
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("pass@4 > 0", "pass@4 is written pass_4"), ("maj@16 > 0", "maj_16"), ("mean > pass^8", "pass_hat_8")],
+)
+def test_who_writes_a_column_as_it_is_shown_is_told_its_name(text, hint):
+    with pytest.raises(UsageError, match=hint):
+        Expression(text).check(["mean"])

@@ -8,8 +8,9 @@ import pytest
 
 from rollbook.stats.best import best_at_k
 from rollbook.stats.columns import SILENT, columns
-from rollbook.stats.estimators import pass_at_k, pass_hat_k
+from rollbook.stats.estimators import clustered_error, interval, pass_at_k, pass_hat_k
 from rollbook.stats.profile import Profile
+from rollbook.stats.resampling import bootstrap
 from rollbook.stats.summary import metrics
 from rollbook.stats.tasks import Tasks
 
@@ -56,7 +57,29 @@ def test_the_worked_examples_are_right():
 
 def test_the_error_of_the_example_is_the_one_of_the_formula():
     made = metrics("quiz", example(), requested=12)
-    average, error = (float(text) for text in re.search(r"mean is (\S+) with an error of (\S+)\.\n", PAGE).groups())
+    said = re.search(r"mean is ([0-9.]+) with an error of ([0-9.]+), which times 4.303", PAGE)
+    average, error = map(float, said.groups())
     off = [total - 4 * 5 / 12 for total in (3, 1, 1)]
     assert made.mean_error == pytest.approx((3 / 2 * sum(d * d for d in off)) ** 0.5 / 12)
     assert (made.mean, made.mean_error) == pytest.approx((average, error), abs=5e-5)
+
+
+def held_shares(tasks, alpha, beta, runs, bootstraps, seed=1):
+    """How often the analytic interval and the bootstrap hold the true mean of tasks whose rates are drawn anew."""
+    rng = np.random.default_rng(seed)
+    n, truth, held = np.full(tasks, 8.0), alpha / (alpha + beta), []
+    for run in range(runs):
+        totals = rng.binomial(8, rng.beta(alpha, beta, tasks)).astype(float)
+        bounds = [interval(totals.sum() / n.sum(), clustered_error(n, totals), tasks)]
+        bounds += [bootstrap(n, totals, seed=run)] if run < bootstraps else []
+        held.append([low <= truth <= high for low, high in bounds] if bounds[0] else [])
+    return [np.mean([each[at] for each in held if len(each) > at]) for at in range(2 if bootstraps else 1)]
+
+
+@pytest.mark.parametrize("row", table("| tasks | rates even"), ids=lambda row: row[0])
+def test_intervals_hold_the_truth_as_often_as_the_page_says(row):
+    tasks, *said = (float(cell.rstrip("%")) for cell in row)
+    even, drawn = held_shares(int(tasks), 1, 1, 600, 150)
+    hard = held_shares(int(tasks), 0.3, 2.7, 600, 0)[0]
+    assert [even, hard] == pytest.approx([said[0] / 100, said[2] / 100], abs=0.04)
+    assert drawn == pytest.approx(said[1] / 100, abs=0.09)

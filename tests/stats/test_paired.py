@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rollbook.core.json import encode
 from rollbook.stats.columns import columns
 from rollbook.stats.compare import Side, compare
+from rollbook.stats.summary import metrics
 
 
 def side(rewards_by_task, pairs=None, **more):
@@ -23,8 +26,10 @@ def test_the_difference_is_paired_by_task():
     assert (mean.a, mean.b, mean.difference, mean.tasks) == pytest.approx((0.5, 5 / 6, 1 / 3, 3))
     # The differences are 1/2, 1/2, 0: their error is their spread over the root of three.
     error = np.std([0.5, 0.5, 0.0], ddof=1) / 3**0.5
-    assert mean.interval == pytest.approx((1 / 3 - 1.959964 * error, 1 / 3 + 1.959964 * error), abs=1e-6)
+    assert mean.interval == pytest.approx((1 / 3 - 4.302653 * error, 1 / 3 + 4.302653 * error), abs=1e-6)
     assert found.metrics["pass@2"].difference == pytest.approx(1 / 3)
+    assert (found.metrics["pass^2"].a, found.metrics["pass^2"].b) == pytest.approx((1 / 3, 2 / 3))
+    assert "best@2" not in found.metrics
     assert found.costs["completion_tokens"].difference == 20
     assert (found.better, found.worse, found.tasks) == (2, 0, 3)
     assert found.sign_p == 0.5
@@ -74,3 +79,37 @@ def test_a_true_difference_is_found_and_the_seed_decides_the_draw():
     assert 0 < low < 0.1 < high < 0.2
     assert found.permutation_p < 0.01
     assert found.permutation_p == compare(a, b, names, seed=3).permutation_p
+
+
+def test_graded_rewards_are_compared_by_their_best_as_well():
+    found = compare(side([[0.2, 0.4], [0, 1]]), side([[0.5, 0.1], [1, 1]]), ["p", "q"])
+    best = found.metrics["best@2"]
+    assert (best.a, best.b, best.difference) == pytest.approx((0.7, 0.75, 0.05))
+
+
+ragged = st.lists(
+    st.tuples(*(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=5) for _ in range(2))),
+    min_size=2,
+    max_size=8,
+)
+
+
+@settings(deadline=None)
+@given(ragged)
+def test_the_mean_is_the_one_that_a_report_gives_however_ragged_the_runs(pairs):
+    sides = [side([pair[at] for pair in pairs]) for at in range(2)]
+    mean = compare(*sides, [str(at) for at in range(len(pairs))]).metrics["mean"]
+    reports = [metrics("e", each.columns, requested=len(each.columns)).mean for each in sides]
+    assert (mean.a, mean.b) == pytest.approx(tuple(reports))
+    assert mean.difference == pytest.approx(reports[1] - reports[0])
+
+
+def test_the_interval_of_ragged_runs_is_the_spread_when_tasks_are_drawn_again():
+    rng = np.random.default_rng(4)
+    rates = rng.random(150)
+    both = [[rng.binomial(1, rate, rng.integers(1, 9)).tolist() for rate in rates] for _ in range(2)]
+    mean = compare(side(both[0]), side(both[1]), [str(at) for at in range(150)]).metrics["mean"]
+    sums, counts = (np.array([[f(r) for r in run] for run in both], float) for f in (sum, len))
+    drawn = rng.integers(0, 150, (4000, 150))
+    again = sums[:, drawn].sum(axis=2) / counts[:, drawn].sum(axis=2)
+    assert mean.interval[1] - mean.difference == pytest.approx(1.976 * np.std(again[1] - again[0]), rel=0.1)

@@ -23,7 +23,7 @@ def synthetic(tasks, samples, seed, continuous=False):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_bootstrap_and_the_clustered_error_agree(seed, continuous):
     n, totals = synthetic(400, 8, seed, continuous)
-    analytic = interval(totals.sum() / n.sum(), clustered_error(n, totals))
+    analytic = interval(totals.sum() / n.sum(), clustered_error(n, totals), len(n))
     drawn = bootstrap(n, totals, seed=seed)
     width = analytic[1] - analytic[0]
     assert drawn == pytest.approx(analytic, abs=0.12 * width)
@@ -70,9 +70,15 @@ def test_the_sign_test_is_the_tail_of_a_coin(up, down):
         assert sign_test(up, down) is None
         return
     tail = sum(comb(n, i) for i in range(min(up, down) + 1)) / 2**n
-    assert sign_test(up, down) == pytest.approx(min(1.0, 2 * tail), abs=1e-9)
+    assert sign_test(up, down) == pytest.approx(min(1.0, 2 * tail), rel=1e-12)
 
 
 def test_thousands_of_coins_do_not_overflow():
     assert sign_test(50_000, 50_000) == 1.0
-    assert sign_test(60_000, 50_000) < 1e-9
+    assert 0 < sign_test(60_000, 50_000) < 1e-190
+    assert 0 < sign_test(100_000, 0) < 1e-300
+
+
+def test_a_small_chance_is_not_rounded_to_none():
+    assert sign_test(100, 0) == 2.0**-99
+    assert sign_test(1001, 400) == pytest.approx(2 * sum(comb(1401, i) for i in range(401)) / 2**1401, rel=1e-9)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbook.stats import votes
 from rollbook.stats.columns import SILENT, columns
 from rollbook.stats.profile import Profile
 from rollbook.stats.tasks import Tasks
@@ -54,8 +55,17 @@ def test_the_majority_is_the_most_frequent_answer_and_its_share_is_of_those_that
 
 def test_numbers_at_k_are_null_for_tasks_with_fewer_rollouts():
     found = rows_of([(0, 1.0, 0)] * 4 + [(1, 0.0, 1)] * 2, [0, 1], ks=[1, 4])
-    assert (found[0]["pass@4"], found[0]["maj@4"]) == (1.0, 1.0)
-    assert (found[1]["pass@4"], found[1]["maj@4"], found[1]["pass@1"]) == (None, None, 0.0)
+    assert (found[0]["pass@4"], found[0]["pass^4"], found[0]["maj@4"]) == (1.0, 1.0, 1.0)
+    assert (found[1]["pass@4"], found[1]["pass^4"], found[1]["maj@4"], found[1]["pass@1"]) == (None, None, None, 0.0)
+
+
+def test_a_vote_that_was_drawn_says_how_sure_it_is(monkeypatch):
+    rows = [(0, 1.0, 0), (0, 0.0, 1), (0, 0.0, 2)]
+    assert "maj@2_drawing_error" not in rows_of(rows, [0], ks=[2])[0]
+    monkeypatch.setattr(votes, "EXACT_STEPS", 0)
+    drawn = rows_of(rows, [0], ks=[2])[0]
+    assert drawn["maj@2"] == pytest.approx(1 / 3, abs=6 * drawn["maj@2_drawing_error"])
+    assert drawn["maj@2_drawing_error"] > 0
 
 
 def test_best_at_k_is_there_for_rewards_that_are_not_binary_and_a_threshold_decides_passing():

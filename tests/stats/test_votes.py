@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import Counter
 from itertools import combinations
 
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 
 from rollbook.stats import votes
 from rollbook.stats.columns import SILENT, columns
+from rollbook.stats.shares import vote_shares
 from rollbook.stats.tasks import Tasks
-from rollbook.stats.votes import Ballots, maj_at_k, vote_shares
+from rollbook.stats.votes import Ballots, maj_at_k
 
 rollouts = st.lists(
     st.tuples(st.integers(SILENT, 4), st.sampled_from([-1.0, 0.0, 0.3, 1.0])),
@@ -72,7 +74,7 @@ def test_a_vote_of_one_is_the_mean(rollouts):
 @given(rollouts)
 def test_the_shares_of_a_win_add_up_to_one(rollouts):
     ballots = ballots_of(rollouts)
-    for shares in vote_shares(ballots.counts, ballots.silent, range(1, len(rollouts) + 1)).values():
+    for shares in vote_shares(ballots.counts[None], ballots.silent, range(1, len(rollouts) + 1)).values():
         assert shares.sum() == pytest.approx(1.0)
 
 
@@ -117,11 +119,50 @@ def test_what_is_too_costly_to_count_is_drawn_with_its_error_and_the_seed_decide
 
 def test_thousands_of_rollouts_a_task_are_drawn():
     task = [(1, 1.0)] * 900 + [(2, 0.0)] * 600
-    found = maj_at_k(ballots_of(task), [1, 100])
+    found = maj_at_k(ballots_of(task), [1, 1500])
     assert found[1].error is not None
     assert found[1].values[0] == pytest.approx(0.6, abs=5 * found[1].error)
-    assert found[100].values[0] > 0.95
+    assert found[1500].values[0] == 1.0
+
+
+def test_one_task_of_thousands_makes_no_other_task_drawn():
+    rng = np.random.default_rng(3)
+    small = [[(int(a), float(a == 0)) for a in rng.integers(-1, 3, 6)] for _ in range(30)]
+    large = [(int(a), float(a % 2)) for a in rng.integers(0, 1500, 3000)]
+    alone, beside = maj_at_k(ballots_of(*small), [1, 6]), maj_at_k(ballots_of(*small, large), [1, 6, 3000])
+    assert beside[6].values[:30].tolist() == alone[6].values.tolist()
+    assert beside[6].drawn.tolist() == [False] * 30 + [True]
+    assert beside[6].where(np.arange(31) < 30).error is None
+    assert beside[6].error > 0
+
+
+def test_many_rollouts_and_a_small_k_are_counted():
+    # With two answers of a million each, a vote of three is a vote of three coins.
+    found = maj_at_k(Ballots(*map(np.array, ([10**6] * 2, [1.0, 0.5], [2], [0], [0.0]))), [3])[3]
+    assert found.values[0] == pytest.approx(0.75)
+    assert not found.drawn.any()
+
+
+def test_cheap_patterns_are_counted_and_only_the_dear_ones_drawn(monkeypatch):
+    tasks = [[(1, 1.0), (2, 0.0)], [(at, float(at == 1)) for at in range(12)], [(1, 0.0), (1, 1.0)]]
+    counted = maj_at_k(ballots_of(*tasks), [1, 2])[2]
+    monkeypatch.setattr(votes, "EXACT_STEPS", 100)
+    some = maj_at_k(ballots_of(*tasks), [1, 2])[2]
+    assert some.drawn.tolist() == [False, True, False]
+    assert some.values[[0, 2]].tolist() == counted.values[[0, 2]].tolist()
+    assert some.values[1] == pytest.approx(counted.values[1], abs=6 * some.variances[1] ** 0.5)
+
+
+def test_tables_are_as_wide_as_their_own_tasks_and_not_as_the_widest():
+    counts, answers = np.ones(20_000 + 3_000, np.int64), np.array([1] * 20_000 + [3_000])
+    silent = np.zeros(20_001, np.int64)
+    tracemalloc.start()
+    found = maj_at_k(Ballots(counts, np.ones(len(counts)), answers, silent, silent * 0.0), [1])[1]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.values.tolist() == pytest.approx([1.0] * 20_001)
+    assert peak < 60e6  # one table for all would take 20,000 x 3,000 x 8 bytes
 
 
 def test_no_tasks_have_no_votes():
-    assert maj_at_k(Ballots(*(np.zeros(s, np.int64) for s in ((0, 2), (0, 2), 0, 0))), [1])[1].values.tolist() == []
+    assert maj_at_k(Ballots(*(np.zeros(0, np.int64) for _ in range(5))), [1])[1].values.tolist() == []

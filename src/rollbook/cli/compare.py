@@ -9,6 +9,7 @@ import typer
 
 from rollbook.cli import measuring as m
 from rollbook.cli import options as o
+from rollbook.cli.numbers import who
 from rollbook.cli.reports import between
 from rollbook.cli.tables import Cell, harmless, show_json, show_table
 
@@ -20,6 +21,7 @@ A = Annotated[Path, typer.Argument(metavar="A", help="A run directory.", show_de
 B = Annotated[Path, typer.Argument(metavar="B", help="Another, of the same tasks.", show_default=False)]
 Common = Annotated[bool, typer.Option("--common", help="Where the tasks differ, compare those that both have.")]
 FLIPPED_SHOWN = 10
+LEAST_SHOWN = 0.0001
 
 
 def command(
@@ -44,13 +46,13 @@ def _show(found: Compared) -> None:
     show_table(["number", *columns], [_row(name, each) for name, each in made.metrics.items()])
     show_table(["a rollout", *columns], [_row(name, each) for name, each in made.costs.items()])
     print(f"better on {made.better} tasks, worse on {made.worse}, even on {made.tasks - made.better - made.worse}")
-    print(f"permutation test p = {_p(made.permutation_p)}, sign test p = {_p(made.sign_p)}")
+    print(f"permutation test p {_p(made.permutation_p)}, sign test p {_p(made.sign_p)}")
     _flipped("solved only by B", made.gained)
     _flipped("solved only by A", made.lost)
 
 
 def _run(side: str, run: Run) -> str:
-    return f"{side}: {run.path}: {run.model}: {run.scored}/{run.requested} scored"
+    return f"{side}: {run.path}: {who(run.model, run.scripted)}: {run.scored}/{run.requested} scored"
 
 
 def _row(name: str, each: Difference) -> list[Cell]:
@@ -58,7 +60,9 @@ def _row(name: str, each: Difference) -> list[Cell]:
 
 
 def _p(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    if value is None:
+        return "= -"
+    return f"= {value:.4f}" if value >= LEAST_SHOWN else f"< {LEAST_SHOWN}"
 
 
 def _flipped(words: str, tasks: list[str]) -> None:

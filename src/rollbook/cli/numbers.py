@@ -18,7 +18,7 @@ def show_numbers(report: Report, as_json: bool) -> None:
     if as_json:
         show_json(report.json())
         return
-    print(harmless(headline(report)))
+    print("\n".join(map(harmless, [headline(report), *verifiers(report)])))
     metrics = list(report.environments.values())
     ks = sorted({k for one in metrics for k in one.pass_at})
     show_numbers_table(columns(ks), [row(one, ks) for one in metrics])
@@ -30,11 +30,23 @@ def show_numbers(report: Report, as_json: bool) -> None:
 
 def headline(report: Report) -> str:
     """Whose numbers these are, and whether they are all there."""
-    who = f"{report.model} (scripted answers, no model)" if report.scripted else report.model
     failed = sum(report.failed.values())
     dropped = f", {report.dropped} doubled and dropped" if report.dropped else ""
     counts = f"{report.scored}/{report.requested} scored, {failed} failed, {report.pending} pending"
-    return f"{report.path}: {who}: {counts}{dropped}"
+    return f"{report.path}: {who(report.model, report.scripted)}: {counts}{dropped}"
+
+
+def who(model: str, scripted: bool) -> str:
+    """Who answered, and whether that was a model at all."""
+    return f"{model} (scripted answers, no model)" if scripted else model
+
+
+def verifiers(report: Report) -> list[str]:
+    """That the scores are not all by the same verifier, where that is so."""
+    if not report.kept_from:
+        return []
+    kept = f"what run {report.kept_from} scored keeps its scores"
+    return [f"two verifiers: {kept}, and only what failed there was scored by this run's (run.json: rescored)"]
 
 
 def columns(ks: list[int]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollbook.cli import measuring as m
@@ -22,7 +23,7 @@ def command(
 
     ks, least = m.ks_of(k), m.threshold_of(threshold)
     made = []
-    for group in by_run(runs):
+    for group in by_run(_without_files(runs)):
         read = Reading(group)
         made.append(report_of(read, ks, least))
         _keep(read, made[-1])
@@ -30,6 +31,16 @@ def command(
     for report in made:
         if report.scored < report.requested:
             raise shortfall(report)
+
+
+def _without_files(runs: list[Path]) -> list[Path]:
+    """`runs/*` matches what lies beside the runs as well; a directory that is no run is refused."""
+    stray = [path for path in runs if path.is_file()]
+    if len(stray) == len(runs):
+        return runs
+    for path in stray:
+        print(f"{path} is a file and not a run: left out", file=sys.stderr)
+    return [path for path in runs if path not in stray]
 
 
 def _keep(read: Reading, report: Report) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollbook.cli.numbers import headline, show_missing
+from rollbook.cli.numbers import headline, show_missing, verifiers
 from rollbook.cli.tables import Cell, cell_text, harmless, show_json, show_table
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ def show_reports(reports: Sequence[Report], as_json: bool, as_markdown: bool) ->
 
 
 def notes(report: Report) -> list[str]:
-    """What has to be borne in mind: a run that goes on, shards, tasks left out, numbers that were drawn."""
+    """What has to be borne in mind: a run that goes on, shards, two verifiers, tasks left out, numbers drawn."""
     said = ["the run is going on: these are the numbers so far"] if report.live else []
+    said += verifiers(report)
     if report.merged:
         said.append(f"read together with {', '.join(report.merged)}")
     for one in _rows(report):

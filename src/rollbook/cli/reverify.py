@@ -45,7 +45,7 @@ def command(run: o.Run, env: Env = None, only: Which = "all", out: New = None, j
 def show(result: Reverified, as_json: bool) -> None:
     """The new numbers, then what changed."""
     if as_json:
-        show_json(result.report.json() | {"verified": result.verified, "changed": result.changed})
+        show_json(result.json())
         return
     show_numbers(result.report, False)
     print(f"{result.verified} rollouts verified again, {result.changed} rewards changed")

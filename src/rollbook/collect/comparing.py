@@ -24,6 +24,7 @@ class Run(msgspec.Struct, frozen=True):
     run: str
     path: str
     model: str
+    scripted: bool
     requested: int
     scored: int
     live: bool
@@ -91,7 +92,9 @@ def compare_runs(
     made = compare(left, right, pairing.names, ks, threshold, seed)
     if made.tasks < len(pairing.names):
         notes.append(f"{len(pairing.names) - made.tasks} tasks without a score in A or in B left out")
-    notes += [f"{side} is still running" for side, read in (("A", one), ("B", two)) if read.live]
+    for side, read in (("A", one), ("B", two)):
+        notes += [f"{side} is still running"] if read.live else []
+        notes += [f"{side} holds scores of two verifiers"] if read.book.manifest.mixed else []
     return Compared(described(one), described(two), notes, made)
 
 
@@ -99,7 +102,8 @@ def described(read: Reading) -> Run:
     """What a run is and how complete."""
     manifest = read.book.manifest
     requested, scored = int(read.asked.sum()), len(read.tally.columns)
-    return Run(manifest.run, str(read.book.path), manifest.model.name, requested, scored, read.live)
+    scripted = manifest.model.kind == "scripted"
+    return Run(manifest.run, str(read.book.path), manifest.model.name, scripted, requested, scored, read.live)
 
 
 def check_environments(a: Book, b: Book) -> list[str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import gc
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from rollbook.book.tasks import read_rows
-from rollbook.collect.sheet import read_sheet
+from rollbook.collect.kept import read_and_keep
+from rollbook.core.seal import Extent
 from rollbook.processes.life import die_with_parent
 
 
@@ -21,10 +22,10 @@ def main() -> None:
     die_with_parent()
     gc.disable()  # nothing here makes cycles, and the process ends soon
     tasks: tuple[Path, int]
-    files: Mapping[Path, Sequence[int]]
+    files: Mapping[Path, Set[Extent]]
     tasks, files = pickle.load(sys.stdin.buffer)
     rows = read_rows(*tasks)
-    sheets = [read_sheet(path, rows, sealed) for path, sealed in files.items()]
+    sheets = [read_and_keep(path, tasks[0], rows, sealed) for path, sealed in files.items()]
     pickle.dump(sheets, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
     sys.stdout.buffer.flush()
 

@@ -50,7 +50,7 @@ class ProfileRows:
         self._marked = prefix + MARK
         self._reserved = {*self.names, *PLACED, self._marked}
         self._several = len(read.names) > 1
-        self._mark = {"run": read.book.manifest.run, "columns": self.names}
+        self._mark = msgspec.Raw(encode({"run": read.book.manifest.run, "columns": self.names}))  # encoded once
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
         """The rows; what a task brought along is `msgspec.Raw`."""

@@ -26,7 +26,8 @@ MISSING_KEPT = 1000
 class Report(msgspec.Struct, frozen=True):
     """A run's numbers: requested = scored + failed + pending, for every environment and over all.
 
-    `overall` is all environments of the run together. `merged` names the other directories of the run that were read.
+    `overall` is all environments of the run together. `merged` names the other directories of the run that were read;
+    `kept_from` the run whose verifier gave some of the scores, where this run's own gave only the others.
     """
 
     run: str
@@ -43,6 +44,7 @@ class Report(msgspec.Struct, frozen=True):
     environments: dict[str, Metrics]
     missing: list[tuple[str, int, str]]
     merged: list[str] = []
+    kept_from: str = ""
 
     def json(self) -> dict[str, JSON]:
         """The report under the names that people know, such as `pass@4`."""
@@ -178,6 +180,7 @@ def report_of(read: Reading, ks: Sequence[int] | None = None, threshold: float =
         environments=each,
         missing=read.missing,
         merged=[str(book.path) for book in read.books[1:]],
+        kept_from=manifest.parent if manifest.mixed else "",
     )
 
 

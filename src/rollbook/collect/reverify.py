@@ -25,8 +25,8 @@ from rollbook.collect.shift import Shift
 from rollbook.collect.work import stages
 from rollbook.collect.worker import Worker
 from rollbook.core.failure import KINDS, Failure
-from rollbook.core.json import to_line
-from rollbook.core.manifest import EnvironmentSpec, Round, Settings
+from rollbook.core.json import JSON, to_line
+from rollbook.core.manifest import EnvironmentSpec, Manifest, Rescored, Round, Settings
 from rollbook.core.rollout import Rollout
 from rollbook.environments.snapshot import snapshot
 from rollbook.environments.stage import Stage
@@ -34,7 +34,6 @@ from rollbook.errors import RolloutFailed, UsageError
 
 IN_VERIFICATION = ("verifier_error", "verifier_timeout", "invalid_reward", "judge_error")
 AT_ONCE = 64
-CHANGES_KEPT = 1000
 
 Only = Literal["failed", "scored", "all"]
 
@@ -49,13 +48,22 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Reverified(msgspec.Struct, frozen=True):
-    """What came of scoring a run again; `changes` holds the first of them, changes.jsonl in the new book all."""
+    """What came of scoring a run again; `changes` are in changes.jsonl of the new book too."""
 
     path: Path
     report: Report
     verified: int
-    changed: int
     changes: list[Change]
+
+    @property
+    def changed(self) -> int:
+        """How many rewards are not what they were."""
+        return len(self.changes)
+
+    def json(self) -> dict[str, JSON]:
+        """The new run's numbers, and every reward that changed."""
+        found: dict[str, JSON] = {"verified": self.verified, "changed": self.changed}
+        return self.report.json() | found | {"changes": msgspec.to_builtins(self.changes)}
 
 
 class Judge:
@@ -95,7 +103,7 @@ def _kept_error(kept: Rollout) -> RolloutFailed | None:
     return RolloutFailed(failure.kind, failure.where, failure.message) if failure else None
 
 
-def copy_plan(old: Book, env: str | None, out: Path) -> Book:
+def copy_plan(old: Book, env: str | None, only: Only, out: Path) -> Book:
     """A new book with the same tasks and keys, and either the run's own environments or another one."""
     with Draft(out) as draft:
         specs = dict(_environments(old, env, draft.folder))
@@ -106,8 +114,15 @@ def copy_plan(old: Book, env: str | None, out: Path) -> Book:
             environments=specs,
             versions=versions(),
             parent=old.manifest.run,
+            rescored=Rescored(only, kept_verifiers(old.manifest) if only == "failed" else {}),
         )
         return draft.finish(manifest, old.plan.parts)
+
+
+def kept_verifiers(old: Manifest) -> dict[str, list[EnvironmentSpec]]:
+    """Who gave the scores of a run."""
+    before = old.rescored.kept if old.rescored else {}
+    return {name: [*before.get(name, []), spec] for name, spec in old.environments.items()}
 
 
 def _environments(old: Book, env: str | None, folder: Path) -> Iterator[tuple[str, EnvironmentSpec]]:
@@ -124,13 +139,16 @@ def _environments(old: Book, env: str | None, folder: Path) -> Iterator[tuple[st
         yield name, spec
 
 
-def begun(old: Book, env: str | None, out: Path, display: Display) -> Book:
+def begun(old: Book, env: str | None, only: Only, out: Path, display: Display) -> Book:
     """The new book: made now, or found half done by an earlier try, which then goes on with its own verifier."""
     if not (out / "run.json").exists():
-        return copy_plan(old, env, out)
+        return copy_plan(old, env, only, out)
     book = Book(out)
     if book.manifest.parent != old.manifest.run:
         raise UsageError(f"{out} is another run: choose another --out, or delete it")
+    began = book.manifest.rescored.only if book.manifest.rescored else only
+    if began != only:
+        raise UsageError(f"{out} was begun with --only {began}: go on with that, or choose another --out")
     display.note(f"{out} goes on with the verifier it was begun with")
     return book
 
@@ -143,12 +161,12 @@ async def reverify(run: str | Path, out: str | Path, env: str | None, only: Only
         raise UsageError(
             f"{run}: {stored.missing} of {old.plan.requested} rollouts have no answer yet: rollbook resume {run} first"
         )
-    book = begun(old, env, Path(out), display)
+    book = begun(old, env, only, Path(out), display)
     round_ = book.open_round(Settings(retry=[]))
     judge = await _judge_all(book, round_, stored, only, display)
     changes = list(differences(old, book))
     write_whole(book.path / "changes.jsonl", b"".join(map(to_line, changes)))
-    return Reverified(book.path, report(book.path), judge.verified, len(changes), changes[:CHANGES_KEPT])
+    return Reverified(book.path, report(book.path), judge.verified, changes)
 
 
 class _Reward(msgspec.Struct, frozen=True):

@@ -13,25 +13,36 @@ COMPARED = 1 << 20
 
 
 def by_run(paths: Sequence[str | Path]) -> list[list[Path]]:
-    """The directories grouped by their run's id, in the order given; each directory once."""
+    """The directories grouped by their run's id, in the order given; each directory once, by whatever paths."""
     groups: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(Path(path) for path in paths):
+    for path in _once(paths):
         groups.setdefault(_run_of(path), []).append(path)
     return list(groups.values())
 
 
+def _once(paths: Sequence[str | Path]) -> list[Path]:
+    """Each directory under the first of the paths that lead to it."""
+    places: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        places.setdefault(path.resolve(), path)
+    return list(places.values())
+
+
 def _run_of(path: Path) -> str:
     try:
-        return str(decode((path / "run.json").read_bytes())["run"])
+        held = decode((path / "run.json").read_bytes())
     except OSError:
         raise UsageError(f"{path} is not a run directory: it has no run.json") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise BookError(f"{path / 'run.json'}: {error}") from None
+    if not isinstance(held, dict) or not isinstance(held.get("run"), str):
+        raise BookError(f"{path / 'run.json'} does not describe a run: restore it from a copy of the run")
+    return str(held["run"])
 
 
 def open_shards(paths: Sequence[str | Path]) -> list[Book]:
     """The books of one run, the one that asks for most first; a UsageError if they are not of one run."""
-    books = sorted((Book(path) for path in paths), key=lambda book: -book.plan.requested)
+    books = sorted((Book(path) for path in _once(paths)), key=lambda book: -book.plan.requested)
     for other in books[1:]:
         if other.manifest.run != books[0].manifest.run:
             raise UsageError(f"{books[0].path} and {other.path} are different runs: they cannot be merged")

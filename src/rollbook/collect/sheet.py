@@ -54,6 +54,7 @@ class _Line(msgspec.Struct, gc=False):
     turns: list[_Turn]
     usage: _Usage
     timing: _Timing
+    ended: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class _Reader:
             np.array([line.usage.prompt_tokens for line in lines], np.int64),
             np.array([line.usage.completion_tokens for line in lines], np.int64),
             np.array([len(each) for each in turns], np.int32),
-            np.array([bool(each) and each[-1].finish_reason in CUT_SHORT for each in turns], np.bool_),
+            np.array([bool(x.ended or (x.turns and x.turns[-1].finish_reason in CUT_SHORT)) for x in lines], np.bool_),
             np.array([line.timing.seconds for line in lines], np.float64),
             self._parts([line.parts for line in lines]),
         )

@@ -6,13 +6,15 @@ import os
 import pickle
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 from rollbook.book.tasks import TaskFile, read_rows
-from rollbook.collect.sheet import Sheet, read_sheet
+from rollbook.collect.kept import kept_sheet, read_and_keep
+from rollbook.collect.sheet import Sheet
+from rollbook.core.seal import Extent
 from rollbook.processes.child import module_argv
 from rollbook.processes.life import PARENT
 
@@ -26,20 +28,22 @@ HEAD_START = 0.8
 SLOWEST_BYTES_S = 1 << 20
 
 
-def read_sheets(tasks: TaskFile, files: Mapping[Path, Sequence[int]]) -> Iterator[Sheet]:
-    """The sheets of a book's journal files, in their order; each file with the sizes at which it was sealed.
+def read_sheets(tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iterator[Sheet]:
+    """The sheets of a book's journal files, in their order; each file with the extents at which it was sealed.
 
-    What a helper could not read is read here.
+    Those that are kept are not read again. What a helper could not read is read here.
     """
-    ours, *theirs = share_out(list(files), readers_for(files))
+    found = {path: sheet for path, sealed in files.items() if (sheet := kept_sheet(path, tasks.path, sealed))}
+    unread = {path: sealed for path, sealed in files.items() if path not in found}
+    ours, *theirs = share_out(list(unread), readers_for(unread))
     with ExitStack() as stack:
         helpers = [stack.enter_context(_Helper(tasks, {path: files[path] for path in some})) for some in theirs]
-        rows = read_rows(tasks.path, len(tasks))  # not `tasks.rows`, which would stay
-        found = {path: read_sheet(path, rows, files[path]) for path in ours}
+        rows = read_rows(tasks.path, len(tasks)) if unread else {}  # not `tasks.rows`, which would stay
+        found |= {path: read_and_keep(path, tasks.path, rows, files[path]) for path in ours}
         for helper in helpers:
             found |= helper.sheets()
         for path, sealed in files.items():
-            yield found.pop(path) if path in found else read_sheet(path, rows, sealed)
+            yield found.pop(path) if path in found else read_and_keep(path, tasks.path, rows, sealed)
 
 
 def readers_for(paths: Iterable[Path]) -> int:
@@ -63,7 +67,7 @@ def share_out(paths: Sequence[Path], readers: int) -> list[list[Path]]:
 class _Helper:
     """Another process of ours that reads files (helper.py); what it found comes back in a file without a name."""
 
-    def __init__(self, tasks: TaskFile, files: Mapping[Path, Sequence[int]]) -> None:
+    def __init__(self, tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> None:
         self._within_s = 60 + sum(path.stat().st_size for path in files) / SLOWEST_BYTES_S
         self._asked, self._found = (_nameless() for _ in range(2))
         pickle.dump(((tasks.path, len(tasks)), files), self._asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -17,6 +18,8 @@ from rollbook.errors import UsageError
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 BATCH = 5000
+FORMULA = "=+-@\t\r"
+_is_number = re.compile(r"[+-]?[0-9][0-9.,]*(e[+-]?[0-9]+)?", re.IGNORECASE).fullmatch
 
 
 class Rows(Protocol):
@@ -83,7 +86,7 @@ def _write_csv(path: Path, rows: Rows) -> int:
         writer = csv.DictWriter(file, fields, restval="")
         writer.writeheader()
         for count, row in enumerate(rows, start=1):  # noqa: B007
-            writer.writerow({name: cell_text(value) for name, value in row.items()})
+            writer.writerow({name: _unformulated(cell_text(value)) for name, value in row.items()})
     return count
 
 
@@ -104,6 +107,13 @@ def _write_parquet(path: Path, rows: Rows) -> int:
             writer.write_table(pa.Table.from_pylist(cells, schema))
             count += len(some)
     return count
+
+
+def _unformulated(text: str | None) -> str | None:
+    """Text that a spreadsheet would run as a formula gets a ' before it: models write it, and people open it."""
+    if not text or text[0] not in FORMULA or _is_number(text):
+        return text
+    return f"'{text}"
 
 
 def cell_text(value: JSON) -> str | None:

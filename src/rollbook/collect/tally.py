@@ -45,8 +45,7 @@ class Tally:
         vouched = Vouched(book.path, standing.seals)
         vouched.check_present(failures=False)
         sealed = {path: standing.extents(path) for path in journal_files(book.path, failures=False)}
-        sizes = {path: sorted({extent.bytes for extent in extents}) for path, extents in sealed.items()}
-        for number, sheet in enumerate(read_sheets(book.tasks, sizes)):
+        for number, sheet in enumerate(read_sheets(book.tasks, sealed)):
             if not sealed[sheet.path] <= sheet.extents:  # it says what is wrong
                 vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
             columns = self._renamed(sheet)

@@ -19,7 +19,7 @@ SOLVED = 0.5
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A number in both runs, averaged over the tasks both have it for, and b - a with its paired 95% interval."""
+    """A number in both runs, over the tasks that both have it for, and b - a with its paired 95% interval."""
 
     a: float | None
     b: float | None
@@ -29,7 +29,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Two runs beside each other. The tests ask whether the difference of means could be chance.
+    """Two runs beside each other. The tests ask whether the differences of the tasks' means could be chance.
 
     `gained` and `lost` are the tasks that more than half of the rollouts pass in only one of the runs.
     """
@@ -75,7 +75,7 @@ def compare(
             tasks=len(both),
             threshold=threshold,
             metrics=_metrics(one, two, ks),
-            costs={name: _paired(one, two, one.sum(name) / one.n, two.sum(name) / two.n) for name in COSTS},
+            costs={name: _pooled(one, two, one.sum(name), two.sum(name)) for name in COSTS},
             permutation_p=permutation_test(moved, seed=seed) if np.all(np.isfinite(moved)) else None,
             sign_p=sign_test(up, down),
             better=up,
@@ -92,28 +92,53 @@ def _renumbered(side: Side) -> Columns:
 
 
 def _metrics(one: Tasks, two: Tasks, ks: Sequence[int] | None) -> dict[str, Difference]:
+    """The mean is of all rollouts, as in a report; numbers @k are averaged over tasks."""
     both = np.intersect1d(default_ks(one.n), default_ks(two.n)).tolist() if ks is None else sorted(set(ks))
-    found = {"mean": _paired(one, two, one.means, two.means)}
+    found = {"mean": _pooled(one, two, one.total, two.total)}
     votes = one.maj_at(both), two.maj_at(both)
+    graded = not (one.binary and two.binary)
     for k in both:
         held = one.covered(k), two.covered(k)
         found[f"pass@{k}"] = _paired(one, two, one.pass_at(k), two.pass_at(k), held)
-        if k > 1 and k in votes[0] and k in votes[1]:
+        if k == 1:
+            continue  # the others are then pass@1 or the mean
+        found[f"pass^{k}"] = _paired(one, two, one.pass_hat(k), two.pass_hat(k), held)
+        if k in votes[0] and k in votes[1]:
             found[f"maj@{k}"] = _paired(one, two, votes[0][k].values, votes[1][k].values, held)
+        if graded:
+            found[f"best@{k}"] = _paired(one, two, one.best_at(k), two.best_at(k), held)
     return found
 
 
-def _paired(one: Tasks, two: Tasks, left: Floats, right: Floats, held: tuple[Bools, Bools] | None = None) -> Difference:
-    """Values of the (covered) tasks of both sides, paired by task."""
-    rows_a, rows_b = (one.rows, two.rows) if held is None else (one.rows[held[0]], two.rows[held[1]])
-    both, at_a, at_b = np.intersect1d(rows_a, rows_b, return_indices=True)
-    if not len(both):
+def _paired(one: Tasks, two: Tasks, left: Floats, right: Floats, held: tuple[Bools, Bools]) -> Difference:
+    """Values of the covered tasks of both sides, paired by task and averaged over tasks."""
+    both, at_a, at_b = np.intersect1d(one.rows[held[0]], two.rows[held[1]], return_indices=True)
+    even = np.ones(len(both))
+    return _difference((even, left[at_a]), (even, right[at_b]))
+
+
+def _pooled(one: Tasks, two: Tasks, left: Floats, right: Floats) -> Difference:
+    """Sums of the tasks of both sides, paired by task, as a mean over all their rollouts."""
+    _, at_a, at_b = np.intersect1d(one.rows, two.rows, return_indices=True)
+    return _difference((one.n[at_a].astype(np.float64), left[at_a]), (two.n[at_b].astype(np.float64), right[at_b]))
+
+
+def _difference(a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> Difference:
+    """The difference of two ratios of sums over the same tasks, and its interval: one task is one draw.
+
+    Each task moves the difference by what its sums are off the two means; with equally many rollouts everywhere that is
+    the interval of a mean of differences.
+    """
+    (n_a, total_a), (n_b, total_b) = a, b
+    tasks = len(n_a)
+    if not tasks:
         return Difference(None, None, None, None, 0)
-    a, b = left[at_a], right[at_b]
-    gap = finite(float((b - a).mean()))
-    scale = float(max(np.abs(a).max(), np.abs(b).max()))
-    error = clustered_error(np.ones(len(both)), b - a, scale) if gap is not None else None
-    return Difference(finite(float(a.mean())), finite(float(b.mean())), gap, interval(gap, error), len(both))
+    mean_a, mean_b = float(total_a.sum() / n_a.sum()), float(total_b.sum() / n_b.sum())
+    gap = finite(mean_b - mean_a)
+    moves = (total_b - n_b * mean_b) * (tasks / n_b.sum()) - (total_a - n_a * mean_a) * (tasks / n_a.sum())
+    scale = float(max(np.abs(total_a / n_a).max(), np.abs(total_b / n_b).max()))
+    error = clustered_error(np.ones(tasks), moves, scale) if gap is not None else None
+    return Difference(finite(mean_a), finite(mean_b), gap, interval(gap, error, tasks), tasks)
 
 
 def _listed(pairs: Ints, flipped: Bools, size: Floats, names: Sequence[str]) -> list[str]:

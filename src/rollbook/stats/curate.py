@@ -42,7 +42,7 @@ class Buckets:
     def labels(self) -> list[str]:
         """The buckets as they are written down."""
         pairs = list(pairwise(self.edges))
-        return [f"[{low:g}, {high:g}{']' if high == self.edges[-1] else ')'}" for low, high in pairs]
+        return [f"[{_edge(low)}, {_edge(high)}{']' if high == self.edges[-1] else ')'}" for low, high in pairs]
 
     def label(self, row: Mapping[str, JSON]) -> str | None:
         """The bucket a row falls into; None if into none."""
@@ -52,6 +52,12 @@ class Buckets:
         if value is None or not self.edges[0] <= value <= self.edges[-1]:
             return None
         return self.labels[min(bisect_right(self.edges, value), len(self.edges) - 1) - 1]
+
+
+def _edge(value: float) -> str:
+    """An edge, short unless that would be another number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,9 @@ class Expression:
 
     def _refused(self, why: str) -> UsageError:
         shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
-        return UsageError(f'expression "{shown}": {why}')
+        column = _AT.search(self.text) or _HAT.search(self.text)
+        hint = f"; {column[0]} is written {name_of(column[0])}" if column else ""
+        return UsageError(f'expression "{shown}": {why}{hint}')
 
     def _build(self, node: ast.AST, depth: int) -> Value:
         build = _BUILDERS.get(type(node))

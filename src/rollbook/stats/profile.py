@@ -24,12 +24,14 @@ class Profile:
         self._at: dict[str, tuple[Bools, Floats]] = {}
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is null
             votes = held.maj_at(self.ks)
-            for name, values in (
-                *((f"pass@{k}", held.pass_at(k)) for k in self.ks),
-                *((f"maj@{k}", votes[k].values) for k in votes),
-                *((f"best@{k}", held.best_at(k)) for k in ([] if held.binary else self.ks)),
-            ):
-                self._at[name] = (held.covered(int(name.partition("@")[2])), values)
+            self._add("pass@{}", {k: held.pass_at(k) for k in self.ks})
+            self._add("pass^{}", {k: held.pass_hat(k) for k in self.ks if k > 1})
+            self._add("maj@{}", {k: vote.values for k, vote in votes.items()})
+            self._add("maj@{}_drawing_error", {k: np.sqrt(v.variances) for k, v in votes.items() if v.drawn.any()})
+            self._add("best@{}", {} if held.binary else {k: held.best_at(k) for k in self.ks})
+
+    def _add(self, name: str, values: Mapping[int, Floats]) -> None:
+        self._at |= {name.format(k): (self._tasks.covered(k), each) for k, each in values.items()}
 
     @property
     def names(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,10 @@ from rollbook.stats.estimators import Floats, Interval, clustered_error
 
 DRAWS = 1000
 PERMUTATIONS = 10_000
+COUNTED_FLIPS = 1000
+"""Up to so many coins the tail is counted in whole numbers."""
+
+SMALLEST = sys.float_info.min
 CELLS = 2e7
 """How many numbers one draw after another may take; fewer permutations where there are very many tasks."""
 
@@ -76,14 +81,17 @@ def _signed(sizes: Floats, times: NDArray[np.integer], permutations: int, rng: n
 
 
 def sign_test(up: int, down: int) -> float | None:
-    """The chance of a split at least as uneven among so many coins; None where no task moved.
+    """The chance of a split at least as uneven among so many coins; None where no task moved, and never 0.
 
     >>> sign_test(5, 0), sign_test(3, 3)
     (0.0625, 1.0)
     """
-    flips = up + down
+    flips, few = up + down, min(up, down)
     if not flips:
         return None
-    tail = np.arange(min(up, down) + 1)
-    logs = [math.lgamma(flips + 1) - math.lgamma(i + 1) - math.lgamma(flips - i + 1) for i in tail.tolist()]
-    return round(min(1.0, 2 * math.fsum(math.exp(each - flips * math.log(2)) for each in logs)), 12)
+    if flips <= COUNTED_FLIPS:
+        tail = sum(math.comb(flips, i) for i in range(few + 1)) / (1 << flips)
+    else:
+        logs = (math.lgamma(flips + 1) - math.lgamma(i + 1) - math.lgamma(flips - i + 1) for i in range(few + 1))
+        tail = math.fsum(math.exp(each - flips * math.log(2)) for each in logs)
+    return max(SMALLEST, min(1.0, 2 * tail))

@@ -118,10 +118,11 @@ def _rewards(held: Tasks) -> dict[str, JSON]:
     count = int(held.n.sum())
     scale = float((n * held.scale).max(initial=0.0))
     average, error = mean(float(held.total.sum()), count), clustered_error(n, held.total, scale)
+    bounds = interval(average, error, len(held))
     return {
         "mean": average,
         "mean_error": error,
-        "mean_interval": interval(average, error),
+        "mean_interval": within(bounds, 0.0, 1.0) if held.binary else bounds,
         "mean_bootstrap": bootstrap(n, held.total, scale),
         "std": sample_std(held.rewards),
     }
@@ -177,4 +178,4 @@ def share_interval(values: Floats) -> Interval | None:
     if not len(values):
         return None
     error = clustered_error(np.ones(len(values)), values)
-    return within(interval(float(values.mean()), error), 0.0, 1.0)
+    return within(interval(float(values.mean()), error, len(values)), 0.0, 1.0)

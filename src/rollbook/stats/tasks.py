@@ -59,7 +59,7 @@ class Tasks:
         """The size of each task's rewards, against which rounding is told from a difference."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
-    @property
+    @cached_property
     def means(self) -> Floats:
         """The mean reward of each task."""
         with np.errstate(over="ignore"):
@@ -105,7 +105,7 @@ class Tasks:
         if not wanted or not self.answered:
             return {}
         votes = maj_at_k(self.ballots, wanted, seed)
-        return {k: _of(votes[k], self.covered(k)) for k in wanted}
+        return {k: votes[k].where(self.covered(k)) for k in wanted}
 
     @cached_property
     def answered(self) -> bool:
@@ -116,13 +116,11 @@ class Tasks:
     def ballots(self) -> Ballots:
         """The votes of every task, the most popular answer first."""
         task, _, counts, totals, first = self._votes
-        place = np.arange(len(task)) - first[task]
-        width = int(place.max(initial=-1)) + 1
-        table, scores = np.zeros((len(self), width), np.int64), np.zeros((len(self), width))
-        table[task, place], scores[task, place] = counts, totals / counts
-        silent = self.n - table.sum(axis=1)
-        rest = self.total - np.bincount(task, totals, minlength=len(self))
-        return Ballots(table, scores, silent, np.where(silent > 0, rest / np.maximum(silent, 1), 0.0))
+        size = len(self)
+        silent = self.n - np.bincount(task, counts, minlength=size).astype(np.int64)
+        rest = self.total - np.bincount(task, totals, minlength=size)
+        worth = np.where(silent > 0, rest / np.maximum(silent, 1), 0.0)
+        return Ballots(counts, totals / counts, np.diff(first, append=len(task)), silent, worth)
 
     @cached_property
     def favourites(self) -> tuple[Ints, Floats]:
@@ -153,7 +151,3 @@ class Tasks:
         ranked = np.lexsort((answer[new], -counts, owner[new]))
         task = owner[new][ranked]
         return task, answer[new][ranked], counts[ranked], totals[ranked], np.searchsorted(task, np.arange(len(self)))
-
-
-def _of(votes: Majority, held: Bools) -> Majority:
-    return Majority(votes.values[held], None if votes.variances is None else votes.variances[held])

@@ -9,80 +9,137 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, comb
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.stats.estimators import Floats
+from rollbook.stats.shares import steps, vote_shares
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.integer]
+Bools = NDArray[np.bool_]
+S = TypeVar("S", bound=np.generic)
 
 EXACT_STEPS = 3e8
-"""How many multiplications an exact answer may cost; about two seconds."""
-
-MOST_COUNTED = 1000
-"""Beyond that many rollouts a task, the number of choices no longer fits a float."""
+"""How many multiplications exact answers may cost together; about two seconds."""
 
 DRAWN_KEYS = 5e7
 FEWEST_DRAWS, MOST_DRAWS = 32, 4096
+DRAWN_AT_ONCE = 1e6
 
 
 @dataclass(frozen=True)
 class Ballots:
-    """The votes of tasks with equally many answers at most: one row a task, one column an answer, most votes first.
+    """The votes of tasks: `counts` and mean `scores` of every answer, task after task, the most popular first.
 
-    `scores` are the mean scores behind each answer; `silent` and `silent_score` are of the rollouts without an answer.
+    `answers` says how many answers a task has; `silent` and `silent_score` are of its rollouts without an answer.
     """
 
     counts: Ints
     scores: Floats
+    answers: Ints
     silent: Ints
     silent_score: Floats
 
-    @property
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where each task's answers begin, and where the last one's end."""
+        return np.concatenate([[0], np.cumsum(self.answers)])
+
+    @cached_property
     def n(self) -> Ints:
         """How many rollouts each task has."""
-        total: Ints = self.counts.sum(axis=1) + self.silent
+        votes = np.concatenate([[0], np.cumsum(self.counts)])
+        total: Ints = votes[self.starts[1:]] - votes[self.starts[:-1]] + self.silent
         return total
 
-    def where(self, chosen: NDArray[np.bool_]) -> Ballots:
-        """Some of the tasks."""
-        return Ballots(self.counts[chosen], self.scores[chosen], self.silent[chosen], self.silent_score[chosen])
+    def table(self, tasks: Bools, values: NDArray[S], width: int) -> NDArray[S]:
+        """Values of the answers of some tasks: one row a task, one column an answer, zeros behind."""
+        held: NDArray[S] = np.zeros((int(tasks.sum()), width), values.dtype)
+        chosen = np.repeat(tasks, self.answers)
+        place = np.arange(len(values)) - np.repeat(self.starts[:-1], self.answers)
+        held[np.repeat(np.arange(len(held)), self.answers[tasks]), place[chosen]] = values[chosen]
+        return held
 
 
 @dataclass(frozen=True)
 class Majority:
-    """maj@k by task, and the variance of each value where it was drawn and not counted."""
+    """maj@k by task; which of the values were drawn and not counted, and the variance that leaves in them."""
 
     values: Floats
-    variances: Floats | None = None
+    drawn: Bools
+    variances: Floats
 
     @property
     def error(self) -> float | None:
         """The standard error that drawing leaves in the mean over the tasks; None where nothing was drawn."""
-        if self.variances is None or not len(self.values):
-            return None
-        return float(np.sqrt(self.variances.sum()) / len(self.values))
+        return float(np.sqrt(self.variances.sum()) / len(self.values)) if self.drawn.any() else None
+
+    def where(self, chosen: Bools) -> Majority:
+        """Some of the tasks."""
+        return Majority(self.values[chosen], self.drawn[chosen], self.variances[chosen])
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Tasks with about as many answers and the same largest k, by their patterns of votes, cheapest first."""
+
+    tasks: Bools
+    counts: Ints
+    silent: Ints
+    costs: Floats
+    which: Ints
+    ks: list[int]
 
 
 def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, Majority]:
     """The value of a vote of k for every k. A task with fewer than k rollouts has none: leave it out.
 
-    >>> ballots = Ballots(np.array([[2, 1]]), np.array([[1.0, 0.0]]), np.array([1]), np.array([0.0]))
+    >>> ballots = Ballots(np.array([2, 1]), np.array([1.0, 0.0]), np.array([2]), np.array([1]), np.array([0.0]))
     >>> {k: round(float(m.values[0]), 4) for k, m in maj_at_k(ballots, [1, 2, 4]).items()}
     {1: 0.5, 2: 0.6667, 4: 1.0}
     """
     ks = sorted(set(ks))
-    patterns, which = distinct(np.column_stack([ballots.counts, ballots.silent]))
-    if steps(patterns, max(ks)) > EXACT_STEPS:
-        return _drawn(ballots, ks, seed)
-    shares = vote_shares(patterns[:, :-1], patterns[:, -1], ks)
-    found = {}
-    for k, share in shares.items():
-        won, nobody = share[which, :-1], share[which, -1]
-        found[k] = Majority((won * ballots.scores).sum(axis=1) + nobody * ballots.silent_score)
+    size = len(ballots)
+    found = {k: Majority(np.zeros(size), np.zeros(size, np.bool_), np.zeros(size)) for k in ks}
+    blocks = list(_blocks(ballots, ks))
+    dearest = _affordable(np.concatenate([block.costs for block in blocks])) if blocks else 0.0
+    left = np.zeros(size, np.bool_)
+    for block in blocks:
+        left |= _count(ballots, block, int(np.searchsorted(block.costs, dearest, "right")), found)
+    _draw_all(ballots, np.flatnonzero(left), ks, seed, found)
     return found
+
+
+def _affordable(costs: Floats) -> float:
+    """The dearest pattern that is still counted, if the cheap ones are counted first."""
+    kinds, times = np.unique(costs, return_counts=True)
+    within = int(np.searchsorted(np.cumsum(kinds * times), EXACT_STEPS, "right"))
+    return float(kinds[within - 1]) if within else -1.0
+
+
+def _blocks(ballots: Ballots, ks: list[int]) -> Iterator[_Block]:
+    """A table of one width would be as wide as the task with most answers: tasks of like width get one of their own."""
+    widths = 2 ** np.ceil(np.log2(np.maximum(ballots.answers, 1))).astype(np.int64)
+    tops = np.searchsorted(ks, ballots.n, "right")
+    for width, top in sorted(set(zip(widths.tolist(), tops.tolist(), strict=True))):
+        tasks = (widths == width) & (tops == top)
+        if top:
+            yield _block(ballots, tasks, width, ks[:top])
+
+
+def _block(ballots: Ballots, tasks: Bools, width: int, ks: list[int]) -> _Block:
+    patterns, which = distinct(np.column_stack([ballots.table(tasks, ballots.counts, width), ballots.silent[tasks]]))
+    costs = steps(patterns[:, :-1], patterns[:, -1], ks[-1])
+    order = np.argsort(costs, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return _Block(tasks, patterns[order, :-1], patterns[order, -1], costs[order], rank[which], ks)
 
 
 def distinct(patterns: Ints) -> tuple[Ints, Ints]:
@@ -96,133 +153,52 @@ def distinct(patterns: Ints) -> tuple[Ints, Ints]:
     return patterns[first], which
 
 
-def steps(patterns: Ints, top: int) -> float:
-    """About how many multiplications the exact shares of these patterns take."""
-    if patterns.size == 0:
-        return 0.0
-    if int(patterns.sum(axis=1).max()) > MOST_COUNTED:
-        return float("inf")
-    columns = np.minimum(patterns[:, :-1].max(axis=0), top) + 1
-    nodes = sum(ceil(top / votes / 2) for votes in range(1, min(top, int(columns.max(initial=1)) - 1) + 1))
-    return float(len(patterns)) * nodes * top * 2 * float(columns.sum())
+def _count(ballots: Ballots, block: _Block, cheap: int, found: dict[int, Majority]) -> Bools:
+    """Put in the exact values of the tasks with the cheap patterns; gives the tasks that are left."""
+    done, left = block.tasks.copy(), block.tasks.copy()
+    done[block.tasks], left[block.tasks] = block.which < cheap, block.which >= cheap
+    if done.any():
+        which = block.which[block.which < cheap]
+        scores = ballots.table(done, ballots.scores, block.counts.shape[1])
+        for k, share in vote_shares(block.counts[:cheap], block.silent[:cheap], block.ks).items():
+            won, nobody = share[which, :-1], share[which, -1]
+            found[k].values[done] = (won * scores).sum(axis=1) + nobody * ballots.silent_score[done]
+    return left
 
 
-def vote_shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, Floats]:
-    """For each k the expected share of the win of every answer; the last column: how often nobody votes."""
-    at_once = max(1, int(4e6 // (max(ks) ** 2 * max(1, counts.shape[1]))))
-    found: dict[int, list[Floats]] = {k: [] for k in ks}
-    for start in range(0, len(counts), at_once):
-        some = slice(start, start + at_once)
-        for k, shares in _shares(counts[some], silent[some], ks).items():
-            found[k].append(shares)
-    return {k: np.concatenate(parts) if parts else np.zeros((0, counts.shape[1] + 1)) for k, parts in found.items()}
-
-
-def _shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, Floats]:
-    tasks, answers = counts.shape
-    top = max(ks)
-    ways = choices(np.arange(int(max(counts.max(initial=0), silent.max(initial=0))) + 1), top)
-    subsets = np.maximum(choices(counts.sum(axis=1) + silent, top), 1.0)
-    shares = {k: np.zeros((tasks, answers + 1)) for k in ks}
-    for votes in range(1, min(top, int(counts.max(initial=0))) + 1):
-        for at, won in _winning(counts, silent, ways, votes, top):
-            for k in ks:
-                if k >= votes:
-                    shares[k][:, at] += won[:, k - votes] / subsets[:, k]
-    for k in ks:
-        shares[k][:, -1] = ways[silent, k] / subsets[:, k]
-    return shares
-
-
-def _winning(counts: Ints, silent: Ints, ways: Floats, votes: int, top: int) -> Iterator[tuple[int, Floats]]:
-    """For each answer: in how many choices of `votes` + s rollouts it wins with so many votes, ties shared, by s.
-
-    A generating function in z counts the rollouts chosen; y marks every other answer with as many votes. Sharing a tie
-    among t + 1 is the integral of y^t from 0 to 1, which Gauss's rule gives exactly with (t + 1) / 2 nodes.
-    """
-    room = top - votes
-    answers = counts.shape[1]
-    y, weights = unit_nodes(ceil(min(top // votes, answers) / 2))
-    able = int((counts.max(axis=0) >= votes).sum())
-    factors = [_factor(counts[:, at], ways, votes, room, y) for at in range(answers)]
-    behind = [np.ones((len(counts), 1, 1))]
-    for factor in reversed(factors[1:]):
-        behind.append(times(behind[-1], factor, room))
-    before = ways[silent, None, : room + 1]
-    for at in range(able):
-        rest = times(before, behind[answers - 1 - at], room)
-        won = np.einsum("tgs,g->ts", np.broadcast_to(rest, (len(counts), len(y), rest.shape[2])), weights)
-        yield at, ways[counts[:, at], votes, None] * _padded(won, room + 1)
-        before = times(before, factors[at], room)
-
-
-def _factor(counts: Ints, ways: Floats, votes: int, room: int, y: Floats) -> Floats:
-    """How many ways an answer has to get 0, 1, ... `votes` votes; the last marked by y."""
-    size = min(votes, int(counts.max()), room) + 1
-    factor = np.repeat(ways[counts, None, :size], len(y), axis=1)
-    if size > votes:
-        factor[:, :, votes] *= y
-    return factor
-
-
-def times(left: Floats, right: Floats, room: int) -> Floats:
-    """The product of polynomials (last axis) up to the power `room`."""
-    if left.shape[2] < right.shape[2]:
-        left, right = right, left
-    size = min(left.shape[2] + right.shape[2] - 1, room + 1)
-    product = np.zeros((left.shape[0], max(left.shape[1], right.shape[1]), size))
-    for power in range(min(right.shape[2], size)):
-        kept = min(left.shape[2], size - power)
-        product[:, :, power : power + kept] += right[:, :, power, None] * left[:, :, :kept]
-    return product
-
-
-def _padded(values: Floats, size: int) -> Floats:
-    return np.pad(values, ((0, 0), (0, size - values.shape[1])))
-
-
-def choices(n: Ints, top: int) -> Floats:
-    """C(n, k) for every n and every k up to `top`.
-
-    >>> choices(np.array([4]), 5).tolist()
-    [[1.0, 4.0, 6.0, 4.0, 1.0, 0.0]]
-    """
-    table = {int(size): [float(comb(int(size), k)) for k in range(top + 1)] for size in np.unique(n)}
-    return np.array([table[int(size)] for size in n]).reshape(len(n), top + 1)
-
-
-def unit_nodes(count: int) -> tuple[Floats, Floats]:
-    """Gauss's nodes and weights on the unit interval: exact for polynomials of degree 2 x count - 1."""
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    return (nodes + 1) / 2, weights / 2
-
-
-def _drawn(ballots: Ballots, ks: Sequence[int], seed: int) -> dict[int, Majority]:
-    """maj@k from random orders of each task's rollouts: the first k of an order are one choice of k."""
+def _draw_all(ballots: Ballots, tasks: Ints, ks: list[int], seed: int, found: dict[int, Majority]) -> None:
+    """Put in values from random orders of each task's rollouts: the first k of an order are one choice of k."""
     rng = np.random.default_rng(seed)
-    draws = int(np.clip(DRAWN_KEYS / max(1, int(ballots.n.sum())), FEWEST_DRAWS, MOST_DRAWS))
-    values = {k: np.zeros(len(ballots.n)) for k in ks}
-    variances = {k: np.zeros(len(ballots.n)) for k in ks}
-    for task in range(len(ballots.n)):
-        for k, worth in _draw(ballots, task, ks, draws, rng):
-            values[k][task], variances[k][task] = worth.mean(), worth.var(ddof=1) / draws
-    return {k: Majority(values[k], variances[k]) for k in ks}
+    draws = int(np.clip(DRAWN_KEYS / max(1, int(ballots.n[tasks].sum())), FEWEST_DRAWS, MOST_DRAWS))
+    for task in tasks.tolist():
+        able = [k for k in ks if k <= ballots.n[task]]
+        for k, worth in zip(able, _draw(ballots, task, able, draws, rng), strict=True):
+            found[k].values[task], found[k].variances[task] = worth.mean(), worth.var(ddof=1) / draws
+            found[k].drawn[task] = True
 
 
-def _draw(
-    ballots: Ballots, task: int, ks: Sequence[int], draws: int, rng: np.random.Generator
-) -> Iterator[tuple[int, Floats]]:
-    counts = ballots.counts[task]
-    answers = int((counts > 0).sum())
-    given = np.repeat(np.arange(answers + 1), [*counts[:answers], ballots.silent[task]])
-    order = rng.permuted(np.broadcast_to(given, (draws, len(given))), axis=1)
-    votes = np.zeros((draws, answers + 1), np.int64)
-    done = 0
-    for k in sorted(ks):
-        for at in range(done, min(k, len(given))):
-            votes[np.arange(draws), order[:, at]] += 1
+def _draw(ballots: Ballots, task: int, ks: list[int], draws: int, rng: np.random.Generator) -> Floats:
+    """What a vote is worth in every draw, for each k; few orders at a time are held."""
+    mine = slice(ballots.starts[task], ballots.starts[task + 1])
+    counts, scores, nobody = ballots.counts[mine], ballots.scores[mine], float(ballots.silent_score[task])
+    given = np.repeat(np.arange(len(counts) + 1), [*counts, ballots.silent[task]])
+    at_once = max(1, int(DRAWN_AT_ONCE // len(given)))
+    parts = []
+    for start in range(0, draws, at_once):
+        orders = rng.permuted(np.broadcast_to(given, (min(at_once, draws - start), len(given))), axis=1)
+        parts.append([_worth(votes[:, :-1], scores, nobody) for votes in _counted(orders, len(counts), ks)])
+    return np.concatenate(parts, axis=1)
+
+
+def _counted(orders: Ints, answers: int, ks: list[int]) -> Iterator[Ints]:
+    """The votes among the first k of every order, for each k; the last column counts who gave no answer."""
+    votes = np.zeros((len(orders), answers + 1), np.int64)
+    rows, done = np.arange(len(orders)), 0
+    for k in ks:
+        for at in range(done, k):
+            votes[rows, orders[:, at]] += 1
         done = k
-        yield k, _worth(votes[:, :-1], ballots.scores[task, :answers], float(ballots.silent_score[task]))
+        yield votes
 
 
 def _worth(votes: Ints, scores: Floats, silent_score: float) -> Floats:

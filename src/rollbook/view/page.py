@@ -63,6 +63,8 @@ def summary(report: Report) -> Iterator[str]:
         yield '<p class="warn">scripted answers, no model</p>'
     if report.live:
         yield '<p class="warn">the run was going on: these are the numbers so far</p>'
+    if report.kept_from:
+        yield f'<p class="warn">two verifiers: what run {escape(report.kept_from)} scored keeps its scores</p>'
     if report.merged:
         yield f"<p>read together with {escape(', '.join(report.merged))}</p>"
     rows = list(report.environments.values())
