@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,19 @@ def test_a_disk_that_takes_nothing_breaks_the_journal_with_one_line(
     assert durable == []
     assert isinstance(journal.broken, BookUnwritable)
     assert "No space left" in str(journal.broken)
+
+
+def test_what_is_durable_is_asked_for_in_the_middle_of_a_write_and_is_true(tmp_path: Path) -> None:
+    # A seal is made while the next group is being written: its size and its hash must be of the same bytes.
+    file = journal_module._File(tmp_path / "w.1.jsonl")
+    blocks = [os.urandom(50_000) for _ in range(200)]
+    whole, seen = b"".join(blocks), set()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [file.write(block) for block in blocks])
+        while not writing.done():
+            seen.add(file.extent())
+    file.close()
+    writing.result()
+    assert len(seen) > 2
+    for extent in seen:
+        assert hashlib.sha256(whole[: extent.bytes]).hexdigest() == extent.sha256

@@ -39,8 +39,8 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self._durable = 0
         self._hash = hashlib.sha256()
+        self._extent = Extent(0, self._hash.hexdigest())
         self._buffer: list[bytes] = []
         self._handle = -1
 
@@ -68,16 +68,16 @@ class _File:
             view = view[os.write(self._handle, view) :]
         os.fdatasync(self._handle) if hasattr(os, "fdatasync") else os.fsync(self._handle)
         self._hash.update(data)
-        self._durable += len(data)
+        self._extent = Extent(self._extent.bytes + len(data), self._hash.hexdigest())
 
     def extent(self) -> Extent:
-        """What of this file is durable."""
-        return Extent(self._durable, self._hash.hexdigest())
+        """What of this file is durable; size and hash change together, since another thread may be writing just now."""
+        return self._extent
 
     @property
     def exists(self) -> bool:
         """Whether anything of it is durable."""
-        return self._durable > 0
+        return self._extent.bytes > 0
 
     def close(self) -> None:
         """Let go of the file."""
