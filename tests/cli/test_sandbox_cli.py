@@ -50,9 +50,7 @@ def test_a_mistake_is_one_line(rollbook, tmp_path: Path, words: list[str], compl
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("256MB", 256), ("9", 9), ("1.5 GiB", 1536), ("2048k", 2), ("1g", 1024)]
-)
+@pytest.mark.parametrize(("text", "size"), [("256MB", 256), ("9", 9), ("1.5 GiB", 1536), ("2048k", 2), ("1g", 1024)])
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     assert megabytes(text) == size
 

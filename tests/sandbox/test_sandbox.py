@@ -104,7 +104,7 @@ def test_nothing_survives_the_kill_of_the_host(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\nfrom rollbook.sandbox import Sandbox, Limits\n"
         "with Sandbox(Limits(seconds=60), size=1) as box:\n"
-        "    pid = next(iter(box._slots))._child.pid\n"
+        "    pid = next(iter(box._slots))._provider._child.pid\n"
         f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(pid))\n"
         "    box.run_sync('while True: pass')\n"
     )

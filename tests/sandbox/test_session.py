@@ -36,7 +36,7 @@ def box() -> Iterator[Sandbox]:
 
 def inmates(box: Sandbox) -> int:
     """How many processes the sessions' zygote has, without itself and its launcher."""
-    return sum(alive(p.pid) for p in members(box._nursery.slot()._child.pid)) - 2
+    return sum(alive(p.pid) for p in members(box._nursery.slot()._provider._child.pid)) - 2
 
 
 @both_kinds
@@ -227,7 +227,7 @@ def test_closing_the_sandbox_ends_its_sessions_and_tells_who_waits(tmp_path: Pat
     fds = len(open_fds())
     box = Sandbox(Limits(seconds=30), size=1).__enter__()
     s = box.session().__enter__()
-    zygote = box._nursery.slot()._child.pid
+    zygote = box._nursery.slot()._provider._child.pid
     family = [p.pid for p in members(zygote)]
     outcome: list[BaseException] = []
 
@@ -254,7 +254,7 @@ def test_a_dead_zygote_loses_the_state_but_not_the_session(box: Sandbox) -> None
     with Sandbox(LIMITS, size=1) as other, other.session() as s:
         s.run_sync("x = 1")
         slot = other._nursery.slot()
-        slot._child.kill_now()
+        slot._provider._child.kill_now()
         assert eventually(lambda: not slot.alive, 5)
         with pytest.raises(SandboxError, match="the sandbox broke"):
             s.run_sync("x")
@@ -268,7 +268,7 @@ def test_nothing_of_a_session_survives_the_kill_of_the_host(tmp_path: Path) -> N
         "with Sandbox(Limits(seconds=60), size=1) as box:\n"
         "    with box.session() as a, box.session(snapshot=True) as b:\n"
         "        a.run_sync('x = 1'), b.run_sync('x = 1')\n"
-        "        pid = box._nursery.slot()._child.pid\n"
+        "        pid = box._nursery.slot()._provider._child.pid\n"
         f"        pathlib.Path({str(tmp_path / 'pid')!r}).write_text(f'{{pid}}\\n')\n"
         "        b.run_sync('while True: pass')\n"
     )

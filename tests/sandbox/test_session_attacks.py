@@ -349,7 +349,7 @@ def test_a_fork_that_never_says_hello_ends_with_the_session(box: Sandbox, monkey
     hide = "import sys, time\nsys.modules['inner.roles'].say_hello = lambda: time.sleep(60)"
     with box.session(snapshot=True) as s:
         s.run_sync(hide)
-        zygote = box._nursery.slot()._child.pid
+        zygote = box._nursery.slot()._provider._child.pid
         result = s.run_sync("1")
         assert (result.status, result.state) == ("killed", "lost")
         assert eventually(lambda: sum(alive(p.pid) for p in members(zygote)) == 2, 5)

@@ -22,6 +22,7 @@ from rollbook.sandbox.session import Session
 from rollbook.sandbox.slot import Slot
 from rollbook.sandbox.twin import awaited, blocking
 from rollbook.sandbox.uids import Uids
+from rollbook.sandbox.zygote import Zygote
 
 WAIT_S = 300.0
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Sandbox:
         self._nursery.close()
 
     def _new_slot(self) -> Slot:
-        return Slot(configuration(self._packages), base_python(), self._uids)
+        return Slot(Zygote(configuration(self._packages), base_python()), self._uids)
 
     def _add_slot(self) -> Slot:
         slot = self._new_slot()

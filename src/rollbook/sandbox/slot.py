@@ -1,56 +1,31 @@
-"""One zygote, seen from the host: starts it, and has it launch guests."""
+"""Where guests are launched, one after another or several at once."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import tempfile
-import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from rollbook.core.json import JSON
-from rollbook.processes.child import Child
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.guest import Guest
-from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.provider import Provider
 from rollbook.sandbox.result import Result
 from rollbook.sandbox.run import Run
 from rollbook.sandbox.uids import Uids
 
-HERE = Path(__file__).parent
-START_S = 60.0
-
 
 class Slot:
-    """A zygote and its socket. Synchronous: whoever calls it has a thread to spare. Several threads may."""
+    """A provider that is up. Synchronous: whoever calls it has a thread to spare. Several threads may."""
 
-    def __init__(self, config: dict[str, JSON], python: str, uids: Uids, log: Path | None = None) -> None:
-        stage = tempfile.mkdtemp(prefix="rollbook-root-")
-        ours, theirs = socket.socketpair()
-        boot = (
-            f"import sys; sys.path.insert(0, {str(HERE)!r}); from inner import server; server.main({theirs.fileno()})"
-        )
-        self._orders, self._lock, self._uids = Channel(ours.detach(), START_S), threading.Lock(), uids
-        self._child = Child([python, "-I", "-S", "-c", boot], env={}, pass_fds=(theirs.fileno(),), log=log)
-        theirs.close()
-        try:
-            self._orders.send({**config, "here": str(HERE), "stage": stage})
-            reply, _ = self._orders.receive()
-        except (OSError, EOFError) as error:
-            tail = self._child.log_tail(3)
-            self.close()
-            raise SandboxError(f"the sandbox did not come up: {tail or error}") from None
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)  # by now the zygote has its root, and no name leads there
-        self.isolation = tuple(str(layer) for layer in reply["ready"])
+    def __init__(self, provider: Provider, uids: Uids) -> None:
+        self._provider, self._uids = provider, uids
+        self.isolation = provider.isolation
 
     @property
     def alive(self) -> bool:
         """Whether it can launch guests."""
-        return self._child.returncode is None
+        return self._provider.alive
 
     def launch(
         self,
@@ -78,15 +53,11 @@ class Slot:
             "uid": self._uids.next(),
         }
         try:
-            guest.hand_over(lambda handles: self._order(order, handles), stream, extra)
+            guest.hand_over(lambda handles: self._provider.order(order, handles), stream, extra)
         except (OSError, EOFError, SandboxError) as error:
             guest.close()
-            raise SandboxError(f"the sandbox broke: {error}; {self._child.log_tail(3)}") from None
+            raise SandboxError(f"the sandbox broke: {error}; {self._provider.last_words()}") from None
         return guest
-
-    def _order(self, order: dict[str, JSON], handles: list[int]) -> None:
-        with self._lock:
-            self._orders.send(order, handles)
 
     def run(self, code: str, stdin: bytes, files: Mapping[str, bytes], limits: Limits) -> Result:
         """One fresh run; SandboxError when the walls could not be put up or the zygote died."""
@@ -97,9 +68,8 @@ class Slot:
             guest.close()
 
     def close(self) -> None:
-        """End the zygote with everything in it."""
-        self._child.kill_now()
-        self._orders.close()
+        """End everything in it."""
+        self._provider.close()
 
 
 def given(stdin: bytes) -> int:

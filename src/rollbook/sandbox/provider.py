@@ -1,0 +1,30 @@
+"""Who puts up the walls: the one interface behind which providers differ."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rollbook.core.json import JSON
+
+
+class Provider(Protocol):
+    """Launches guests to order. `isolation` says which walls are really in force."""
+
+    isolation: tuple[str, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes orders."""
+
+    def order(self, order: dict[str, JSON], handles: list[int]) -> None:
+        """Launch a guest with a role of `inner/roles.py`.
+
+        The descriptors are its stdin, stdout, stderr, channel and what else it is to have; the last one is the control
+        line, on which the provider says {"begun"} with the pidfd of the guest, or {"failed"}; and at last {"ended"}.
+        """
+
+    def last_words(self) -> str:
+        """What it complained of."""
+
+    def close(self) -> None:
+        """End everything in it."""
