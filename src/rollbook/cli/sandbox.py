@@ -30,6 +30,9 @@ def run(
     memory: Memory = "256MB",
     stdin: Annotated[str | None, typer.Option("--stdin", metavar="FILE", help="What the program reads.")] = None,
     package: Package = None,
+    provider: Annotated[str, typer.Option("--provider", help="built-in, bubblewrap, or http://HOST:PORT/TOKEN.")] = (
+        "built-in"
+    ),
     json: o.Json = False,
 ) -> None:
     """Run one file behind the walls; exits with 0 only if it ended well."""
@@ -37,7 +40,7 @@ def run(
 
     limits = Limits(seconds=seconds, memory_mb=megabytes(memory))
     code, given = _read(file), _read(stdin) if stdin else ""
-    with Sandbox(limits, packages=package or [], size=1) as box:
+    with Sandbox(limits, packages=package or [], size=1, provider=provider) as box:
         result = box.run_sync(code, stdin=given)
     if json:
         show_json(result)

@@ -51,7 +51,7 @@ class Run:
 
     def _describe(self) -> Result:
         guest, watch, end = self._guest, self._watch, self._guest.end()
-        cpu = watch.since_begin(end.cpu_s)
+        cpu = watch.since_begin(max(end.cpu_s, guest.process.cpu_s()))
         value, cut = clip(self._report.value, self._limits)
         for stream in guest.streams:
             stream.drain()

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 from rollbook.core.json import JSON
 from rollbook.errors import UsageError
+from rollbook.sandbox.bubblewrap import Bubblewrap
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.nursery import Nursery
+from rollbook.sandbox.remote import Remote
 from rollbook.sandbox.result import Result
 from rollbook.sandbox.session import Session
 from rollbook.sandbox.slot import Slot
@@ -27,6 +29,7 @@ from rollbook.sandbox.zygote import Zygote
 WAIT_S = 300.0
 T = TypeVar("T")
 SESSIONS = 256
+HTTP = ("http://", "https://")
 
 
 class Sandbox:
@@ -39,8 +42,11 @@ class Sandbox:
         packages: Sequence[str] = (),
         size: int | None = None,
         sessions: int = SESSIONS,
+        provider: str = "built-in",
     ) -> None:
         self.limits = limits
+        self._provider = check_provider(provider)
+        self._remote: Remote | None = None
         self._packages = list(packages)
         self._size = size or os.cpu_count() or 1
         self._uids = Uids()
@@ -54,7 +60,7 @@ class Sandbox:
         self._threads = ThreadPoolExecutor(self._size, "sandbox")
         self._nursery = Nursery(self._new_slot, self._sessions)
         try:
-            self._threads.submit(self._add_slot).result()
+            self._threads.submit(self._start).result()
         except BaseException:
             self.close()
             raise
@@ -82,8 +88,17 @@ class Sandbox:
             self._threads = None
         self._nursery.close()
 
+    def _start(self) -> None:
+        if self._provider.startswith(HTTP):
+            self._remote = Remote(self._provider)
+        else:
+            self._add_slot()
+
     def _new_slot(self) -> Slot:
-        return Slot(Zygote(configuration(self._packages), base_python()), self._uids)
+        if self._remote:
+            raise SandboxError("sessions and grading are not to be had over HTTP: they need a sandbox of this machine")
+        kind = Bubblewrap if self._provider == "bubblewrap" else Zygote
+        return Slot(kind(configuration(self._packages), base_python()), self._uids)
 
     def _add_slot(self) -> Slot:
         slot = self._new_slot()
@@ -94,6 +109,8 @@ class Sandbox:
     @property
     def isolation(self) -> tuple[str, ...]:
         """Which walls are really in force."""
+        if self._remote:
+            return self._remote.isolation
         return next(iter(self._slots)).isolation if self._slots else ()
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -114,6 +131,8 @@ class Sandbox:
         """Run code in a fresh child."""
         check_names(files or {})
         data = stdin.encode(errors="replace") if isinstance(stdin, str) else stdin
+        if self._remote:
+            return self._remote.run(code, data, files or {}, limits or self.limits)
         return self.use(lambda slot: slot.run(code, data, files or {}, limits or self.limits))
 
     def use(self, work: Callable[[Slot], T]) -> T:
@@ -145,6 +164,13 @@ class Sandbox:
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
         return Session(self._nursery, self._pool(), limits, snapshot, dict(files or {}))
+
+
+def check_provider(name: str) -> str:
+    """The name of a provider, or the address of a sandbox that is served elsewhere."""
+    if name in ("built-in", "bubblewrap") or name.startswith(HTTP):
+        return name
+    raise UsageError(f"provider {name!r}: there are built-in, bubblewrap and http://HOST:PORT/TOKEN")
 
 
 def check_names(files: Mapping[str, bytes]) -> None:

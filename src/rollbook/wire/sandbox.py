@@ -41,7 +41,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
     stdin: str = ""
     files: dict[str, str] = {}
-    limits: dict[str, float | None] = {}
+    limits: dict[str, int | float | None] = {}
 
 
 class SandboxServer:
@@ -122,7 +122,7 @@ def parsed(body: bytes, kind: type[T]) -> T:
         raise UsageError(f"the request is not as it should be: {error}") from None
 
 
-def limits_of(base: Limits, asked: dict[str, float | None]) -> Limits:
+def limits_of(base: Limits, asked: dict[str, int | float | None]) -> Limits:
     """The server's limits with a request's own."""
     unknown = sorted(set(asked) - set(Limits.__struct_fields__))
     if unknown:
