@@ -98,10 +98,19 @@ def test_nothing_of_bubblewrap_is_left() -> None:
         assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
-def test_over_http_there_are_runs_and_nothing_else(served: str) -> None:
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_session_over_http_is_a_session(served: str, snapshot: bool) -> None:
+    with Sandbox(Limits(seconds=0.5), provider=served) as box, box.session(snapshot, files={"a": b"1"}) as session:
+        session.run_sync("x = 3")
+        assert session.run_sync("x + int(open('a').read())").value == "4"
+        lost = session.run_sync("while True: pass", limits=Limits(seconds=0.1))
+        assert (lost.status, lost.state) == ("timeout", "rolled back" if snapshot else "lost")
+        after = session.run_sync("'x' in globals()")
+        assert (after.value, after.restarted) == (str(snapshot), not snapshot)
+
+
+def test_over_http_there_is_no_grading(served: str) -> None:
     with Sandbox(provider=served) as box:
-        with pytest.raises(SandboxError, match="not to be had over HTTP"), box.session():
-            pass
         with pytest.raises(SandboxError, match="not to be had over HTTP"):
             Grader(box).inputs_sync("1", [("", "")])
         assert box.run_sync("6 * 7").value == "42"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from rollbook.core.json import encode
+from rollbook.core.json import JSON, encode
 from rollbook.errors import UsageError
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import Limits
@@ -28,6 +29,10 @@ class _Health(msgspec.Struct):
     isolation: tuple[str, ...]
 
 
+class _Begun(msgspec.Struct):
+    session: str
+
+
 class _Refusal(msgspec.Struct):
     error: str
 
@@ -38,22 +43,33 @@ class Remote:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(
-                "a sandbox is addressed as http://HOST:PORT/TOKEN, which `rollbook sandbox serve` prints"
-            )
+            raise UsageError("a sandbox is addressed as http://HOST:PORT/TOKEN, which `rollbook sandbox serve` prints")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self.isolation = ("remote", *_decoded(self._ask("GET", "/health", b"", CONNECT_S), _Health).isolation)
 
     def run(self, code: str, stdin: bytes, files: Mapping[str, bytes], limits: Limits) -> Result:
         """One fresh run over there; SandboxError when it could not be had."""
-        request = {
-            "code": code,
-            "stdin": stdin.decode(errors="replace"),
-            "files": {name: b64encode(data).decode() for name, data in files.items()},
-            "limits": msgspec.to_builtins(limits),
-        }
-        return _decoded(self._ask("POST", "/run", encode(request), limits.wall_s + QUEUE_S), Result)
+        request = {"code": code, "stdin": stdin.decode(errors="replace"), **_common(limits, files)}
+        return self._result("/run", request, limits)
+
+    def session(self, limits: Limits, snapshot: bool, files: Mapping[str, bytes]) -> RemoteState:
+        """A session over there."""
+        request = encode({"snapshot": snapshot, **_common(limits, files)})
+        return RemoteState(self, _decoded(self._ask("POST", "/sessions", request, QUEUE_S), _Begun).session)
+
+    def turn(self, session: str, code: str, limits: Limits) -> Result:
+        """A turn of one."""
+        return self._result(f"/sessions/{session}/run", {"code": code, "limits": msgspec.to_builtins(limits)}, limits)
+
+    def end(self, session: str) -> None:
+        """The end of one; it would end by itself if this went wrong."""
+        with suppress(SandboxError, UsageError):
+            self._ask("DELETE", f"/sessions/{session}", b"", CONNECT_S)
+
+    def _result(self, path: str, request: JSON, limits: Limits) -> Result:
+        result = _decoded(self._ask("POST", path, encode(request), limits.wall_s + QUEUE_S), Result)
+        return msgspec.structs.replace(result, isolation=("remote", *result.isolation))
 
     def _ask(self, method: str, path: str, body: bytes, within_s: float) -> bytes:
         line = self._kind(self._host, self._port, timeout=within_s)
@@ -68,6 +84,26 @@ class Remote:
         if answer.status != 200:
             raise _refused(answer.status, said, f"{self._host}:{self._port}")
         return said
+
+
+class RemoteState:
+    """What a session over there has made so far."""
+
+    def __init__(self, remote: Remote, name: str) -> None:
+        self._remote, self._name = remote, name
+
+    def turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
+        """Go on from here."""
+        return self._remote.turn(self._name, body["code"], limits)
+
+    def close(self) -> None:
+        """Let it go."""
+        self._remote.end(self._name)
+
+
+def _common(limits: Limits, files: Mapping[str, bytes]) -> dict[str, JSON]:
+    texts = {name: b64encode(data).decode() for name, data in files.items()}
+    return {"files": texts, "limits": msgspec.to_builtins(limits)}
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:

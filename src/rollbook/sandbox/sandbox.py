@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +19,12 @@ from rollbook.sandbox.bubblewrap import Bubblewrap
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.nursery import Nursery
+from rollbook.sandbox.persistent import Persistent
 from rollbook.sandbox.remote import Remote
 from rollbook.sandbox.result import Result
-from rollbook.sandbox.session import Session
+from rollbook.sandbox.session import Session, State
 from rollbook.sandbox.slot import Slot
+from rollbook.sandbox.snapshot import Snapshot
 from rollbook.sandbox.twin import awaited, blocking
 from rollbook.sandbox.uids import Uids
 from rollbook.sandbox.zygote import Zygote
@@ -96,7 +99,7 @@ class Sandbox:
 
     def _new_slot(self) -> Slot:
         if self._remote:
-            raise SandboxError("sessions and grading are not to be had over HTTP: they need a sandbox of this machine")
+            raise SandboxError("grading is not to be had over HTTP: it needs a sandbox of this machine")
         kind = Bubblewrap if self._provider == "bubblewrap" else Zygote
         return Slot(kind(configuration(self._packages), base_python()), self._uids)
 
@@ -163,7 +166,14 @@ class Sandbox:
         limits = limits or self.limits
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
-        return Session(self._nursery, self._pool(), limits, snapshot, dict(files or {}))
+        begin = partial(self._begin, limits, snapshot, dict(files or {}))
+        return Session(self._nursery, self._pool(), limits, begin)
+
+    def _begin(self, limits: Limits, snapshot: bool, files: dict[str, bytes]) -> State:
+        if self._remote:
+            return self._remote.session(limits, snapshot, files)
+        kind = Snapshot if snapshot else Persistent
+        return kind(self._nursery.slot(), limits, files)
 
 
 def check_provider(name: str) -> str:

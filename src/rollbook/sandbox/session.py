@@ -14,25 +14,20 @@ from rollbook.errors import UsageError
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.line import Line
-from rollbook.sandbox.persistent import Persistent
 from rollbook.sandbox.result import Result
-from rollbook.sandbox.slot import Slot
 from rollbook.sandbox.twin import WAIT_S, awaited, blocking
 
 PER_SESSION = ("memory_mb", "processes", "files_mb")
 
 
 class Home(Protocol):
-    """Where sessions live: it has room for so many, and a zygote that launches them."""
+    """Where sessions live: it has room for so many."""
 
     def enter(self, session: Session) -> None:
         """Take a place, or SandboxError."""
 
     def leave(self, session: Session) -> None:
         """Give it back."""
-
-    def slot(self) -> Slot:
-        """The zygote."""
 
 
 class State(Protocol):
@@ -52,9 +47,9 @@ class Session:
     snapshots: then it is rolled back. The turn after a loss begins afresh, with the first files, and says so.
     """
 
-    def __init__(self, home: Home, pool: Executor, limits: Limits, snapshot: bool, files: Mapping[str, bytes]) -> None:
+    def __init__(self, home: Home, pool: Executor, limits: Limits, begin: Callable[[], State]) -> None:
         self.limits = limits
-        self._home, self._snapshot, self._files = home, snapshot, files
+        self._home, self._begin = home, begin
         self._line = Line(pool)
         self._state: State | None = None
         self._open = False
@@ -88,13 +83,6 @@ class Session:
 
     run = awaited(_turn)
     run_sync = blocking(_turn)
-
-    def _begin(self) -> State:
-        if not self._snapshot:
-            return Persistent(self._home.slot(), self.limits, self._files)
-        from rollbook.sandbox.snapshot import Snapshot
-
-        return Snapshot(self._home.slot(), self.limits, self._files)
 
     def _enter(self) -> Session:
         self._home.enter(self)

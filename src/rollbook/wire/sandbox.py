@@ -2,6 +2,9 @@
 
     POST /run        {"code", "stdin", "files": {name: base64}, "limits": {...}}  ->  the result
     POST /run_code   SandboxFusion's request and answer
+    POST /sessions   {"snapshot", "files", "limits"}  ->  {"session": NAME}
+    POST /sessions/NAME/run   {"code", "limits"}  ->  the turn's result
+    DELETE /sessions/NAME     (a session that nobody uses for a quarter of an hour ends by itself)
     GET  /health     which walls are in force, how much is under way
 
 Every request needs the token, as `Authorization: Bearer TOKEN` or as the first part of the path: clients made for
@@ -22,8 +25,9 @@ from aiohttp import web
 from rollbook.collect.run import on_fast_loop
 from rollbook.core.json import JSON, encode
 from rollbook.errors import UsageError
-from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
+from rollbook.sandbox import Limits, Sandbox, SandboxError
 from rollbook.wire import fusion
+from rollbook.wire.sessions import LEASE_S, Sessions
 
 BODY_LIMIT = 32 << 20
 RETRY_AFTER_S = 1
@@ -32,7 +36,7 @@ MOST = Limits(seconds=300, memory_mb=16384, output_kb=16384, processes=256, file
 """What a request may ask for at most: a limit without a bound is none."""
 
 T = TypeVar("T")
-Handler = Callable[[bytes], Awaitable[JSON]]
+Handler = Callable[[bytes, str], Awaitable[JSON]]
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,20 +48,40 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: dict[str, int | float | None] = {}
 
 
+class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for a session."""
+
+    snapshot: bool = False
+    files: dict[str, str] = {}
+    limits: dict[str, int | float | None] = {}
+
+
+class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for a turn of one."""
+
+    code: str
+    limits: dict[str, int | float | None] = {}
+
+
 class SandboxServer:
     """Answers requests from one sandbox; at most `room` of them are under way or wait."""
 
-    def __init__(self, box: Sandbox, token: str, room: int) -> None:
+    def __init__(self, box: Sandbox, token: str, room: int, lease_s: float = LEASE_S) -> None:
         self._box, self._token, self._room = box, token, room
+        self._sessions = Sessions(box, lease_s)
         self._under_way = 0
 
     def app(self) -> web.Application:
         """The application, for aiohttp to serve."""
         app = web.Application(client_max_size=BODY_LIMIT)
+        app.cleanup_ctx.append(self._sessions.kept)
         for prefix in ("", "/{token}"):
             app.router.add_get(prefix + "/health", self._health)
             app.router.add_post(prefix + "/run", self._answering(self._run))
             app.router.add_post(prefix + "/run_code", self._answering(self._run_code))
+            app.router.add_post(prefix + "/sessions", self._answering(self._begin))
+            app.router.add_post(prefix + "/sessions/{session}/run", self._answering(self._turn))
+            app.router.add_delete(prefix + "/sessions/{session}", self._answering(self._end))
         return app
 
     def _admit(self, request: web.Request) -> None:
@@ -79,7 +103,7 @@ class SandboxServer:
                 return said(429, {"error": "too many requests under way"}, {"Retry-After": str(RETRY_AFTER_S)})
             self._under_way += 1
             try:
-                return said(200, await handler(await request.read()))
+                return said(200, await handler(await request.read(), request.match_info.get("session", "")))
             except web.HTTPRequestEntityTooLarge:
                 return said(413, {"error": f"a request of more than {BODY_LIMIT} bytes"})
             except UsageError as error:
@@ -91,22 +115,39 @@ class SandboxServer:
 
         return answer
 
-    async def _run(self, body: bytes) -> JSON:
+    async def _run(self, body: bytes, _: str) -> JSON:
         asked = parsed(body, Run)
-        files = {name: fusion.decoded(name, text) for name, text in asked.files.items()}
-        return await self._ran(asked.code, asked.stdin, files, limits_of(self._box.limits, asked.limits))
+        limits = limits_of(self._box.limits, asked.limits)
+        return await self._box.run(asked.code, stdin=asked.stdin, files=contents(asked.files), limits=limits)
 
-    async def _run_code(self, body: bytes) -> JSON:
+    async def _run_code(self, body: bytes, _: str) -> JSON:
         asked = parsed(body, fusion.RunCode)
         asked.check()
         limits = bounded(asked.limits(self._box.limits))
         try:
-            return fusion.answer(await self._ran(asked.code, asked.stdin or "", asked.contents(), limits))
+            result = await self._box.run(asked.code, stdin=asked.stdin or "", files=asked.contents(), limits=limits)
         except SandboxError as error:
             return fusion.broken(str(error))
+        return fusion.answer(result)
 
-    async def _ran(self, code: str, stdin: str, files: dict[str, bytes], limits: Limits) -> Result:
-        return await self._box.run(code, stdin=stdin, files=files, limits=limits)
+    async def _begin(self, body: bytes, _: str) -> JSON:
+        asked = parsed(body, Begin)
+        limits = limits_of(self._box.limits, asked.limits)
+        return {"session": await self._sessions.begin(asked.snapshot, limits, contents(asked.files))}
+
+    async def _turn(self, body: bytes, session: str) -> JSON:
+        asked = parsed(body, Turn)
+        limits = limits_of(self._sessions.limits(session), asked.limits) if asked.limits else None
+        return await self._sessions.run(session, asked.code, limits)
+
+    async def _end(self, _: bytes, session: str) -> JSON:
+        await self._sessions.end(session)
+        return {}
+
+
+def contents(files: dict[str, str]) -> dict[str, bytes]:
+    """Files as they came over the wire."""
+    return {name: fusion.decoded(name, text) for name, text in files.items()}
 
 
 def said(status: int, value: JSON, headers: dict[str, str] | None = None) -> web.Response:
