@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Set
+import struct
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -29,6 +31,7 @@ WORTH_KEEPING = 1 << 20
 """A smaller journal is as quickly read."""
 
 DIGEST = sha256().digest_size
+LENGTH = struct.Struct("<Q")
 BESIDE = ("sample", "attempt", "ends")
 PARTS = ("place", "name", "value")
 
@@ -46,10 +49,12 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
 
     kind: str
     stored: str
-    values: bytes
+    size: int
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Head(msgspec.Struct, frozen=True):
+    """What stands before the bytes of the arrays."""
+
     origin: Origin
     extents: list[Extent]
     answers: list[str]
@@ -57,7 +62,7 @@ class _Kept(msgspec.Struct, frozen=True):
     arrays: dict[str, _Array]
 
 
-_decoder = msgspec.msgpack.Decoder(_Kept)
+_decoder = msgspec.msgpack.Decoder(_Head)
 
 
 def kept_sheet(path: Path, tasks: Path, sealed: Set[Extent]) -> Sheet | None:
@@ -66,12 +71,14 @@ def kept_sheet(path: Path, tasks: Path, sealed: Set[Extent]) -> Sheet | None:
         return None
     try:
         data = memoryview(_place(path).read_bytes())
-        if sha256(data[DIGEST:]).digest() != data[:DIGEST]:
+        if sha256(data[:-DIGEST]).digest() != data[-DIGEST:]:
             return None
-        kept = _decoder.decode(data[DIGEST:])
+        start = LENGTH.size + LENGTH.unpack_from(data)[0]
+        head = _decoder.decode(data[LENGTH.size : start])
     except (OSError, msgspec.DecodeError):
         return None
-    return _opened(path, kept) if kept.origin == _origin(path, tasks) and sealed <= set(kept.extents) else None
+    trusted = head.origin == _origin(path, tasks) and sealed <= set(head.extents)
+    return _opened(path, head, data[start:]) if trusted else None
 
 
 def read_and_keep(path: Path, tasks: Path, rows: Mapping[str, int], sealed: Set[Extent]) -> Sheet:
@@ -111,33 +118,41 @@ def _keep(sheet: Sheet, origin: Origin) -> None:
     arrays = {name: getattr(sheet.columns, name) for name in PLAIN}
     arrays |= {name: getattr(sheet, name) for name in BESIDE}
     arrays |= {f"parts.{name}": getattr(sheet.columns.parts, name) for name in PARTS}
-    packed = {name: _packed(values) for name, values in arrays.items()}
-    data = msgspec.msgpack.encode(_Kept(origin, list(sheet.extents), sheet.answers, sheet.parts, packed))
+    stored = {name: _smallest(values) for name, values in arrays.items()}
+    sizes = {name: _Array(values.dtype.str, stored[name].str, values.size) for name, values in arrays.items()}
+    head = msgspec.msgpack.encode(_Head(origin, list(sheet.extents), sheet.answers, sheet.parts, sizes))
     place = _place(sheet.path)
     place.parent.mkdir(exist_ok=True)
     aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     try:
         with open(aside, "wb") as file:
-            file.write(sha256(data).digest())
-            file.write(data)
+            _write(file, chain([LENGTH.pack(len(head)), head], (v.astype(stored[n]).data for n, v in arrays.items())))
         os.replace(aside, place)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _packed(values: NDArray[np.generic]) -> _Array:
-    stored = values.dtype
+def _write(file: IO[bytes], pieces: Iterable[bytes | memoryview]) -> None:
+    """One piece after another, so that no second copy of it all is ever held; the hash comes last."""
+    digest = sha256()
+    for piece in pieces:
+        digest.update(piece)
+        file.write(piece)
+    file.write(digest.digest())
+
+
+def _smallest(values: NDArray[np.generic]) -> np.dtype[Any]:
+    """The kind of number that holds all of these in the fewest bytes."""
     if values.dtype.kind == "i" and len(values):
-        stored = np.result_type(np.min_scalar_type(values.min()), np.min_scalar_type(values.max()))
-    return _Array(values.dtype.str, stored.str, values.astype(stored).tobytes())
+        return np.result_type(np.min_scalar_type(values.min()), np.min_scalar_type(values.max()))
+    return values.dtype
 
 
-def _unpacked(array: _Array) -> NDArray[Any]:
-    return np.frombuffer(array.values, array.stored).astype(array.kind)
-
-
-def _opened(path: Path, kept: _Kept) -> Sheet:
-    arrays = {name: _unpacked(array) for name, array in kept.arrays.items()}
+def _opened(path: Path, kept: _Head, data: memoryview) -> Sheet:
+    arrays, at = {}, 0
+    for name, array in kept.arrays.items():
+        arrays[name] = np.frombuffer(data, array.stored, array.size, at).astype(array.kind)
+        at += array.size * np.dtype(array.stored).itemsize
     parts = Parts(*(arrays[f"parts.{name}"] for name in PARTS))
     columns = Columns(**{name: arrays[name] for name in PLAIN}, parts=parts)
     beside = {name: arrays[name] for name in BESIDE}
