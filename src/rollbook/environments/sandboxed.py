@@ -1,0 +1,76 @@
+"""An environment that runs code of the model: it holds a sandbox from `start` to `stop`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from functools import cached_property
+
+from rollbook.core.json import JSON
+from rollbook.environments.environment import Environment
+from rollbook.errors import UsageError
+from rollbook.sandbox import Limits, Sandbox
+from rollbook.sandbox.grade import Grader
+from rollbook.sandbox.verdict import Verdict
+
+ENTERING_S = 60.0
+DETAIL_CHARS = 500
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Sandboxed(Environment):
+    """One sandbox a worker, with as many runs at once as there are cores; who waits is not on the clock.
+
+    Where no sandbox can be had, `start` says so and the run is refused.
+    """
+
+    verify_at_once = cores()
+    limits = Limits()
+    packages: Sequence[str] = ()
+    sessions = 1
+
+    _box: Sandbox | None = None
+    _entering: asyncio.Task[Sandbox] | None = None
+
+    @property
+    def box(self) -> Sandbox:
+        """The open sandbox."""
+        if self._box is None:
+            raise UsageError(f"{type(self).__name__} runs code: await its start() first, and its stop() in the end")
+        return self._box
+
+    @cached_property
+    def grader(self) -> Grader:
+        """Grades in the sandbox, for as long as it is open."""
+        return Grader(self.box)
+
+    async def start(self) -> None:
+        """Open the sandbox."""
+        box = Sandbox(self.limits, packages=self.packages, size=cores(), sessions=self.sessions)
+        self._entering = asyncio.create_task(box.__aenter__(), name="sandbox")
+        self._box = await asyncio.shield(self._entering)
+
+    async def stop(self) -> None:
+        """Close it, also when it was still being opened: no process of it stays behind."""
+        entering, self._entering, self._box = self._entering, None, None
+        self.__dict__.pop("grader", None)
+        if entering is None:
+            return
+        done, _ = await asyncio.wait({entering}, timeout=ENTERING_S)
+        if done and not entering.cancelled() and entering.exception() is None:
+            await entering.result().__aexit__(None, None, None)
+
+
+def marks(verdict: Verdict) -> dict[str, JSON]:
+    """What is kept of a verdict beside the reward."""
+    kept: dict[str, JSON] = {"reason": verdict.reason, "cpu_seconds": round(verdict.cpu_seconds, 4)}
+    if verdict.detail:
+        kept["detail"] = verdict.detail[:DETAIL_CHARS]
+    if verdict.weak:
+        kept["weak"] = True
+    return kept

@@ -1,0 +1,91 @@
+"""Tests of problems in the forms people keep them in; what is wrong with one is said with its row."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import zlib
+
+import pytest
+
+from rollbook.environments.cases import Cases, cases_of
+from rollbook.environments.rows import Row
+from rollbook.errors import UsageError
+
+STDIN = Cases([("1 2\n", "3\n"), ("2 2\n", "4\n")])
+PAIRS = [{"input": "1 2\n", "output": "3\n"}, {"input": "2 2\n", "output": "4\n"}]
+COLUMNS = {"inputs": ["1 2\n", "2 2\n"], "outputs": ["3\n", "4\n"]}
+
+
+def read(**values: object) -> Cases:
+    return cases_of(Row("rows.jsonl", 7, values))
+
+
+def packed(value: object) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tests": PAIRS},
+        {"unit_tests": COLUMNS},
+        {"input_output": json.dumps(COLUMNS)},
+        {"verifier_metadata": {"unit_tests": COLUMNS}},
+        {"public_test_cases": json.dumps([{**test, "testtype": "stdin"} for test in PAIRS])},
+        {"public_test_cases": json.dumps(PAIRS[:1]), "private_test_cases": json.dumps(PAIRS[1:])},
+        {"public_test_cases": json.dumps(PAIRS[:1]), "private_test_cases": packed(json.dumps(PAIRS[1:]))},
+        {"unit_tests": {"inputs": [["1 2", ""], "2 2\n"], "outputs": [["3", ""], "4\n"]}},
+    ],
+)
+def test_programs_in_every_form(values):
+    assert read(**values) == STDIN
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tests": [{"input": [[1, 2], "x"], "output": {"a": 1}}], "entry": "add"},
+        {"unit_tests": {"inputs": ['[1, 2]\n"x"'], "outputs": ['{"a": 1}'], "fn_name": "add"}},
+        {
+            "public_test_cases": [{"input": '[1, 2]\n"x"\n', "output": '{"a": 1}', "testtype": "functional"}],
+            "metadata": '{"func_name": "add"}',
+        },
+    ],
+)
+def test_functions_in_every_form(values):
+    assert read(**values) == Cases([([[1, 2], "x"], {"a": 1})], "add")
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/never",)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "no tests"),
+        ({"tests": []}, "no tests"),
+        ({"tests": [{"input": "x"}]}, "an input and an output"),
+        ({"unit_tests": {"inputs": ["a"], "outputs": []}}, "same length"),
+        ({"unit_tests": {"inputs": [1], "outputs": ["1"]}}, "are texts"),
+        ({"unit_tests": "not json"}, "cannot be read"),
+        ({"unit_tests": [1]}, "inputs and outputs is expected"),
+        ({"unit_tests": {"inputs": ["[1"], "outputs": ["1"], "fn_name": "f"}}, "JSONDecodeError"),
+        ({"unit_tests": {"inputs": [1], "outputs": ["1"], "fn_name": "f"}}, "list of its arguments"),
+        ({"tests": PAIRS, "entry": "import os"}, "no name of a function"),
+        ({"public_test_cases": [{**PAIRS[0], "testtype": "telepathy"}]}, "telepathy is not known"),
+        ({"public_test_cases": [{**PAIRS[0], "testtype": "functional"}]}, "does not say which"),
+        ({"private_test_cases": "????"}, "neither JSON nor packed"),
+        ({"private_test_cases": packed(Evil())}, "asks for posix.system"),
+        ({"private_test_cases": packed("[]")[:20]}, "cut off"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_row(values, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        read(**values)
+    assert str(refused.value).startswith("rows.jsonl:7: ")
+    assert "\n" not in str(refused.value)

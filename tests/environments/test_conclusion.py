@@ -1,0 +1,77 @@
+import pytest
+
+from rollbook.environments.answers import plain
+from rollbook.environments.conclusion import bare, concluded, same
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"First \boxed{1}, then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"<think>\boxed{9}</think> It is \boxed{7}", "7"),
+        (r"so $x = 5$ and the answer is $\frac{\sqrt{3}}{2}$.", r"\frac{\sqrt{3}}{2}"),
+        ("Answer: 34", "34"),
+        ("**Answer:** 12", "12"),
+        ("Answer: \\(34\\)", "34"),
+        ("The final answer is:\n\n$$x=3$$", "x=3"),
+        ("I think the answer is: x^2 + 1", "x^2 + 1"),
+        ("the answer is Tuesday", "Tuesday"),
+        ("The answer is therefore the number 12.", "12"),
+        ("We get $a=1$ and hence $b = 2$.", "b = 2"),
+        ("therefore x is 4.5", "4.5"),
+        ("#### 72", "72"),
+        ("", None),
+        ("I cannot say.", None),
+    ],
+)
+def test_what_a_text_means_as_its_final_answer(text, answer):
+    assert concluded(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (r"\(\frac{333}{1997}\)", r"\frac{333}{1997}"),
+        ("x=3", "3"),
+        (r"\{1,2\}", r"\{2,1\}"),
+        (r"\sqrt{8}", r"2\sqrt{2}"),
+        (r"2\frac{1}{2}", "2.5"),
+        (r"[0,1)", "[0, 1)"),
+        (r"\text{Evelyn}", "evelyn"),
+        (r"\text{(B)}", "B"),
+        (r"90^\circ", "90"),
+        ("x^2+2x+1", "(x+1)^2"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+        (r"11,\! 111", "11111"),
+        (r"\dfrac{1}{2}", r"$\frac{1}{2}$"),
+    ],
+)
+def test_the_same_however_it_is_written(given, expected):
+    assert same(given, expected)
+    assert same(expected, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("3", "4"),
+        (r"2\frac{1}{2}", "21/2"),
+        ("even", "odd"),
+        ("0.333", "1/3"),
+        ("A", "B"),
+        (r"(1,2)", "(2,1)"),
+        ("", "1"),
+    ],
+)
+def test_what_differs_is_not_the_same(given, expected):
+    assert not same(given, expected)
+
+
+def test_a_mixed_number_is_a_sum():
+    assert plain(r"2\frac{1}{2}") == plain("5/2")
+    assert plain(r"-3 \frac{1}{4}") == plain("-13/4")
+
+
+def test_delimiters_are_taken_off_once_and_only_around_the_whole():
+    assert bare(r"\[ x \]") == "x"
+    assert bare("$1$ and $2$") == "$1$ and $2$"
