@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, from the package index, and says one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs test-faults clean
+.PHONY: help demo test check bench docs test-faults test-ray clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -36,6 +36,8 @@ check: .venv/dev ## Lint, format, types and the direction of imports.
 bench: .venv/dev ## Measure the engine against a bare client, the numbers against plain scans; BENCH=--quick for less.
 	.venv/bin/python benchmarks/engine.py $(BENCH)
 	.venv/bin/python benchmarks/metrics.py $(BENCH)
+	.venv/bin/python benchmarks/sandbox.py $(BENCH)
+	.venv/bin/python benchmarks/verify.py $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	.venv/bin/pytest tests/test_docs.py
@@ -44,8 +46,11 @@ test-faults: .venv/dev ## Break things for as long as it takes: the whole of tes
 	@.venv/bin/rollbook local pull
 	.venv/bin/pytest -n $(JOBS) tests/faults
 
+test-ray: .venv-ray/ready ## Run the tests that need Ray, with a real one.
+	.venv-ray/bin/pytest tests/trainers/test_ray_*.py
+
 clean: ## Throw away the environment and every cache; runs stay.
-	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-ray build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -61,3 +66,8 @@ clean: ## Throw away the environment and every cache; runs stay.
 .venv/dev: pyproject.toml | .venv/bin/python
 	@echo "Installing into .venv ..."
 	@$(PIP) install --editable '.[dev]' && touch $@
+
+.venv-ray/ready: pyproject.toml | .venv/bin/python
+	@echo "Installing Ray into .venv-ray ..."
+	@.venv/bin/python -m venv .venv-ray
+	@.venv-ray/bin/python -m pip --disable-pip-version-check -qq install --editable . ray pytest hypothesis && touch $@

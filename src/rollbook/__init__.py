@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # what type checkers take for True; importing typing woul
 if TYPE_CHECKING:
     from rollbook.collect.collector import Collector
     from rollbook.collect.run import run
+    from rollbook.collect.score import score
     from rollbook.core.message import Message
     from rollbook.core.rollout import Rollout
     from rollbook.core.score import Score
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         BookError,
         EndpointDown,
         RollbookError,
+        RolloutFailed,
         Shortfall,
         Stopped,
         TokenError,
@@ -32,6 +34,7 @@ __all__ = [
     "Message",
     "RollbookError",
     "Rollout",
+    "RolloutFailed",
     "Score",
     "Shortfall",
     "Stopped",
@@ -40,12 +43,14 @@ __all__ = [
     "UsageError",
     "__version__",
     "run",
+    "score",
     "tool",
 ]
 
 _HOMES = {
     "Collector": "rollbook.collect.collector",
     "run": "rollbook.collect.run",
+    "score": "rollbook.collect.score",
     "Message": "rollbook.core.message",
     "Rollout": "rollbook.core.rollout",
     "Score": "rollbook.core.score",

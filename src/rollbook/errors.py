@@ -7,7 +7,8 @@
     │   ├── EndpointDown      no model replica answered for the whole outage allowance
     │   └── BookUnwritable    the disk is full, read-only or gone
     ├── Shortfall           the work is over and some rollouts have no score              exit 3
-    ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)
+    ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)         exit 3
+    ├── Unsound             an environment that was checked has a fault                   exit 3
     ├── ChildFailed         a process of ours did not start, or would not die
     ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
     ├── LimitReached        a limit of the run ends the conversation (policy: scored, truncated)
@@ -95,9 +96,17 @@ class Shortfall(RollbookError):
 class RolloutFailed(RollbookError):
     """One attempt failed: `kind` is a row of the table in core/failure.py, `where` the part that broke."""
 
+    exit_code = 3
+
     def __init__(self, kind: str, where: str, message: str, *, retry_after_s: float | None = None) -> None:
         self.kind, self.where, self.message, self.retry_after_s = kind, where, message, retry_after_s
         super().__init__(f"{kind} in {where}: {message}")
+
+
+class Unsound(RollbookError):
+    """An environment that was checked has a fault: its scores would not mean what they say."""
+
+    exit_code = 3
 
 
 class ChildFailed(RollbookError):

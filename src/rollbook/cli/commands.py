@@ -25,6 +25,8 @@ COMMANDS = {
     "compare": Entry("rollbook.cli.compare", "Set two runs of the same tasks against each other."),
     "export": Entry("rollbook.cli.export", "Write a run's rollouts in a form that others read."),
     "reverify": Entry("rollbook.cli.reverify", "Score a run's stored rollouts again, without a model."),
+    "check": Entry("rollbook.cli.check", "Say whether an environment is sound, without a model."),
+    "score": Entry("rollbook.cli.score", "Score one given answer, without a model."),
     "sandbox": Entry("rollbook.cli.sandbox", "Run untrusted Python, here or for others over HTTP."),
     "envs": Entry("rollbook.cli.envs", "List the environments that are installed."),
     "doctor": Entry("rollbook.cli.doctor", "Say what this machine can do, with the reason for each no."),

@@ -40,7 +40,14 @@ NewSamples: TypeAlias = Annotated[
 Limit: TypeAlias = Annotated[
     int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Only the first so many tasks.")
 ]
-Data: TypeAlias = Annotated[str | None, typer.Option("--data", metavar="FILE", help="Rows of your own, as JSONL.")]
+Data: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FILE", help="Rows of your own: JSONL, CSV, Parquet, or hf://org/name."),
+]
+PromptTemplate: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--prompt-template", metavar="FILE", help="Makes each row's prompt: {field} stands for its field."),
+]
 TaskId: TypeAlias = Annotated[
     list[str] | None, typer.Option("--task", metavar="ID", help="Only this task; may be repeated.")
 ]
@@ -67,6 +74,23 @@ ModelName: TypeAlias = Annotated[
 ApiKeyEnv: TypeAlias = Annotated[
     str | None,
     typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key. [new run: OPENAI_API_KEY]"),
+]
+Judge: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--judge", metavar="URL", help="The endpoint that is asked where the rule says no; repeated: replicas."
+    ),
+]
+JudgeName: TypeAlias = Annotated[
+    str, typer.Option("--judge-name", metavar="NAME", help="What the judge is called there. [default: its only model]")
+]
+JudgeKeyEnv: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--judge-key-env", metavar="NAME", help="The variable with the judge's key. [new run: JUDGE_API_KEY]"),
+]
+JudgeTimeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--judge-timeout", metavar="S", min=0.001, help="All questions about one rollout. [new run: 300]"),
 ]
 Temperature: TypeAlias = Annotated[
     float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature.")
@@ -204,6 +228,9 @@ def changes(
     fail_fast: FailFast = None,
     max_failures: MaxFailures = None,
     offline: Offline = None,
+    judge: Judge = None,
+    judge_key_env: JudgeKeyEnv = None,
+    judge_timeout: JudgeTimeout = None,
 ) -> dict[str, JSON]:
     """The operational settings that were given, by their names in Settings; what was not given is not there."""
     finite(call_timeout=call_timeout, connect_timeout=connect_timeout, outage=outage)
@@ -218,5 +245,15 @@ def changes(
         "fail_fast": fail_fast,
         "max_failures": max_failures_of(max_failures),
         "offline": offline,
+        **judged(judge, judge_key_env, judge_timeout),
     }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def judged(
+    judge: Judge = None, judge_key_env: JudgeKeyEnv = None, judge_timeout: JudgeTimeout = None
+) -> dict[str, JSON]:
+    """The settings that are about the judge, likewise."""
+    finite(judge_timeout=judge_timeout)
+    given = {"judge_urls": judge or None, "judge_key_env": judge_key_env, "judge_s": judge_timeout}
     return {name: value for name, value in given.items() if value is not None}

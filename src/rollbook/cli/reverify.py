@@ -9,8 +9,11 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.display import display
+from rollbook.cli.gathered import gathered
 from rollbook.cli.numbers import show_numbers
 from rollbook.cli.tables import Cell, show_json, show_table
+from rollbook.core.json import JSON
+from rollbook.core.manifest import Settings
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +27,17 @@ Which = Annotated[str, typer.Option("--only", metavar="failed|scored|all", help=
 New = Annotated[str | None, typer.Option("-o", "--out", metavar="DIR", help="The new run. [default: RUN-reverified]")]
 
 
-def command(run: o.Run, env: Env = None, only: Which = "all", out: New = None, json: o.Json = False) -> None:
+@gathered("given", o.judged)
+def command(
+    run: o.Run,
+    env: Env = None,
+    only: Which = "all",
+    out: New = None,
+    judge_name: o.JudgeName = "",
+    *,
+    given: dict[str, JSON],
+    json: o.Json = False,
+) -> None:
     from rollbook.collect.reverify import reverify
     from rollbook.collect.run import on_fast_loop
     from rollbook.collect.shortfall import shortfall
@@ -34,7 +47,8 @@ def command(run: o.Run, env: Env = None, only: Which = "all", out: New = None, j
     folder = Path(out) if out else run.with_name(f"{run.name}-reverified")
     screen = display()
     try:
-        result = on_fast_loop(lambda: reverify(run, folder, env, cast("Only", only), screen))
+        settings = Settings(retry=[], **given)
+        result = on_fast_loop(lambda: reverify(run, folder, env, cast("Only", only), screen, settings, judge_name))
     finally:
         screen.stop()
     show(result, json)

@@ -20,6 +20,7 @@ from rollbook.collect.concurrency import concurrency
 from rollbook.collect.gate import Gate
 from rollbook.collect.group import Group, Groups
 from rollbook.collect.job import Desk
+from rollbook.collect.judging import check_judge, resolve_judge, sitting, with_judge
 from rollbook.collect.planning import found, manifest, name_of, tool_format_of
 from rollbook.collect.player import Player
 from rollbook.collect.request import Request
@@ -59,6 +60,8 @@ class Collector:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         agent: Agent | None = None,
         tool_format: Literal["auto"] | ToolFormat = "auto",
+        judge: str | list[str] = (),  # type: ignore[assignment]
+        judge_name: str = "",
         book: str | Path | None = None,
         across_versions: Literal["allow", "restart"] = "allow",
         window: int | None = None,
@@ -81,6 +84,8 @@ class Collector:
             limits=limits,
             settings=settings_of(Settings(), settings),
             tool_format=tool_format,
+            judge=[judge] if isinstance(judge, str) else list(judge),
+            judge_name=judge_name,
         )
         self._agent = agent
         self._book_path = Path(book) if book else None
@@ -113,16 +118,24 @@ class Collector:
     async def _open(self) -> None:
         request = self._request
         spec, urls = resolve_model(request.model, request.model_name)
-        self._settings = msgspec.structs.replace(request.settings, urls=urls)
+        judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+        self._settings = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
+        self._loaded = found(request.env)
+        check_judge(self._loaded, judge is not None)
+        self._court = await self._stack.enter_async_context(sitting(judge, self._settings))
         self._gate = Gate(open_model(spec, self._settings))
         self._stack.push_async_callback(self._gate.close)
         await self._gate.open()
-        self._loaded = found(request.env)
         self._name = name_of(self._loaded)
         folder, self._book = self._place(self._loaded)
         specs = self._book.manifest.environments if self._book else {self._name: self._spec}
         on = stages(
-            specs, request.limits, run=folder, hosts=self._settings.hosts, instances={self._name: self._loaded.instance}
+            specs,
+            request.limits,
+            run=folder,
+            hosts=self._settings.hosts,
+            instances={self._name: self._loaded.instance},
+            court=self._court,
         )
         self._player = Player(
             self._gate,
@@ -142,7 +155,9 @@ class Collector:
             with Draft(self._book_path) as draft:
                 self._spec = snapshot(loaded, draft.folder / "source")
                 draft.add_tasks((), self._name)
-                book = draft.finish(manifest(self._request, {self._name: self._spec}, self._gate.spec), [])
+                judge = self._court.spec if self._court else None
+                made = manifest(self._request, {self._name: self._spec}, self._gate.spec, judge)
+                book = draft.finish(made, [])
             self._round = book.open_round(self._settings)
             return book.path, book
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-")))

@@ -24,7 +24,13 @@ from rollbook.errors import RollbookError, UsageError
 PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "xllamacpp")
 
 
-def plan(request: Request, loaded: Loaded, model: ModelSpec, settings: Settings | None = None) -> Book:
+def plan(
+    request: Request,
+    loaded: Loaded,
+    model: ModelSpec,
+    settings: Settings | None = None,
+    judge: ModelSpec | None = None,
+) -> Book:
     """Write the run directory, with the settings of its first round if they are known; asks no model."""
     name = name_of(loaded)
     with Draft(request.out) as draft:
@@ -34,12 +40,12 @@ def plan(request: Request, loaded: Loaded, model: ModelSpec, settings: Settings 
             raise UsageError(f"{name} has no tasks{' in ' + request.data if request.data else ''}")
         first, last = (0, request.samples) if request.sample is None else (request.sample, request.sample + 1)
         parts = [part((0, count), (first, last), request.settings.workers)]
-        return draft.finish(manifest(request, {name: spec}, model), parts, settings)
+        return draft.finish(manifest(request, {name: spec}, model, judge), parts, settings)
 
 
-def found(env: str | Environment, data: str | None = None) -> Loaded:
+def found(env: str | Environment, data: str | None = None, template: str | None = None) -> Loaded:
     """The environment that was asked for."""
-    return of(env) if isinstance(env, Environment) else resolve(env, data)
+    return of(env) if isinstance(env, Environment) else resolve(env, data, template)
 
 
 def tool_format_of(request: Request, model: ModelSpec) -> ToolFormat:
@@ -56,7 +62,9 @@ def name_of(loaded: Loaded) -> str:
     return loaded.cls.__name__ if loaded.path else loaded.spec.spec.partition("?")[0]
 
 
-def manifest(request: Request, environments: dict[str, EnvironmentSpec], model: ModelSpec) -> Manifest:
+def manifest(
+    request: Request, environments: dict[str, EnvironmentSpec], model: ModelSpec, judge: ModelSpec | None = None
+) -> Manifest:
     """What produced the numbers."""
     return Manifest(
         schema=SCHEMA,
@@ -70,6 +78,7 @@ def manifest(request: Request, environments: dict[str, EnvironmentSpec], model: 
         limits=request.limits,
         versions=versions(),
         tool_format=tool_format_of(request, model),
+        judge=judge,
     )
 
 

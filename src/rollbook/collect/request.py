@@ -27,6 +27,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     settings: Settings = Settings()
     data: str | None = None
+    template: str | None = None
+    judge: list[str] = []
+    judge_name: str = ""
     tasks: list[str] | None = None
     sample: int | None = None
     tool_format: Literal["auto"] | ToolFormat = "auto"

@@ -18,6 +18,7 @@ from rollbook.book.stored import Stored
 from rollbook.collect.account import Account
 from rollbook.collect.concurrency import Fixed
 from rollbook.collect.job import Job
+from rollbook.collect.judging import resolve_judge, sitting, with_judge
 from rollbook.collect.planning import found, versions
 from rollbook.collect.progress import Display
 from rollbook.collect.report import Report, report
@@ -26,14 +27,16 @@ from rollbook.collect.work import stages
 from rollbook.collect.worker import Worker
 from rollbook.core.failure import KINDS, Failure
 from rollbook.core.json import JSON, to_line
-from rollbook.core.manifest import EnvironmentSpec, Manifest, Rescored, Round, Settings
+from rollbook.core.manifest import EnvironmentSpec, Manifest, ModelSpec, Rescored, Round, Settings
 from rollbook.core.rollout import Rollout
+from rollbook.environments.court import Court
 from rollbook.environments.snapshot import snapshot
 from rollbook.environments.stage import Stage
 from rollbook.errors import RolloutFailed, UsageError
 
 IN_VERIFICATION = ("verifier_error", "verifier_timeout", "invalid_reward", "judge_error")
 AT_ONCE = 64
+NO_JUDGE = "none"
 
 Only = Literal["failed", "scored", "all"]
 
@@ -85,7 +88,8 @@ class Judge:
     def _wanted(self, kept: Rollout) -> bool:
         if kept.failure is None:
             return self._only != "failed"
-        return self._only != "scored" and kept.failure.kind in IN_VERIFICATION
+        failure = kept.failure
+        return self._only != "scored" and (failure.kind in IN_VERIFICATION or failure.where == "verify")
 
     async def _verify(self, rollout: Rollout) -> tuple[Rollout, RolloutFailed | None]:
         self.verified += 1
@@ -103,10 +107,12 @@ def _kept_error(kept: Rollout) -> RolloutFailed | None:
     return RolloutFailed(failure.kind, failure.where, failure.message) if failure else None
 
 
-def copy_plan(old: Book, env: str | None, only: Only, out: Path) -> Book:
+def copy_plan(old: Book, env: str | None, only: Only, out: Path, judge: ModelSpec | None = None) -> Book:
     """A new book with the same tasks and keys, and either the run's own environments or another one."""
     with Draft(out) as draft:
         specs = dict(_environments(old, env, draft.folder))
+        if judge and not any(spec.appeals for spec in specs.values()):
+            raise UsageError(f"--judge: {', '.join(specs)} asks no judge")
         draft.copy_tasks(old)
         manifest = msgspec.structs.replace(
             old.manifest,
@@ -115,6 +121,7 @@ def copy_plan(old: Book, env: str | None, only: Only, out: Path) -> Book:
             versions=versions(),
             parent=old.manifest.run,
             rescored=Rescored(only, kept_verifiers(old.manifest) if only == "failed" else {}),
+            judge=judge,
         )
         return draft.finish(manifest, old.plan.parts)
 
@@ -139,21 +146,44 @@ def _environments(old: Book, env: str | None, folder: Path) -> Iterator[tuple[st
         yield name, spec
 
 
-def begun(old: Book, env: str | None, only: Only, out: Path, display: Display) -> Book:
+def begun(old: Book, env: str | None, only: Only, out: Path, display: Display, judge: ModelSpec | None = None) -> Book:
     """The new book: made now, or found half done by an earlier try, which then goes on with its own verifier."""
     if not (out / "run.json").exists():
-        return copy_plan(old, env, only, out)
+        return copy_plan(old, env, only, out, judge)
     book = Book(out)
     if book.manifest.parent != old.manifest.run:
         raise UsageError(f"{out} is another run: choose another --out, or delete it")
     began = book.manifest.rescored.only if book.manifest.rescored else only
     if began != only:
         raise UsageError(f"{out} was begun with --only {began}: go on with that, or choose another --out")
+    if book.manifest.judge != judge:
+        named = book.manifest.judge.name if book.manifest.judge else "no judge"
+        raise UsageError(f"{out} was begun with {named}: go on with that, or choose another --out")
     display.note(f"{out} goes on with the verifier it was begun with")
     return book
 
 
-async def reverify(run: str | Path, out: str | Path, env: str | None, only: Only, display: Display) -> Reverified:
+def check_same_judge(old: Book, judge: ModelSpec | None, settings: Settings, only: Only) -> None:
+    """A run that was judged is not scored again without a judge unless that is said; its scores have one judge."""
+    before = old.manifest.judge
+    if before and not judge and settings.judge_urls != [NO_JUDGE]:
+        raise UsageError(
+            f"{old.path} was judged by {before.name}: give --judge URL again, or --judge {NO_JUDGE} for the rule alone"
+        )
+    if only == "failed" and before != judge:
+        names = [spec.name if spec else "no judge" for spec in (before, judge)]
+        raise UsageError(f"--only failed: the other scores are by {names[0]}, not by {names[1]}; leave --only out")
+
+
+async def reverify(
+    run: str | Path,
+    out: str | Path,
+    env: str | None,
+    only: Only,
+    display: Display,
+    settings: Settings = Settings(retry=[]),  # noqa: B008 - frozen
+    judge_name: str = "",
+) -> Reverified:
     """Score what is stored again; what failed in verification is completed where the verifier now can."""
     old = Book(run)
     stored = Stored(old)
@@ -161,9 +191,14 @@ async def reverify(run: str | Path, out: str | Path, env: str | None, only: Only
         raise UsageError(
             f"{run}: {stored.missing} of {old.plan.requested} rollouts have no answer yet: rollbook resume {run} first"
         )
-    book = begun(old, env, only, Path(out), display)
-    round_ = book.open_round(Settings(retry=[]))
-    judge = await _judge_all(book, round_, stored, only, display)
+    targets = [] if settings.judge_urls == [NO_JUDGE] else settings.judge_urls
+    before = old.manifest.judge
+    spec, urls = resolve_judge(targets, judge_name or (before.name if before and targets else ""))
+    check_same_judge(old, spec, settings, only)
+    async with sitting(spec, with_judge(settings, urls)) as court:
+        book = begun(old, env, only, Path(out), display, court.spec if court else None)
+        round_ = book.open_round(with_judge(settings, urls))
+        judge = await _judge_all(book, round_, stored, only, display, court)
     changes = list(differences(old, book))
     write_whole(book.path / "changes.jsonl", b"".join(map(to_line, changes)))
     return Reverified(book.path, report(book.path), judge.verified, changes)
@@ -187,14 +222,22 @@ def differences(old: Book, new: Book) -> Iterator[Change]:
         yield Change(task, sample, was, None)
 
 
-async def _judge_all(book: Book, round_: Round, stored: Stored, only: Only, display: Display) -> Judge:
+def budgets(only: Only) -> dict[str, int]:
+    """Nothing is tried twice, for the same text gets the same verdict; only a judge may come back."""
+    once = dict.fromkeys(KINDS, 1)
+    return once if only == "scored" else {**once, "judge_error": KINDS["judge_error"].attempts}
+
+
+async def _judge_all(
+    book: Book, round_: Round, stored: Stored, only: Only, display: Display, court: Court | None = None
+) -> Judge:
     account = Account(book, round_.settings)
     shift = Shift(book, round_, listener=account.take, inherited=account.inherit)
     manifest = book.manifest
-    async with stages(manifest.environments, manifest.limits, run=book.path, hosts=round_.settings.hosts) as on:
+    hosts = round_.settings.hosts
+    async with stages(manifest.environments, manifest.limits, run=book.path, hosts=hosts, court=court) as on:
         judge = Judge(stored, on, only)
-        # Nothing is tried twice: the same text gives the same verifier the same verdict.
-        worker = Worker(shift, judge, Fixed(AT_ONCE), round_.number, dict.fromkeys(KINDS, 1))
+        worker = Worker(shift, judge, Fixed(AT_ONCE), round_.number, budgets(only))
         display.start(account.requested)
         await shift.join()
         try:

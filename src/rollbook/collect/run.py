@@ -14,6 +14,7 @@ from rollbook.book.book import Book, refuse_occupied
 from rollbook.book.claims import nothing_left
 from rollbook.book.durable import writing
 from rollbook.collect.crew import Crew
+from rollbook.collect.judging import check_judge, resolve_judge, same_judge, sitting, with_judge
 from rollbook.collect.planning import check_unchanged, found, plan
 from rollbook.collect.progress import Display, Silent
 from rollbook.collect.report import Report, report
@@ -24,6 +25,7 @@ from rollbook.core.failure import check_retry
 from rollbook.core.json import JSON
 from rollbook.core.line import SCHEMA
 from rollbook.core.manifest import Limits, ModelSpec, Round, Sampling, Settings, ToolFormat
+from rollbook.environments.court import Court
 from rollbook.environments.environment import Environment
 from rollbook.environments.guard import GRACE_S
 from rollbook.errors import UsageError
@@ -50,6 +52,9 @@ def run(
     out: str | Path,
     seed: int = 0,
     data: str | None = None,
+    template: str | None = None,
+    judge: str | list[str] = (),  # type: ignore[assignment]
+    judge_name: str = "",
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008 - frozen
     tool_format: Literal["auto"] | ToolFormat = "auto",
@@ -71,6 +76,9 @@ def run(
         out=str(out),
         seed=seed,
         data=data,
+        template=template,
+        judge=[judge] if isinstance(judge, str) else list(judge),
+        judge_name=judge_name,
         sampling=sampling,
         limits=limits,
         settings=settings_of(Settings(), settings),
@@ -134,11 +142,14 @@ def run_request(request: Request, display: Display) -> Result:
 async def _run(request: Request, display: Display, *, signals: bool, allow_shortfall: bool = False) -> Result:
     refuse_occupied(Path(request.out))
     spec, urls = resolve_model(request.model, request.model_name)
-    settings = msgspec.structs.replace(request.settings, urls=urls)
-    loaded = found(request.env, request.data)
-    async with opened(spec, settings, display) as model:
-        book = plan(request, loaded, model.spec if model else spec, settings)
-        return await _work(book, book.rounds()[0], model, display, signals, allow_shortfall)
+    judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+    settings = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
+    loaded = found(request.env, request.data, request.template)
+    check_judge(loaded, judge is not None)
+    async with sitting(judge, settings) as court, opened(spec, settings, display) as model:
+        judge = court.spec if court else None
+        book = plan(request, loaded, model.spec if model else spec, settings, judge)
+        return await _work(book, book.rounds()[0], model, court, display, signals, allow_shortfall)
 
 
 @asynccontextmanager
@@ -156,14 +167,20 @@ async def opened(spec: ModelSpec, settings: Settings, display: Display) -> Async
 
 
 async def _work(
-    book: Book, round_: Round, model: Model | None, display: Display, signals: bool, allow_shortfall: bool = False
+    book: Book,
+    round_: Round,
+    model: Model | None,
+    court: Court | None,
+    display: Display,
+    signals: bool,
+    allow_shortfall: bool = False,
 ) -> Result:
     """Work alone or with a crew, then count what the files say."""
     with writing(book.path):
         if model is None or round_.settings.workers > 1:
             cause = await Crew(book, round_, display).work(signals=signals)
         else:
-            cause = (await work_on(book, round_, model, display, signals=signals)).verdict
+            cause = (await work_on(book, round_, model, display, court=court, signals=signals)).verdict
         made = await asyncio.to_thread(report, book.path)
     return _finish(book, made, cause, allow_shortfall)
 
@@ -180,8 +197,13 @@ def plan_request(request: Request) -> Path:
     spec, urls = resolve_model(request.model, request.model_name)
     if not spec.name:
         raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
-    first = msgspec.structs.replace(request.settings, urls=urls)
-    return plan(request, found(request.env, request.data), spec, first).path
+    judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+    if judge and not judge.name:
+        raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
+    loaded = found(request.env, request.data, request.template)
+    check_judge(loaded, judge is not None)
+    first = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
+    return plan(request, loaded, spec, first, judge).path
 
 
 def work(run: str | Path, given: dict[str, JSON], display: Display) -> Result:
@@ -235,8 +257,11 @@ def _go_on(book: Book, round_: Round, display: Display) -> Result:
     spec = _check_model(book, round_.settings)
 
     async def go() -> Result:
-        async with opened(spec, round_.settings, display) as model:
-            return await _work(book, round_, model, display, signals=True)
+        async with (
+            sitting(book.manifest.judge, round_.settings) as court,
+            opened(spec, round_.settings, display) as model,
+        ):
+            return await _work(book, round_, model, court, display, signals=True)
 
     return on_fast_loop(go)
 
@@ -252,4 +277,5 @@ def _check_model(book: Book, settings: Settings) -> ModelSpec:
         then, now = f"{planned.kind} {planned.name}", f"{spec.kind} {spec.name}"
         detail = "; its file was edited since" if then == now else f", not with {now}"
         raise UsageError(f"{book.path} was planned with the model {then}{detail}: start a new run for another model")
+    same_judge(book.manifest.judge, settings, book.path)
     return spec

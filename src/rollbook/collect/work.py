@@ -18,6 +18,7 @@ from rollbook.collect.progress import Display
 from rollbook.collect.shift import Shift
 from rollbook.collect.worker import Worker
 from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, Round
+from rollbook.environments.court import Court
 from rollbook.environments.environment import Environment
 from rollbook.environments.snapshot import load
 from rollbook.environments.stage import Stage
@@ -35,6 +36,7 @@ async def stages(
     run: Path | None,
     hosts: int | None,
     instances: Mapping[str, Environment] | None = None,
+    court: Court | None = None,
 ) -> AsyncIterator[dict[str, Stage]]:
     """The environments of a run, open for as long as the context is."""
     most = hosts or min(MOST_HOSTS, os.cpu_count() or 1)
@@ -44,7 +46,7 @@ async def stages(
             held = (instances or {}).get(name)
             make = partial(load, spec, run) if held is None else partial(lambda e: e, held)
             log = run / "logs" / f"environment-{os.getpid()}.log" if run else None
-            stage = Stage(spec, limits, environment=make, run=run, hosts=most, log=log)
+            stage = Stage(spec, limits, environment=make, run=run, hosts=most, log=log, court=court)
             opened[name] = stage
             await stage.open()
         yield opened
@@ -66,13 +68,16 @@ def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], budgets: M
     )
 
 
-async def work_on(book: Book, round_: Round, model: Model, display: Display, *, signals: bool = False) -> Account:
+async def work_on(
+    book: Book, round_: Round, model: Model, display: Display, *, court: Court | None = None, signals: bool = False
+) -> Account:
     """Fill a book until nothing is left for this round; a stop by signal is `Stopped`."""
     settings, manifest = round_.settings, book.manifest
     limiter = concurrency(settings.concurrency, display.note)
     account = Account(book, settings)
     shift = Shift(book, round_, listener=account.take, inherited=account.inherit)
-    async with stages(manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts) as on:
+    open_stages = stages(manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts, court=court)
+    async with open_stages as on:
         worker = Worker(
             shift, player(manifest, model, on, settings.attempts), limiter, round_.number, settings.attempts
         )

@@ -44,7 +44,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
 
     `target` is module:Class. `snapshot` names the folder of the run directory that holds the user's own source, put
     first on the import path; None for installed packages. `digest` is the sha256 of the source it was loaded from.
-    `tools` are the schemas of its tools as models are shown them; `replies` says that it speaks back.
+    `tools` are the schemas of its tools as models are shown them; `replies` says that it speaks back, `appeals` that
+    it asks a judge where the run has one.
     """
 
     spec: str
@@ -57,6 +58,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     state: str = "none"
     tools: list[JSON] = []
     replies: bool = False
+    appeals: bool = False
 
     def same(self, other: EnvironmentSpec) -> bool:
         """Whether both are the same source with the same arguments."""
@@ -100,6 +102,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """The run whose rollouts were scored again to make this one."""
     rescored: Rescored | None = None
     tool_format: ToolFormat = "native"
+    judge: ModelSpec | None = None
+    """Who is asked where the verifier's rule says no."""
 
     @property
     def mixed(self) -> bool:
@@ -124,6 +128,10 @@ class Settings(msgspec.Struct, frozen=True):
     max_failures: str | None = None
     hosts: int | None = None
     offline: bool = False
+    judge_urls: list[str] = []
+    judge_key_env: str = "JUDGE_API_KEY"
+    judge_s: float = 300.0
+    """All that a judge is asked about one rollout."""
 
 
 class Round(msgspec.Struct, frozen=True):

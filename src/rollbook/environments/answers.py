@@ -12,6 +12,7 @@ _MINUS = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " "})
 _SIMPLE = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?")
 _PLAIN = re.compile(rf"([-+]?)\s*({NUMBER})(?:[eE]([-+]?\d{{1,3}}))?(?:\s*/\s*({NUMBER}))?")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*(-?[\d.,]+)\s*\}")
+_MIXED = re.compile(r"(?<![\d.,}])(\d{1,15})\s*\\[dt]?frac\s*\{\s*(\d{1,15})\s*\}\s*\{\s*(\d{1,15})\s*\}")
 _FOUND = re.compile(rf"(?<![\w.])(?:{NUMBER})(?:[eE][-+]?\d{{1,3}}(?!\w))?(?:\s*/\s*\d+(?:\.\d+)?)?\s*%?")
 
 _MINUEND = re.compile(r"(?:[\d)%]|(?<![^\W\d_])[^\W\d_])$")
@@ -119,8 +120,8 @@ def _settled(text: str) -> str | None:
 def plain(text: str) -> Fraction | None:
     r"""The value of a plain number (separators, currency, percent sign and units aside); None for anything else.
 
-    >>> plain("-1,234.50 dollars"), plain(r"\frac{3}{4}"), plain("x + 1")
-    (Fraction(-2469, 2), Fraction(3, 4), None)
+    >>> plain("-1,234.50 dollars"), plain(r"\frac{3}{4}"), plain(r"2\frac{1}{2}"), plain("x + 1")
+    (Fraction(-2469, 2), Fraction(3, 4), Fraction(5, 2), None)
     """
     if len(text) > MATH_LIMIT:
         return None
@@ -140,11 +141,17 @@ def plain(text: str) -> Fraction | None:
 def _bare(text: str) -> str:
     """A number without what people write around it."""
     text = text.translate(_MINUS).replace("{,}", ",").replace("\\%", "%")
-    text = _FRACTION.sub(r"\1/\2", _TEX_SPACE.sub(" ", text))
+    text = _MIXED.sub(_improper, _TEX_SPACE.sub(" ", text))
+    text = _FRACTION.sub(r"\1/\2", text)
     text = _WORDS_IN_TEX.sub(lambda m: f" {m[1]} ", text)
     text = _MONEY.sub("", re.sub(r"\\[()\[\]]|\*\*|`|\^?\{?\\circ\}?|°", "", text))
     text = _NAME.sub("", text).strip().rstrip(".,;:!").removesuffix("%").strip()
     return _UNIT.sub("", text).strip().rstrip(".,").removesuffix("%").strip()
+
+
+def _improper(mixed: re.Match[str]) -> str:
+    whole, above, below = map(int, mixed.groups())
+    return f"{whole * below + above}/{below}"
 
 
 def canonical(text: str) -> str:

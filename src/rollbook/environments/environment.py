@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Iterable
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,9 @@ from rollbook.environments.tool import tool as tool
 from rollbook.environments.tool import tool_methods
 from rollbook.errors import UsageError
 
+if TYPE_CHECKING:
+    from rollbook.environments.court import Judge
+
 Verdict: TypeAlias = bool | int | float | Score
 """What a verifier may return."""
 
@@ -28,14 +31,19 @@ Answer: TypeAlias = str | Message | None
 
 _GIVEN = "__rollbook_arguments__"
 
+Solution: TypeAlias = str | list[str] | None
+"""A known right answer: one text, or what is said turn by turn, tools called as in the text format."""
+
 STATE_METHODS = ("open", "reply", "outcome", "close")
+LIFE_METHODS = ("start", "stop")
 
 
 class Environment:
     """Two methods make a whole environment, `tasks` and `verify`; everything else has a default.
 
     Any method but `tasks` and `solution` may be `async`; those that share state (`open`, the tools, `reply`,
-    `outcome`, `close`) are all async or all not. Arguments of `__init__` are JSON, for it is remade in other processes.
+    `outcome`, `close`) are all async or all not; `start` and `stop` always are. Arguments of `__init__` are JSON, for
+    it is remade in other processes.
     """
 
     description: ClassVar[str] = ""
@@ -43,6 +51,15 @@ class Environment:
 
     files: ClassVar[tuple[str, ...]] = ()
     """Data files that the verifier reads, as patterns relative to the source file: pinned with the source."""
+
+    verify_at_once: int | None = None
+    """Calls of an async `verify` at the same time; the others wait, and their deadline with them. None: no bound."""
+
+    states_at_once: int | None = None
+    """Rollouts in an async `open` or with its state at the same time; the others wait before it. None: no bound."""
+
+    needs_judge: ClassVar[bool] = False
+    """Whether it cannot score without a judge (`--judge`); where it has `appeal` and this is False, it may have one."""
 
     def __new__(cls, *args: JSON, **kwargs: JSON) -> Self:
         """Remember the arguments: with the class they are all that another process needs."""
@@ -64,8 +81,12 @@ class Environment:
             f"{type(self).__name__} has no verify(task, rollout): define it to return a bool, number or Score"
         )
 
-    def solution(self, task: Task) -> str | None:
-        """A text that is known to be right, or None."""
+    async def appeal(self, task: Task, rollout: Rollout, score: Score, judge: Judge) -> Verdict:
+        """What the rollout is worth after asking a judge; called after `verify`, with its score, where there is one."""
+        return score
+
+    def solution(self, task: Task) -> Solution:
+        """A text that is known to be right, or None; a list of texts is what is said turn by turn."""
         return None
 
     def open(self, task: Task) -> State:
@@ -83,6 +104,15 @@ class Environment:
     def close(self, state: State) -> Awaitable[None] | None:
         """Let go of what `open` made; called exactly once, also when the rollout failed."""
         return None
+
+    async def start(self) -> None:
+        """Get what async methods use and all rollouts share: once in each worker, first of all.
+
+        What it raises refuses the run.
+        """
+
+    async def stop(self) -> None:
+        """Let go of it at the end, whatever the end was: called once for each `start`, also for one that raised."""
 
 
 def parameters_of(cls: type[Environment]) -> dict[str, inspect.Parameter]:
@@ -129,7 +159,27 @@ def shape(cls: type[Environment]) -> Shape:
     for name in tool_methods(cls):
         if hasattr(Environment, name):
             raise UsageError(f"tool {cls.__name__}.{name} shadows the method of every environment; rename it")
-    return Shape("async" if _is_async(cls, "verify") else "sync", _state(cls))
+    if not _is_async(cls, "appeal"):
+        raise UsageError(f"{cls.__name__}.appeal must be async def: it waits for a judge")
+    form = Shape("async" if _is_async(cls, "verify") else "sync", _state(cls))
+    _check_life(cls, form)
+    return form
+
+
+def _check_life(cls: type[Environment], form: Shape) -> None:
+    """What only the loop can do must be async, and somebody there must need it."""
+    for name in LIFE_METHODS:
+        if _overrides(cls, name) and not _is_async(cls, name):
+            raise UsageError(f"{cls.__name__}.{name} must be async: it runs on the loop; write async def {name}(self)")
+        if _overrides(cls, name) and "async" not in (form.verify, form.state):
+            raise UsageError(
+                f"{cls.__name__}.{name} would never be called: none of its other methods is async; make verify async"
+            )
+
+
+def appeals(cls: type[Environment]) -> bool:
+    """Whether a class asks a judge where there is one."""
+    return _overrides(cls, "appeal")
 
 
 def _state(cls: type[Environment]) -> Literal["none", "sync", "async"]:

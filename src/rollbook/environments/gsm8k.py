@@ -11,6 +11,7 @@ from rollbook.core.task import Task
 from rollbook.environments.answers import canonical, equal, extract
 from rollbook.environments.environment import Environment
 from rollbook.environments.rows import Row, rows
+from rollbook.environments.template import Template
 from rollbook.errors import UsageError
 
 INSTRUCTION = "Reason step by step, then give the final number in \\boxed{}."
@@ -19,17 +20,19 @@ _SHIPPED = Path(__file__).with_name("data") / "gsm8k_test.jsonl.gz"
 
 
 class GSM8K(Environment):
-    """Word problems with one number for an answer; `data` names a JSON Lines file to ask instead."""
+    """Word problems with one number for an answer; `data` names rows to ask instead, `template` makes their prompts."""
 
     description = "1,319 grade school word problems, answered by a number (test set of Cobbe et al., 2021)"
 
-    def __init__(self, data: str | None = None) -> None:
+    def __init__(self, data: str | None = None, template: str | None = None) -> None:
+        self._template = template
         self._data = data  # read by tasks() alone: processes that only verify need not see the file
 
     def tasks(self) -> Iterator[Task]:
         """The problems in the order of their file."""
+        template = Template.read(self._template) if self._template else None
         for index, row in enumerate(rows(self._data or _SHIPPED)):
-            task = _task(row)
+            task = _task(row, template)
             if self._data is None:
                 task.id = f"gsm8k-{index:04d}"
             yield task
@@ -45,8 +48,8 @@ class GSM8K(Environment):
         return str(task.fields.get("solution") or f"#### {task.answer}")
 
 
-def _task(row: Row) -> Task:
-    task = row.task(INSTRUCTION)
+def _task(row: Row, template: Template | None) -> Task:
+    task = row.task(INSTRUCTION, template)
     if task.answer is None:
         raise UsageError(f"{row.where}: no answer; gsm8k rows need an answer or expected_answer")
     reference = str(task.answer)

@@ -143,10 +143,15 @@ class HostProcess(asyncio.Protocol):
             self._timer = None
 
     def _arm(self) -> None:
-        """A new head: its time begins. A timer that is set looks again when it fires, so that none is set per call."""
+        """A new head: its time begins. A timer that fires no later looks again then, so that none is set per call."""
         self._since = self._loop.time()
-        if self._line and self._timer is None:
-            self._timer = self._loop.call_later(self._line[0].timeout_s, self._look)
+        if not self._line:
+            return
+        due = self._since + self._line[0].timeout_s
+        if self._timer is not None and self._timer.when() > due:  # set for a call that was allowed more time
+            self._disarm()
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
         self._timer = None

@@ -20,15 +20,23 @@ import msgspec
 from rollbook.core.json import JSON, decode
 from rollbook.core.manifest import EnvironmentSpec
 from rollbook.environments import source
-from rollbook.environments.environment import Environment, arguments_of, parameters_of, shape
+from rollbook.environments.environment import Environment, appeals, arguments_of, parameters_of, shape
 from rollbook.environments.tool import tools_of
 from rollbook.errors import RollbookError, UsageError
 
 GROUP = "rollbook.environments"
 
 BUILT_IN = {
+    "code": "rollbook.environments.code:Code",
     "gsm8k": "rollbook.environments.gsm8k:GSM8K",
+    "humaneval": "rollbook.environments.humaneval:HumanEval",
+    "json_schema": "rollbook.environments.json_schema:JSONSchema",
+    "math": "rollbook.environments.math:Math",
+    "mcqa": "rollbook.environments.mcqa:MCQA",
+    "python_tool": "rollbook.environments.python_tool:PythonTool",
     "reasoning_gym": "rollbook.environments.reasoning_gym:ReasoningGym",
+    "string_match": "rollbook.environments.string_match:StringMatch",
+    "workplace": "rollbook.environments.workplace.workplace:Workplace",
 }
 """Known without any installed metadata, so that a bare source tree works too."""
 
@@ -69,8 +77,11 @@ class _Found:
     files: frozenset[Path] = frozenset()
 
 
-def resolve(spec: str, data: str | None = None) -> Loaded:
-    """The environment that a spec names; every mistake in it is a UsageError of one line."""
+def resolve(spec: str, data: str | None = None, template: str | None = None) -> Loaded:
+    """The environment that a spec names; every mistake in it is a UsageError of one line.
+
+    `data` and `template` are the rows to ask and the file their prompts are made by: arguments of those names.
+    """
     written = read(spec)
     args = dict(written.args)
     if "://" in written.target:
@@ -83,7 +94,8 @@ def resolve(spec: str, data: str | None = None) -> Loaded:
         found = _from_file(Path(written.target), written.part)
     else:
         found = _from_module(written)
-    return _loaded(spec, found, _with_data(found.cls, args, data))
+    args = _with(found.cls, args, "data", "--data", data)
+    return _loaded(spec, found, _with(found.cls, args, "template", "--prompt-template", template))
 
 
 def read(spec: str) -> Written:
@@ -249,14 +261,15 @@ def _checked(value: object, where: str) -> type[Environment]:
     return value
 
 
-def _with_data(cls: type[Environment], args: dict[str, JSON], data: str | None) -> dict[str, JSON]:
-    if data is None:
+def _with(cls: type[Environment], args: dict[str, JSON], name: str, option: str, value: str | None) -> dict[str, JSON]:
+    if value is None:
         return args
-    if "data" not in parameters_of(cls):
-        raise UsageError(f"--data {data}: {cls.__name__} takes no data; its __init__ needs a parameter called data")
-    if "data" in args:
-        raise UsageError(f"--data {data}: the environment's own arguments already give data={args['data']!r}")
-    return {**args, "data": data}
+    if name not in parameters_of(cls):
+        way = f"its __init__ needs a parameter called {name}"
+        raise UsageError(f"{option} {value}: {cls.__name__} takes no {name}; {way}")
+    if name in args:
+        raise UsageError(f"{option} {value}: the environment's own arguments already give {name}={args[name]!r}")
+    return {**args, name: value}
 
 
 def _loaded(spec: str, found: _Found, args: dict[str, JSON]) -> Loaded:
@@ -275,6 +288,7 @@ def described(spec: str, found: _Found, args: dict[str, JSON]) -> EnvironmentSpe
         state=form.state,
         tools=list(tools_of(found.cls)),
         replies=found.cls.reply is not Environment.reply,
+        appeals=appeals(found.cls),
     )
 
 

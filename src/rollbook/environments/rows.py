@@ -1,9 +1,11 @@
-"""Rows that a user brings: JSON Lines, read as a stream, each mistake named by file and line."""
+"""Rows that a user brings, read as a stream, each mistake named by file and line; `records` reads what is no JSON."""
 
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import IO, cast
 
@@ -11,10 +13,19 @@ import msgspec
 
 from rollbook.core.json import JSON, decode
 from rollbook.core.task import Task
+from rollbook.environments.template import Template
 from rollbook.errors import UsageError
 
 PROMPTS = ("messages", "prompt", "question", "problem")
 ANSWERS = ("answer", "expected_answer")
+OTHER_PROMPTS = ("Problem", "Question")
+OTHER_ANSWERS = ("Answer",)
+IDS = ("id", "unique_id", "uuid", "task_id", "ID")
+GYM = "responses_create_params"
+"""Where rows of NeMo Gym have what the model is shown: under `input`."""
+
+ROW_BYTES = 16 << 20
+"""The largest row: a larger one is no row but a file that lost its line ends."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -31,26 +42,43 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Its own `id`, else the name of the file and the number of the line."""
-        given = self.values.get("id")
-        return f"{Path(self.path).name.split('.')[0]}-{self.line}" if given is None else str(given)
+        """Its own `id` (or unique_id, uuid, task_id), else the name of the file and the number of the line."""
+        given = self.first(*IDS)
+        stem = Path(self.path.partition("?")[0]).name.split(".")[0]
+        return f"{stem}-{self.line}" if given is None else str(self.values[given])
 
-    def task(self, instruction: str = "") -> Task:
+    def first(self, *names: str) -> str | None:
+        """The first of these fields that the row has."""
+        return next((name for name in names if self.values.get(name) is not None), None)
+
+    @property
+    def has(self) -> str:
+        """The names of its fields, for messages about those that it lacks."""
+        return ", ".join(self.values) or "nothing"
+
+    def task(self, instruction: str = "", template: Template | None = None) -> Task:
         """The task of a row: a prompt, an answer if there is one, everything else kept as fields.
 
-        `instruction` is put after a prompt that is text; messages are taken as they are.
+        `instruction` is put after a prompt that is text; messages are taken as they are. A template makes the whole
+        prompt instead.
         """
-        asked = next((k for k in PROMPTS if self.values.get(k) is not None), None)
-        if asked is None:
-            raise UsageError(f"{self.where}: no {' / '.join(PROMPTS)}; it has: {', '.join(self.values) or 'nothing'}")
-        answered = next((k for k in ANSWERS if self.values.get(k) is not None), None)
-        task = self._ask(asked, instruction)
+        answered = self.first(*ANSWERS, *OTHER_ANSWERS)
+        if template is not None:
+            asked, task = None, Task(self.id, template.fill(self.values, self.where))
+        else:
+            asked = self.first(GYM, *PROMPTS, *OTHER_PROMPTS)
+            if asked is None:
+                raise UsageError(f"{self.where}: no {' / '.join(PROMPTS)}; it has: {self.has}")
+            task = self._ask(asked, instruction)
         task.answer = self.values[answered] if answered else None
         task.fields = {k: v for k, v in self.values.items() if k not in ("id", asked, answered)}
         return task
 
     def _ask(self, asked: str, instruction: str) -> Task:
         value = self.values[asked]
+        if asked == GYM:
+            value = value.get("input") if isinstance(value, dict) else None
+            asked = f"{GYM}.input"
         if isinstance(value, str) and value.strip():
             return Task(self.id, f"{value}\n\n{instruction}" if instruction else value)
         if not isinstance(value, list) or not value:
@@ -62,19 +90,31 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows(path: str | Path) -> Iterator[Row]:
-    """The rows of a JSON Lines file (`.gz` too), one at a time; blank lines are skipped."""
-    empty = True
+    """The rows of a file or of `hf://org/name`, one at a time; one without any is a UsageError."""
+    from rollbook.environments.records import reader
+
+    row = None
     try:
-        with _opened(Path(path)) as stream:
-            for number, line in enumerate(stream, 1):
-                if line.strip():
-                    empty = False
-                    yield _row(str(path), number, line)
-    except (OSError, EOFError) as error:
+        for row in reader(str(path)) or _lines(Path(path)):
+            yield row
+    except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path}: cannot be read: {reason}") from None
-    if empty:
+    if row is None:
         raise UsageError(f"{path}: holds no rows; put one JSON object on each line")
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    """The rows of a JSON Lines file (`.gz` too); blank lines are skipped."""
+    with _opened(path) as stream:
+        for number in count(1):
+            line = stream.readline(ROW_BYTES + 1)
+            if not line:
+                return
+            if len(line) > ROW_BYTES:
+                raise UsageError(f"{path}:{number}: a row of more than {ROW_BYTES >> 20} MiB; is it one object a line?")
+            if line.strip():
+                yield _row(str(path), number, line)
 
 
 def _opened(path: Path) -> IO[bytes]:

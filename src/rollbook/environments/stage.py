@@ -10,20 +10,26 @@ from pathlib import Path
 
 import msgspec
 
+from rollbook.core.json import JSON
 from rollbook.core.manifest import EnvironmentSpec, Limits
 from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score, as_score
 from rollbook.core.task import Task
+from rollbook.environments.court import Court
 from rollbook.environments.environment import Environment
 from rollbook.environments.frames import Call, Record
 from rollbook.environments.guard import guarded
 from rollbook.environments.hosts import Hosts, SeatLost
 from rollbook.environments.seat import HostSeat, LoopSeat, NoSeat, Seat
+from rollbook.environments.source import explain
 from rollbook.environments.toolbox import Toolbox
-from rollbook.errors import InvalidReward, RolloutFailed
+from rollbook.errors import InvalidReward, RollbookError, RolloutFailed, UsageError
 
 CLOSING_S = 5.0
 """How long states that are being closed may hold up the end of the stage."""
+
+STARTING_S = 120.0
+STOPPING_S = 30.0
 
 
 class Stage:
@@ -38,22 +44,43 @@ class Stage:
         run: Path | None = None,
         hosts: int = 2,
         log: Path | None = None,
+        court: Court | None = None,
     ) -> None:
         self.spec = spec
+        self._court = court if spec.appeals else None
         self._limits, self._make = limits, environment
         self._hosts = Hosts(spec, limits, run=run, most=hosts, log=log) if "sync" in (spec.verify, spec.state) else None
         self._environment: Environment | None = None
         self._toolbox: Toolbox | None = None
         self._numbers = count()
         self._closing: set[asyncio.Task[None]] = set()
+        self._turns = Turnstile(None)
+        self._places = Turnstile(None)
+        self._begun = False
 
     async def open(self) -> None:
         """Start what the environment needs."""
-        if "async" in (self.spec.verify, self.spec.state):
-            self._environment = self._make()
-            self._toolbox = Toolbox(self._environment, self._limits.tool_chars)
+        if self._court or "async" in (self.spec.verify, self.spec.state):
+            self._environment = environment = self._make()
+            self._toolbox = Toolbox(environment, self._limits.tool_chars)
+            await self._begin(environment)
         if self._hosts:
             await self._hosts.open()
+
+    async def _begin(self, environment: Environment) -> None:
+        """Start it; one that will not start refuses the run, before any rollout, in one line."""
+        self._begun = True
+        try:
+            async with asyncio.timeout(STARTING_S):
+                await environment.start()
+        except TimeoutError:
+            raise UsageError(f"environment {self.spec.spec} did not start in {STARTING_S:g} s") from None
+        except RollbookError as error:
+            raise UsageError(f"environment {self.spec.spec} cannot start: {' '.join(str(error).split())}") from error
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"environment {self.spec.spec} cannot start: {explain(error)}") from error
+        self._turns = Turnstile(environment.verify_at_once)
+        self._places = Turnstile(environment.states_at_once)
 
     async def close(self) -> None:
         """End what was started, after the states that are being closed."""
@@ -63,12 +90,21 @@ class Stage:
                 task.cancel()
         if self._hosts:
             await self._hosts.close()
+        if self._environment and self._begun:
+            self._begun = False
+            async with asyncio.timeout(STOPPING_S):
+                await self._environment.stop()
 
     async def seat(self, task: Task, name: str) -> Seat:
         """Open the state of one rollout; whoever gets a seat must `leave` it."""
         if self.spec.state == "none":
             return NoSeat()
-        seat = await self._free_seat(f"{name}/{next(self._numbers)}")
+        await self._places.enter()
+        try:
+            seat = await self._free_seat(f"{name}/{next(self._numbers)}")
+        except BaseException:
+            self._places.leave()
+            raise
         try:
             await seat.open(task)
         except BaseException:
@@ -88,13 +124,26 @@ class Stage:
         """Close the state of one rollout, once, whatever becomes of the one who waits for it."""
         if isinstance(seat, NoSeat):
             return
-        closing = asyncio.create_task(_close(seat), name="closing")
+        closing = asyncio.create_task(self._close(seat), name="closing")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         await asyncio.shield(closing)
 
+    async def _close(self, seat: Seat) -> None:
+        """A state that will not close must not cost a finished rollout its score."""
+        try:
+            await seat.close()
+        except (RolloutFailed, SeatLost):
+            return
+        finally:
+            self._places.leave()
+
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """Score a rollout, or raise the failure its verifier came to."""
+        """Score a rollout, or raise the failure its verifier, or its judge, came to."""
+        score = await self._verify(task, rollout)
+        return await self._appeal(self._court, task, rollout, score) if self._court else score
+
+    async def _verify(self, task: Task, rollout: Rollout) -> Score:
         if self.spec.verify == "async":
             return await self._verify_here(task, rollout)
         assert self._hosts
@@ -107,20 +156,47 @@ class Stage:
 
     async def _verify_here(self, task: Task, rollout: Rollout) -> Score:
         assert self._environment
-        verdict = self._environment.verify(task, rollout)
-        assert inspect.isawaitable(verdict)
-        value = await guarded(verdict, self._limits.verify_s, "verify", "verifier_error", "verifier_timeout")
-        try:
-            score = as_score(value)
-            msgspec.json.encode(score)
-        except (InvalidReward, TypeError, ValueError, OverflowError) as error:
-            raise RolloutFailed("invalid_reward", "verify", str(error)) from None
-        return score
+        async with self._turns:
+            verdict = self._environment.verify(task, rollout)
+            assert inspect.isawaitable(verdict)
+            value = await guarded(verdict, self._limits.verify_s, "verify", "verifier_error", "verifier_timeout")
+        return _scored(value, "verify")
+
+    async def _appeal(self, court: Court, task: Task, rollout: Rollout, score: Score) -> Score:
+        """The rule has spoken, in its process; the judge is asked from here, with a deadline of its own."""
+        assert self._environment
+        hearing = self._environment.appeal(task, rollout, score, court.judge(rollout))
+        return _scored(await guarded(hearing, court.seconds, "judge", "verifier_error", "judge_error"), "judge")
 
 
-async def _close(seat: Seat) -> None:
-    """A state that will not close must not cost a finished rollout its score."""
+def _scored(verdict: JSON, where: str) -> Score:
+    """What async code said as a score that a journal can hold."""
     try:
-        await seat.close()
-    except (RolloutFailed, SeatLost):
-        return
+        score = as_score(verdict)
+        msgspec.json.encode(score)
+    except (InvalidReward, TypeError, ValueError, OverflowError) as error:
+        raise RolloutFailed("invalid_reward", where, str(error)) from None
+    return score
+
+
+class Turnstile:
+    """Lets so many through at a time, the first come first; None lets everyone."""
+
+    def __init__(self, most: int | None) -> None:
+        self._places = asyncio.Semaphore(most) if most else None
+
+    async def enter(self) -> None:
+        """Wait for a place."""
+        if self._places:
+            await self._places.acquire()
+
+    def leave(self) -> None:
+        """Give it back."""
+        if self._places:
+            self._places.release()
+
+    async def __aenter__(self) -> None:
+        await self.enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()

@@ -1,0 +1,171 @@
+"""Whether an environment is sound: found out without a model, before it costs a GPU."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Awaitable, Iterable
+from itertools import islice
+
+from rollbook.collect import appearance
+from rollbook.collect.finding import Finding, Soundness, not_checked
+from rollbook.collect.judging import check_judge
+from rollbook.collect.planning import found, given, name_of
+from rollbook.collect.probe import Said, Verdicts, play_all, probes, ruling
+from rollbook.collect.remake import CHECK, elsewhere
+from rollbook.collect.run import here_or_there
+from rollbook.collect.trial import Trial, importable, trial
+from rollbook.collect.twins import isolation
+from rollbook.core.manifest import Limits
+from rollbook.core.rollout import Rollout
+from rollbook.core.task import Task
+from rollbook.environments.environment import Environment, Solution
+from rollbook.environments.registry import Loaded
+from rollbook.environments.source import explain
+from rollbook.errors import RollbookError, UsageError
+
+TASKS = 200
+AT_ONCE = 2
+REPEATED = 25
+"""Tasks whose probes are verified twice more: again, and in fresh processes."""
+
+SLOW_SHARE = 0.5
+"""How much of its deadline a verification may take before it is worth a word."""
+
+
+def check(
+    env: str | Environment,
+    *,
+    limit: int = TASKS,
+    data: str | None = None,
+    template: str | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> Soundness | Awaitable[Soundness]:
+    """Check the first `limit` tasks of an environment; a plain call works, in a running event loop await it."""
+    return here_or_there(lambda: examine(found(env, data, template), limit, limits))
+
+
+async def examine(loaded: Loaded, limit: int, limits: Limits) -> Soundness:
+    """Every check there is."""
+    check_judge(loaded, judged=False)
+    tasks = list(islice(given(loaded), limit))
+    if not tasks:
+        raise UsageError(f"{name_of(loaded)} has no tasks")
+    findings = [appearance.unique(tasks), appearance.prompts(tasks), appearance.hidden(tasks)]
+    findings += [appearance.duplicates(tasks), appearance.tools(loaded.spec.tools)]
+    async with trial(loaded, limits, hosts=AT_ONCE) as stage:
+        findings.append(await made_elsewhere(loaded, stage, tasks))
+        findings += await verdicts(stage, loaded, tasks, limits)
+    return Soundness(name_of(loaded), len(tasks), findings)
+
+
+async def made_elsewhere(loaded: Loaded, stage: Trial, tasks: list[Task]) -> Finding:
+    """The same environment in another process, where there can be one."""
+    if not importable(loaded):
+        return not_checked(CHECK, f"{loaded.cls.__name__} lives in this process alone: put it in a file")
+    return await elsewhere(stage, tasks)
+
+
+async def verdicts(stage: Trial, loaded: Loaded, tasks: list[Task], limits: Limits) -> list[Finding]:
+    """What the verifier makes of answers whose worth is known, how steadily and how fast."""
+    asked = probes(loaded.instance, tasks, lambda task: solution_of(loaded, task))
+    heard: list[Verdicts] = [await play_all(stage, probe.answers, AT_ONCE) for probe in asked]
+    findings = [ruling(probe, verdicts) for probe, verdicts in zip(asked, heard, strict=True)]
+    few = {task.id for task in tasks[:REPEATED]}
+    repeated: list[tuple[Task, Said]] = [a for probe in asked for a in probe.answers if a[0].id in few]
+    before = [rollout for verdicts in heard for task, rollout in verdicts if task.id in few]
+    findings += [await steadiness(stage, loaded, limits, repeated, before)]
+    findings += [latency([r for verdicts in heard for _, r in verdicts], limits)]
+    findings += [await lone_isolation(loaded, limits, tasks, asked[0].by_id)]
+    findings += [sandboxed(loaded, [r for verdicts in heard for _, r in verdicts])]
+    return findings
+
+
+def solution_of(loaded: Loaded, task: Task) -> Solution:
+    """The known solution of a task; what `solution` raises is the environment's mistake."""
+    try:
+        return loaded.instance.solution(task)
+    except RollbookError:
+        raise
+    except (Exception, SystemExit) as error:
+        root = loaded.path.parent if loaded.path else None
+        raise UsageError(f"{loaded.cls.__name__}.solution() raised {explain(error, root)}") from error
+
+
+async def steadiness(
+    stage: Trial, loaded: Loaded, limits: Limits, answers: list[tuple[Task, Said]], before: list[Rollout]
+) -> Finding:
+    """The same answers again, here and in fresh processes: the same text must get the same verdict."""
+    check = "verdicts are deterministic"
+    again = await play_all(stage, answers, AT_ONCE)
+    async with trial(loaded, limits, hosts=AT_ONCE) as fresh:
+        elsewhere = await play_all(fresh, answers, AT_ONCE)
+    for how, verdicts in (("repeated", again), ("in another process", elsewhere)):
+        for first, (task, second) in zip(before, verdicts, strict=True):
+            if gist(first) != gist(second):
+                words = f"{how}, an answer gets {gist(second)} instead of {gist(first)}"
+                return Finding(check, "unsound", len({t.id for t, _ in answers}), words, task.id)
+    where = "repeated and in fresh processes" if stage.spec.verify == "sync" else "repeated; verify is async, so here"
+    return Finding(check, "ok", len({t.id for t, _ in answers}), f"{len(answers)} answers, {where}")
+
+
+def gist(rollout: Rollout) -> str:
+    """A verdict in the form that is compared and shown."""
+    if rollout.score is None:
+        return rollout.failure.kind if rollout.failure else "nothing"
+    parts = "".join(f", {name} {value:g}" for name, value in sorted(rollout.score.parts.items()))
+    return f"{rollout.score.reward:g}{parts} for {rollout.score.answer!r}"
+
+
+def latency(rollouts: list[Rollout], limits: Limits) -> Finding:
+    """How long verification takes; near its deadline, a busy machine makes failures of it."""
+    seconds = sorted(rollout.timing.verify_s for rollout in rollouts)
+    if not seconds:
+        return not_checked("verification is fast enough", "nothing was verified")
+    p50, p95, most = (seconds[min(len(seconds) - 1, int(share * len(seconds)))] for share in (0.5, 0.95, 1.0))
+    words = f"{len(seconds)} times: p50 {1000 * p50:.1f} ms, p95 {1000 * p95:.1f} ms, max {1000 * most:.1f} ms"
+    slow = most > SLOW_SHARE * limits.verify_s
+    slowest = max(rollouts, key=lambda rollout: rollout.timing.verify_s).task.id
+    return Finding(
+        "verification is fast enough", "warning" if slow else "ok", len({r.task.id for r in rollouts}), words, slowest
+    )
+
+
+async def lone_isolation(loaded: Loaded, limits: Limits, tasks: list[Task], solved: dict[str, Said]) -> Finding:
+    """Twins share one process: that is where state would be shared by mistake."""
+    async with trial(loaded, limits, hosts=1) as stage:
+        return await isolation(stage, tasks, solved)
+
+
+def sandboxed(loaded: Loaded, rollouts: list[Rollout]) -> Finding:
+    """Whether an environment that runs code can do so in the sandbox of this machine."""
+    check = "it works under the sandbox"
+    if not uses_sandbox(loaded.cls):
+        return not_checked(check, "it does not use the sandbox")
+    broken = [r for r in rollouts if r.failure and r.failure.kind == "sandbox_error"]
+    if broken:
+        assert broken[0].failure
+        return Finding(check, "unsound", len(rollouts), broken[0].failure.message[:200], broken[0].task.id)
+    return Finding(check, "ok", len(rollouts), "no sandbox_error")
+
+
+def uses_sandbox(cls: type[Environment]) -> bool:
+    """Whether a module that the class is made of imports the sandbox."""
+    return any(_imports_sandbox(module) for module in {base.__module__ for base in cls.__mro__})
+
+
+def _imports_sandbox(module: str) -> bool:
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError, SyntaxError):
+        return False
+    return any(name.startswith("rollbook.sandbox") for node in ast.walk(tree) for name in _names(node))
+
+
+def _names(node: ast.AST) -> Iterable[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []

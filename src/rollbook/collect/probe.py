@@ -1,0 +1,145 @@
+"""Probes: answers whose worth is known beforehand, and what a verifier makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from rollbook.collect.finding import Finding, Verdict, not_checked
+from rollbook.collect.trial import Trial
+from rollbook.core.json import JSON
+from rollbook.core.rollout import Rollout
+from rollbook.core.task import Task
+from rollbook.environments.environment import Environment, Solution
+
+TRIFLE = 0.1
+"""What an answer that is not right may be worth without a word: some scorers pay for a well-formed try."""
+
+LUCK = 0.05
+"""The share of tasks (or one task) on which such an answer may happen to be right: questions end in their answers."""
+
+REFUSAL = "I do not know."
+REPEATS = 3
+NO_OTHER = "there are no two tasks with other answers"
+
+Said = str | list[str]
+Verdicts = list[tuple[Task, Rollout]]
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """A kind of answer: what it is called, and what it says to each task; tasks that it cannot answer are left out."""
+
+    name: str
+    answers: list[tuple[Task, Said]]
+    right: bool = False
+    absent: str = ""
+    lucky: bool = False
+    """Whether it may happen to be right on a task or two."""
+
+    @property
+    def by_id(self) -> dict[str, Said]:
+        """What it says, by the id of the task."""
+        return {task.id: said for task, said in self.answers}
+
+
+def probes(environment: Environment, tasks: Sequence[Task], solve: Callable[[Task], Solution]) -> list[Probe]:
+    """Every probe of an environment; `solve` is its `solution`."""
+    solved = {task.id: said for task in tasks if (said := solve(task)) is not None}
+    known = [(task, solved[task.id]) for task in tasks if task.id in solved]
+    return [
+        Probe("known solutions score 1", known, True, _no_solution(environment)),
+        Probe("an empty answer is not right", [(task, "") for task in tasks]),
+        Probe(f"a refusal ({REFUSAL}) is not right", [(task, REFUSAL) for task in tasks]),
+        Probe("another task's solution is not right", _swapped(tasks, solved), absent=NO_OTHER, lucky=True),
+        Probe("the question echoed is not right", [(task, task.prompt) for task in tasks], lucky=True),
+        Probe("the prompt repeated is not right", [(task, _repeated(task)) for task in tasks], lucky=True),
+    ]
+
+
+def _no_solution(environment: Environment) -> str:
+    name = type(environment).__name__
+    own = type(environment).solution is not Environment.solution
+    return f"{name}.solution knows none of these tasks" if own else f"{name} has no solution(task): nothing is known"
+
+
+def _repeated(task: Task) -> str:
+    whole = "\n".join(message.text for message in task.messages)
+    return "\n\n".join([whole] * REPEATS)
+
+
+def _swapped(tasks: Sequence[Task], solved: dict[str, Said]) -> list[tuple[Task, Said]]:
+    """For each task the solution (for want of one the answer) of the next one whose answer is another."""
+    said = {task.id: str(task.answer) for task in tasks if isinstance(task.answer, str | int | float)} | solved
+    found: list[tuple[Task, Said]] = []
+    for at, task in enumerate(tasks):
+        others = (*tasks[at + 1 :], *tasks[:at])
+        other = next((o for o in others if _differs(task, o, said)), None)
+        if other is not None:
+            found.append((task, said[other.id]))
+    return found
+
+
+def _differs(task: Task, other: Task, said: dict[str, Said]) -> bool:
+    if other.id not in said:
+        return False
+    if task.answer is not None or other.answer is not None:
+        return bool(_folded(task.answer) != _folded(other.answer))
+    return said.get(task.id) != said[other.id]
+
+
+def _folded(answer: JSON) -> JSON:
+    return answer.strip().casefold() if isinstance(answer, str) else answer
+
+
+async def play_all(trial: Trial, answers: Sequence[tuple[Task, Said]], at_once: int) -> Verdicts:
+    """Every answer scored, so many at a time."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def play(task: Task, said: Said) -> tuple[Task, Rollout]:
+        async with gate:
+            return task, await trial.play(task, said)
+
+    async with asyncio.TaskGroup() as group:
+        works = [group.create_task(play(task, said)) for task, said in answers]
+    return [work.result() for work in works]
+
+
+def ruling(probe: Probe, verdicts: Verdicts) -> Finding:
+    """What the verdicts on a probe say of the environment."""
+    if not verdicts:
+        return not_checked(probe.name, probe.absent or "there is nothing to try")
+    failed = [(task, rollout) for task, rollout in verdicts if rollout.failure]
+    if failed:
+        return _broken(probe, failed, len(verdicts))
+    return _right(probe, verdicts) if probe.right else _not_right(probe, verdicts)
+
+
+def _broken(probe: Probe, failed: Verdicts, count: int) -> Finding:
+    task, rollout = failed[0]
+    assert rollout.failure
+    words = f"{len(failed)} have no score: {rollout.failure.kind}: {rollout.failure.message[:200]}"
+    return Finding(probe.name, "unsound", count, words, task.id)
+
+
+def _right(probe: Probe, verdicts: Verdicts) -> Finding:
+    wrong = [(task.id, rollout.reward) for task, rollout in verdicts if rollout.reward != 1]
+    if not wrong:
+        return Finding(probe.name, "ok", len(verdicts), f"{len(verdicts)} of {len(verdicts)}")
+    right = len(verdicts) - len(wrong)
+    return Finding(
+        probe.name, "unsound", len(verdicts), f"{right} of {len(verdicts)}; one scores {wrong[0][1]:g}", wrong[0][0]
+    )
+
+
+def _not_right(probe: Probe, verdicts: Verdicts) -> Finding:
+    full = [task.id for task, rollout in verdicts if rollout.reward >= 1]
+    best, example = max((rollout.reward, task.id) for task, rollout in verdicts)
+    if full:
+        chance = max(1.0, LUCK * len(verdicts)) if probe.lucky else 0.0
+        verdict: Verdict = "warning" if len(full) <= chance and len(full) < len(verdicts) else "unsound"
+        return Finding(probe.name, verdict, len(verdicts), f"{len(full)} score 1 or more", full[0])
+    if best > TRIFLE:
+        return Finding(probe.name, "warning", len(verdicts), f"up to {best:g}", example)
+    return Finding(probe.name, "ok", len(verdicts), f"at most {best:g}")

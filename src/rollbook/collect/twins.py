@@ -1,0 +1,82 @@
+"""Twins: two rollouts side by side in one environment process must come to what each comes to alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from rollbook.collect.finding import Finding, not_checked
+from rollbook.collect.probe import Said
+from rollbook.collect.trial import Trial
+from rollbook.core.json import JSON, encode
+from rollbook.core.rollout import Rollout
+from rollbook.core.task import Task
+
+CHECK = "state is each rollout's own"
+PAIRS = 8
+
+_SAMPLES: dict[str, JSON] = {"string": "x", "integer": 1, "number": 1.0, "boolean": True, "null": None}
+
+
+async def isolation(trial: Trial, tasks: Sequence[Task], solved: dict[str, Said]) -> Finding:
+    """Play pairs of rollouts alone, then interleaved, and compare all that each saw and left."""
+    if trial.spec.state == "none":
+        return not_checked(CHECK, "it has no state")
+    chosen = tasks[:PAIRS]
+    moves = {task.id: moves_of(solved.get(task.id), trial.spec.tools) for task in chosen}
+    for task in chosen:
+        alone = await trial.play(task, moves[task.id])
+        again = await trial.play(task, moves[task.id])
+        if left_by(alone) != left_by(again):
+            return Finding(CHECK, "warning", len(chosen), "one rollout alone does not come to the same twice", task.id)
+        for other in (task, chosen[0], chosen[-1]):
+            one, two = await asyncio.gather(trial.play(task, moves[task.id]), trial.play(other, moves[other.id]))
+            if left_by(one) != left_by(alone):
+                words = f"beside {other.id} it comes to something else: {differing(alone, one)}"
+                return Finding(CHECK, "unsound", len(chosen), words, task.id)
+            if two.failure and two.failure.kind == "environment_error":
+                return Finding(CHECK, "unsound", len(chosen), two.failure.message[:200], other.id)
+    return Finding(CHECK, "ok", len(chosen), "interleaved as alone")
+
+
+def left_by(rollout: Rollout) -> JSON:
+    """What a rollout saw and left: what the tools and the environment said, and the outcome."""
+    return [[message.text for message in rollout.messages], rollout.outcome]
+
+
+def differing(alone: Rollout, beside: Rollout) -> str:
+    """The first difference, in few words."""
+    pairs = zip(("messages", "outcome"), left_by(alone), left_by(beside), strict=True)
+    return next((f"{name} {_short(b)}, not {_short(a)}" for name, a, b in pairs if a != b), "nothing")
+
+
+def _short(value: JSON) -> str:
+    text = encode(value).decode()
+    return text if len(text) <= 80 else f"...{text[-80:]}"
+
+
+def moves_of(solution: Said | None, tools: Sequence[JSON]) -> Said:
+    """What a twin says: a solution turn by turn, else calls that are made up and then the answer, if one is known."""
+    return solution if isinstance(solution, list) else [*made_up(tools), solution or "x"]
+
+
+def made_up(tools: Sequence[JSON]) -> list[str]:
+    """A call of every tool, one a turn, with arguments that fit its schema."""
+    calls = [
+        {"name": tool["function"]["name"], "arguments": instance(tool["function"]["parameters"])} for tool in tools
+    ]
+    return [encode({"calls": [call]}).decode() for call in calls]
+
+
+def instance(schema: JSON) -> JSON:
+    """A small value that fits a schema, as far as its types go."""
+    if "enum" in schema or "const" in schema:
+        return schema.get("const", next(iter(schema.get("enum", [None]))))
+    if "anyOf" in schema:
+        return instance(schema["anyOf"][0])
+    if schema.get("type") == "object":
+        wanted = schema.get("required", [])
+        return {name: instance(part) for name, part in schema.get("properties", {}).items() if name in wanted}
+    if schema.get("type") == "array":
+        return [instance(schema.get("items") or {})] * int(schema.get("minItems", 0))
+    return _SAMPLES.get(schema.get("type", "string"), "x")

@@ -1,0 +1,91 @@
+"""String match: rows whose answer is a text, compared as it stands, without regard to case, or as a part."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from rollbook.core.json import JSON
+from rollbook.core.rollout import Rollout
+from rollbook.core.score import Score
+from rollbook.core.task import Task
+from rollbook.environments.answers import boxed
+from rollbook.environments.environment import Environment
+from rollbook.environments.rows import Row, rows
+from rollbook.environments.template import Template
+from rollbook.errors import UsageError
+
+MODES = ("exact", "folded", "contains")
+
+_THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_EDGES = " \t\n.,;:!?\"'`*"
+
+
+class StringMatch(Environment):
+    """Texts from `data`. `mode`: exact but for white space around it, folded (no case, no punctuation), or contains."""
+
+    description = "answers that are texts, from your own rows (--data): string_match?mode=exact, folded or contains"
+
+    def __init__(self, data: str, mode: str = "folded", template: str | None = None) -> None:
+        if mode not in MODES:
+            raise UsageError(f"string_match: mode={mode}; give {', '.join(MODES)}")
+        self._data, self._mode, self._template = data, mode, template
+
+    def tasks(self) -> Iterator[Task]:
+        """The questions in the order of their rows."""
+        template = Template.read(self._template) if self._template else None
+        for row in rows(self._data):
+            task = row.task("", template)
+            task.answer = _accepted(row, task.answer)
+            yield task
+
+    def verify(self, task: Task, rollout: Rollout) -> Score:
+        """1 if the answer is one of the accepted texts, else 0."""
+        said = read_text(rollout.text)
+        return Score(float(any(matches(said, text, self._mode) for text in task.answer)), answer=said[:200])
+
+    def solution(self, task: Task) -> str | None:
+        """The first accepted text."""
+        return str(task.answer[0])
+
+
+def read_text(text: str) -> str:
+    r"""What an answer says in the end: what is in <answer> tags, else in \boxed{}, else all of it without thoughts.
+
+    >>> read_text("<think>Hm</think> Paris"), read_text("It is <answer>Paris</answer>."), read_text(r"\boxed{Paris}")
+    ('Paris', 'Paris', 'Paris')
+    """
+    text = _THOUGHT.sub("", text)
+    tagged = _TAGGED.findall(text)
+    inside = tagged[-1] if tagged else boxed(text)
+    return (text if inside is None else inside).strip()
+
+
+def matches(said: str, accepted: str, mode: str) -> bool:
+    """Whether a text is what was asked for, by one of the three rules.
+
+    >>> [matches("paris.", "Paris", mode) for mode in MODES], matches("It is Paris", "paris", "contains")
+    ([False, True, True], True)
+    """
+    if mode == "exact":
+        return said == accepted.strip()
+    left, right = folded(said), folded(accepted)
+    if mode == "folded":
+        return left == right
+    return re.search(rf"(?<!\w){re.escape(right)}(?!\w)", left) is not None
+
+
+def folded(text: str) -> str:
+    """A text without case, doubled spaces, and punctuation around it."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(_EDGES)
+
+
+def _accepted(row: Row, answer: JSON) -> list[str]:
+    """One text, or a list of texts of which any will do; none of them may be empty."""
+    several = answer if isinstance(answer, list) else [answer]
+    texts = [str(one) for one in several if isinstance(one, str | int | float) and not isinstance(one, bool)]
+    if len(texts) < len(several) or not texts or not all(folded(text) for text in texts):
+        raise UsageError(f"{row.where}: the answer must be text or a list of texts, and not empty; it has: {row.has}")
+    return texts

@@ -1,0 +1,95 @@
+import json
+import sys
+
+import pytest
+
+from rollbook.core.message import Message
+from rollbook.core.rollout import Rollout
+from rollbook.environments.json_schema import JSONSchema
+from rollbook.errors import UsageError
+
+pytest.importorskip("jsonschema")
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name"],
+}
+
+
+def env_of(tmp_path, *rows, **arguments):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return JSONSchema(str(path), **arguments)
+
+
+def score(env, task, text):
+    return env.verify(task, Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)]))
+
+
+@pytest.fixture
+def env(tmp_path):
+    return env_of(
+        tmp_path,
+        {"prompt": "Ada.", "schema": PERSON},
+        {"prompt": "Ada!", "schema": json.dumps(PERSON), "answer": '{"name": "Ada"}'},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reward", "parts"),
+    [
+        ('{"name": "Ada"}', 1.0, {"json": 1.0, "fits": 1.0}),
+        ('Here:\n```json\n{"name": "Ada", "age": 36}\n```', 1.0, {"json": 1.0, "fits": 1.0}),
+        ('<think>{}</think>{"name": "Ada"}', 1.0, {"json": 1.0, "fits": 1.0}),
+        ('{"name": 7}', 0.0, {"json": 1.0, "fits": 0.0}),
+        ("{}", 0.0, {"json": 1.0, "fits": 0.0}),
+        ('Here you are: {"name": "Ada"}', 0.0, {"json": 0.0, "fits": 0.0}),
+        ('{"name": "Ada", "age": NaN}', 0.0, {"json": 0.0, "fits": 0.0}),
+        ("[" * 100_000, 0.0, {"json": 0.0, "fits": 0.0}),
+        ("", 0.0, {"json": 0.0, "fits": 0.0}),
+    ],
+)
+def test_an_answer_must_be_json_that_fits(env, text, reward, parts):
+    found = score(env, next(env.tasks()), text)
+    assert (found.reward, found.parts) == (reward, parts)
+    assert ("error" in found.info) == (reward == 0.0)
+
+
+def test_an_expected_value_must_be_met_as_well(env):
+    first, second = env.tasks()
+    assert env.solution(first) is None
+    assert score(env, second, env.solution(second)).reward == 1.0
+    other = score(env, second, '{"name": "Eva"}')
+    assert (other.reward, other.parts) == (0.0, {"json": 1.0, "fits": 1.0, "equal": 0.0})
+
+
+def test_true_is_not_one_but_one_is_one(tmp_path):
+    env = env_of(tmp_path, {"prompt": "p", "schema": {"type": "array"}, "answer": [1, {"a": True}]})
+    task = next(env.tasks())
+    assert [score(env, task, text).reward for text in ('[1.0, {"a": true}]', '[1, {"a": 1}]')] == [1.0, 0.0]
+
+
+def test_the_model_is_shown_the_schema(env):
+    task = next(env.tasks())
+    assert json.loads(task.prompt.partition("\n\n")[2].partition("\n")[2]) == PERSON
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({}, "no schema / json_schema that is an object"),
+        ({"schema": "text"}, "no schema / json_schema that is an object"),
+        ({"schema": {"type": "thing"}}, "not a JSON schema: 'thing' is not valid"),
+        ({"schema": {"type": "object"}, "answer": [1]}, "its own answer does not fit its schema"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_is_named(tmp_path, row, words):
+    with pytest.raises(UsageError, match=f"mine.jsonl:1: {words}"):
+        list(env_of(tmp_path, {"prompt": "p", **row}).tasks())
+
+
+def test_a_missing_package_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(UsageError, match=r"pip install 'rollbook\[schema\]'"):
+        JSONSchema("rows.jsonl")

@@ -1,0 +1,102 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rollbook.core.message import Message
+from rollbook.core.rollout import Rollout
+from rollbook.environments.mcqa import MCQA, read_letter
+from rollbook.errors import UsageError
+
+COLOURS = {"A": "red", "B": "blue", "C": "dark blue"}
+
+
+def mcqa(tmp_path, *rows, **arguments):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return MCQA(str(path), **arguments)
+
+
+def said(task, text):
+    return Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        (["red", "blue"], "B"),
+        (["red", "blue"], "b"),
+        (["red", "blue"], 1),
+        (["red", "blue"], "Blue"),
+        ({"A": "red", "B": "blue"}, "B"),
+        ([{"A": "red"}, {"B": "blue"}], "B"),
+        ({"label": ["A", "B"], "text": ["red", "blue"]}, "B"),
+        ('["red", "blue"]', "B"),
+    ],
+)
+def test_options_and_answers_may_be_written_in_many_ways(tmp_path, options, answer):
+    env = mcqa(tmp_path, {"question": "Which colour has the sky?", "choices": options, "answer": answer})
+    task = next(env.tasks())
+    assert (task.answer, task.letters) == ("B", {"A": "red", "B": "blue"})
+    assert "A: red\nB: blue" in task.prompt
+    assert env.verify(task, said(task, env.solution(task))).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "lenient"),
+    [
+        (r"So \boxed{B}.", "B", "B"),
+        (r"\boxed{\text{b}}", "B", "B"),
+        (r"\boxed{(B)}", "B", "B"),
+        (r"\boxed{B: blue}", None, "B"),
+        (r"\boxed{blue}", None, "B"),
+        ("The answer is B.", None, "B"),
+        ("I first thought that the answer is A. The correct option is: (b)", None, "B"),
+        ("Thinking.\nB) blue", None, "B"),
+        ("**B**", None, "B"),
+        ("Dark blue.", None, "C"),
+        ("A good question, is it not?", None, None),
+        (r"\boxed{D}", None, None),
+        (r"<think>\boxed{A}</think>", None, None),
+        ("", None, None),
+    ],
+)
+def test_strict_takes_a_letter_in_a_box_and_lenient_what_is_meant(text, strict, lenient):
+    assert read_letter(text, COLOURS, lenient=False) == strict
+    assert read_letter(text, COLOURS, lenient=True) == lenient
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"answer": "A"}, "no options"),
+        ({"options": ["red"], "answer": "A"}, "no options; give a list of at least two"),
+        ({"options": "red, blue", "answer": "A"}, "no options"),
+        ({"options": ["red", "blue"], "answer": "C"}, "the answer 'C' is none of the options A, B"),
+        ({"options": ["red", "blue"]}, "the answer None is none of the options"),
+        ({"options": ["red", "blue"], "answer": True}, "the answer True is none"),
+        ({"options": {"a": "red", "A": "blue"}, "answer": "A"}, "two options have the same letter"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_is_named(tmp_path, row, words):
+    with pytest.raises(UsageError, match=f"mine.jsonl:1: {words}"):
+        list(mcqa(tmp_path, {"question": "Which?", **row}).tasks())
+
+
+def test_an_unknown_grading_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="grading=loose; give strict or lenient"):
+        mcqa(tmp_path, grading="loose")
+
+
+def test_rows_of_nemo_gym_are_asked_as_they_are():
+    path = Path(__file__).parents[3] / "shared/data/nemo_gym/mcqa.jsonl"
+    if not path.exists():
+        pytest.skip("the rows of NeMo Gym are not here")
+    env = MCQA(str(path))
+    tasks = list(env.tasks())
+    assert len(tasks) == 5
+    for task, line in zip(tasks, path.read_text().splitlines(), strict=True):
+        row = json.loads(line)
+        assert task.prompt == row["responses_create_params"]["input"][0]["content"]
+        assert (task.answer, task.id) == (row["expected_answer"], row["uuid"])
+        assert env.verify(task, said(task, env.solution(task))).reward == 1.0
