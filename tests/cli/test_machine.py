@@ -1,6 +1,8 @@
 import json
 import resource
 
+import pytest
+
 from rollbook.cli import machine
 from rollbook.sandbox import SandboxError
 
@@ -65,9 +67,19 @@ def test_the_sandbox_is_tried_out_not_claimed(monkeypatch):
     def refuse(*_):
         raise SandboxError("the sandbox did not come up: unshare: Operation not permitted")
 
-    monkeypatch.setattr("rollbook.sandbox.sandbox.Slot", refuse)
+    monkeypatch.setattr("rollbook.sandbox.tiers.Slot", refuse)
     first = next(iter(machine.sandbox()))
     assert (first.works, "unshare" in first.detail) == (False, True)
+
+
+def test_weaker_walls_are_named_and_are_no_yes(monkeypatch):
+    monkeypatch.setattr("rollbook.sandbox.tiers.NAMESPACES", [])
+    first = next(iter(machine.sandbox()))
+    if "only if weaker" not in first.detail:
+        pytest.skip(f"nor are there weaker ones: {first.detail}")
+    assert not first.works
+    assert "no namespaces" in first.detail
+    assert "allow_weaker=True" in first.detail
 
 
 def test_a_low_file_limit_is_a_no(monkeypatch):

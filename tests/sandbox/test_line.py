@@ -78,3 +78,19 @@ def test_the_line_has_an_end() -> None:
         with pytest.raises(SandboxError, match="wait for one session"):
             line.submit(lambda: None)
         gate.set()
+
+
+def test_who_takes_the_line_works_in_its_own_thread_and_the_others_wait() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        line = Line(pool)
+        assert line.take()
+        assert not line.take()
+        waits = line.submit(lambda: 1)
+        time.sleep(0.02)
+        assert not waits.done()
+        line.give_back()
+        assert waits.result(10) == 1
+        assert line.submit(lambda: 2).result(10) == 2
+        line.close()
+        with pytest.raises(SandboxError, match="closed"):
+            line.take()

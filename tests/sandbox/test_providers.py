@@ -87,6 +87,13 @@ def test_under_bubblewrap_sessions_and_grading_work_too() -> None:
 
 
 @needs_bwrap
+def test_under_bubblewrap_chosen_packages_can_be_imported() -> None:
+    with Sandbox(Limits(memory_mb=512), size=1, provider="bubblewrap", packages=["numpy"]) as box:
+        assert box.run_sync("import numpy\nint(numpy.arange(4).sum())").value == "6"
+        assert box.run_sync("import msgspec").status == "error"
+
+
+@needs_bwrap
 def test_nothing_of_bubblewrap_is_left() -> None:
     with Sandbox(Limits(seconds=0.2), size=1, provider="bubblewrap") as box:
         box.run_sync("while True: pass")

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rollbook.errors import UsageError
-from rollbook.sandbox import Limits, Sandbox, SandboxError
+from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
 from support.alive import alive, eventually
 
 
@@ -125,3 +126,68 @@ def descendants(root: int) -> list[int]:
 
     assert eventually(lambda: len(members(root)) >= 3, 20), "launcher, zygote and guest should be up"
     return [process.pid for process in members(root)]
+
+
+def test_beyond_the_room_for_waiting_a_run_is_refused_at_once() -> None:
+    async def go(box: Sandbox) -> list[str]:
+        results = await asyncio.gather(*(box.run("1 + 1") for _ in range(20)), return_exceptions=True)
+        return [result.value or "" if isinstance(result, Result) else str(result) for result in results]
+
+    with Sandbox(size=1, waiting=3) as box:
+        answers = asyncio.run(go(box))
+        assert answers[:4] == ["2"] * 4
+        assert set(answers[4:]) <= {"2", "3 runs wait already: await some first, or Sandbox(waiting=...)"}
+        assert "2" not in answers[10:]
+        assert asyncio.run(go(box))[:4] == ["2"] * 4
+        assert box.run_sync("1 + 1").value == "2"
+
+
+def test_limits_that_the_host_itself_has_are_never_raised() -> None:
+    code = (
+        "import resource\nfrom rollbook.sandbox import Sandbox\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "with Sandbox(size=1) as box: print(box.run_sync('1 + 1').value)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "2\n", done.stderr
+
+
+def test_slots_that_come_up_at_the_same_time_do_not_get_in_each_others_way() -> None:
+    with Sandbox(size=8) as box, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda n: box.run_sync(f"{n}").value, range(40))) == [str(n) for n in range(40)]
+        assert len(box._slots) <= 8
+
+
+def test_a_sandbox_can_be_opened_again() -> None:
+    box = Sandbox(size=2)
+    for _ in range(2):
+        with box:
+            assert box.run_sync("1 + 1").value == "2"
+
+
+def test_a_slot_that_cannot_come_up_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox(size=1) as box:
+        box._free.get()
+        box._free.put(None)
+        with monkeypatch.context() as patch:
+            patch.setattr(Sandbox, "_new_slot", lambda self: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                box.run_sync("1")
+        assert box.run_sync("1").value == "1"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "exit_code"),
+    [
+        ("1", "ok", 0),
+        ("exit()", "ok", 0),
+        ("quit(3)", "error", 3),
+        ("import os; os._exit(4)", "error", 4),
+        ("1/0", "error", 1),
+    ],
+)
+def test_a_result_has_the_code_with_which_it_ended(code: str, status: str, exit_code: int) -> None:
+    with Sandbox(size=1) as box:
+        result = box.run_sync(code)
+    assert (result.status, result.exit) == (status, exit_code)

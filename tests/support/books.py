@@ -19,14 +19,20 @@ from rollbook.errors import RolloutFailed
 ENV = "Sums"
 
 
-def make_book(path: Path, tasks: int = 4, samples: int = 2, workers: int = 1) -> Book:
-    """A planned book of sums."""
+ASKING = "What is {i} + {i}?"
+
+
+def make_book(
+    path: Path, tasks: int = 4, samples: int = 2, workers: int = 1, asking: str = ASKING, odd: int | None = None
+) -> Book:
+    """A planned book of sums; the odd one, or all of them, are asked in other words."""
     spec = EnvironmentSpec("sums.py:Sums", "sums:Sums")
     manifest = Manifest(
         SCHEMA, "f00d", 1.0, {ENV: spec}, ModelSpec("toy"), Sampling(), samples, 0, Limits(), {"rollbook": "0"}
     )
     with Draft(path) as draft:
-        given = (Task(id=f"t{i}", prompt=f"What is {i} + {i}?", answer=str(2 * i)) for i in range(tasks))
+        words = [asking if odd is None or i == odd else ASKING for i in range(tasks)]
+        given = (Task(id=f"t{i}", prompt=words[i].format(i=i), answer=str(2 * i)) for i in range(tasks))
         count = draft.add_tasks(given, ENV)
         return draft.finish(manifest, [part((0, count), (0, samples), workers)])
 

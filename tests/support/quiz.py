@@ -45,6 +45,9 @@ class Other(Quiz):
     pass
 """
 
+ANSWERS = {"q0": ["0", "0", "0", "7"], "q1": ["2", "5", "5", ""], "q2": ["9", "9", "8", "4"]}
+"""Four samples of each of the quiz's three tasks: 3, 1 and 1 of them are right."""
+
 
 def write_quiz(folder: Path) -> str:
     """Write the environments; gives the name of the file."""

@@ -19,6 +19,7 @@ from rollbook.core.json import JSON, encode
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.inner import walls
 from rollbook.sandbox.inner.channel import Channel
+from rollbook.sandbox.limits import Limits
 
 HERE = Path(__file__).parent
 BIRTH_S = 20.0
@@ -36,13 +37,17 @@ class Bubblewrap:
         if program is None:
             raise SandboxError("bubblewrap is not installed: there is no bwrap on PATH")
         self._places: list[str] = [*config["places"], *loaders(), python, str(HERE / "inner")]
-        self._python, self._wrap = python, [program, *walls_of(self._places, config["hidden"])]
+        self._told = {"places": self._places, "paths": config["paths"], "packages": config["packages"]}
+        self._python, self._wrap = python, [program, *walls_of(self._places, config["hidden"], config["shown"])]
         self._living: set[int] = set()
         self._words = ""
         self.alive = True
         abi = walls.landlock_abi()
         landlock = [f"landlock-{abi}"] if abi else []
         self.isolation = ("bubblewrap", "pid", "mount", "network", "ipc", "user", "seccomp", *landlock)
+
+    def account(self, role: str, limits: Limits) -> None:
+        """Nobody counts but the kernel, each process for itself."""
 
     def order(self, order: dict[str, JSON], handles: list[int]) -> None:
         """Start a guest; what becomes of it is told on its control line."""
@@ -64,7 +69,7 @@ class Bubblewrap:
     def _watch(self, order: dict[str, JSON], handles: list[int], control: Channel) -> None:
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as said:
-            child = self._start({**order, "places": self._places}, handles, theirs, said.fileno())
+            child = self._start({**order, **self._told}, handles, theirs, said.fileno())
             theirs.close()
             self._living.add(child.pid)
             birth = Channel(ours.detach(), BIRTH_S)
@@ -135,7 +140,7 @@ def loaders() -> list[str]:
     return [path for path in LOADERS if os.path.exists(path) and not os.path.islink(os.path.dirname(path))]
 
 
-def walls_of(places: list[str], hidden: list[str]) -> list[str]:
+def walls_of(places: list[str], hidden: list[str], shown: list[str]) -> list[str]:
     """The options that make the world of a guest: read-only views, four devices, nothing else."""
     words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
     for place in places:
@@ -145,7 +150,9 @@ def walls_of(places: list[str], hidden: list[str]) -> list[str]:
             words += ["--ro-bind", place, place]
     for place in hidden:
         if os.path.isdir(place) and any(place.startswith(f"{p}/") for p in places):
-            words += ["--tmpfs", place, "--remount-ro", place]
+            words += ["--tmpfs", place]
+            words += [word for path in shown if path.startswith(f"{place}/") for word in ("--ro-bind", path, path)]
+            words += ["--remount-ro", place]
     for device in walls.DEVICES:
         words += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     return [*words, "--proc", "/proc"]

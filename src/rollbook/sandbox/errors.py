@@ -9,5 +9,9 @@ class SandboxError(RollbookError):
     """The sandbox itself failed, or cannot give what was asked: never a result, never a reward."""
 
 
+class Refused(SandboxError):
+    """These limits, or this kind of guest, are not to be had here. Nothing is broken."""
+
+
 class Forged(Exception):
     """A guest said what its role never says: its code has found the channel. Stays inside the sandbox's rooms."""

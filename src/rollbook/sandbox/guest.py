@@ -12,6 +12,7 @@ from rollbook.sandbox.channel import HostEnd, frame_bound
 from rollbook.sandbox.errors import Forged, SandboxError
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.memory import Account
 from rollbook.sandbox.process import Process
 from rollbook.sandbox.stream import Stream
 from rollbook.sandbox.watch import SETUP_S, Watch
@@ -31,9 +32,10 @@ class End(msgspec.Struct, frozen=True):
 class Guest:
     """Made by `Slot.launch`, which gives it its descriptors; whoever asked for it closes it."""
 
-    def __init__(self, limits: Limits, isolation: tuple[str, ...]) -> None:
+    def __init__(self, limits: Limits, isolation: tuple[str, ...], account: Account | None = None) -> None:
         self.isolation = isolation
         self.started = False
+        self._account = account
         self._process: Process | None = None
         ours, self._theirs = socket.socketpair()
         self.channel = HostEnd(ours, frame_bound(limits.keep_bytes))
@@ -67,6 +69,8 @@ class Guest:
                 os.close(handle)
             self._theirs.close()
             self._zygotes.close()
+            if self._account:
+                self._account.let_in()
         begun, handles = self._control.receive(1)
         if not handles:
             raise SandboxError(f"no guest could be started: {begun.get('failed')}")
@@ -112,6 +116,10 @@ class Guest:
             raise SandboxError(f"the sandbox broke: {error}") from None
         return msgspec.convert(said, End)
 
+    def ran_out(self) -> bool:
+        """Whether the kernel killed something of it for want of memory since this was last asked."""
+        return self._account is not None and self._account.ran_out()
+
     def close(self) -> None:
         """End it and everything in it, and let go."""
         if self._process:
@@ -120,3 +128,5 @@ class Guest:
             self._process.close()
         for held in (self.out, self.err, self.channel, self._control):
             held.close()
+        if self._account:
+            self._account.close()

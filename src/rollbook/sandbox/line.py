@@ -37,6 +37,18 @@ class Line:
             self._hire()
         return future
 
+    def take(self) -> bool:
+        """Be the one who works, in one's own thread, if nobody else does or waits; whoever gets a yes gives it back."""
+        with self._lock:
+            if self._closed:
+                raise SandboxError("the sandbox is closed")
+            was_busy, self._busy = self._busy, True
+        return not was_busy
+
+    def give_back(self) -> None:
+        """Whoever came meanwhile is next."""
+        self._go_on()
+
     def _hire(self) -> None:
         try:
             self._pool.submit(self._next)

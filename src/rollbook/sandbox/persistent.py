@@ -36,6 +36,7 @@ class Persistent:
         if lives and not self._is_alone():
             turn.reject("started processes without end")
         elif lives:
+            turn.count()
             return turn.result("kept", process.peak_mb())
         process.kill()
         end = self._guest.end()

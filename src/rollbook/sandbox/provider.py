@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from rollbook.core.json import JSON
+from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.memory import Account
 
 
 class Provider(Protocol):
@@ -15,6 +17,9 @@ class Provider(Protocol):
     @property
     def alive(self) -> bool:
         """Whether it takes orders."""
+
+    def account(self, role: str, limits: Limits) -> Account | None:
+        """Where a new guest's memory is counted, if it is."""
 
     def order(self, order: dict[str, JSON], handles: list[int]) -> None:
         """Launch a guest with a role of `inner/roles.py`.

@@ -31,7 +31,8 @@ class Result(msgspec.Struct, frozen=True):
     """One run. The status comes from the kernel and the clock; value and error are the program's own words.
 
     ok: ended by itself with 0. error: an exception or another exit code. timeout: out of CPU or wall time. memory: a
-    MemoryError. output: printed without end. crash: died of a signal. killed: someone else killed it.
+    MemoryError that it could have caught, or the kernel's kill, which it could not: error.type says which. output:
+    printed without end. crash: died of a signal. killed: someone else killed it.
     """
 
     status: Status
@@ -39,6 +40,8 @@ class Result(msgspec.Struct, frozen=True):
     stderr: str = ""
     value: str | None = None
     error: Error | None = None
+    exit: int | None = None
+    """The code with which it ended: of a run, unless it was killed; of a turn, only if it asked to exit."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_mb: float = 0.0

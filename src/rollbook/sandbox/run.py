@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import msgspec
 
 from rollbook.sandbox.errors import Forged
 from rollbook.sandbox.guest import Guest
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.result import Report, Result, Status
-from rollbook.sandbox.watch import Watch, status_of_death, status_of_report
+from rollbook.sandbox.watch import Watch, out_of_memory, status_of_death, status_of_report
 
 _report = msgspec.json.Decoder(Report)
 
@@ -55,12 +57,14 @@ class Run:
         value, cut = clip(self._report.value, self._limits)
         for stream in guest.streams:
             stream.drain()
+        status = watch.verdict or self._status(end.ended, cpu)
         return Result(
-            status=watch.verdict or self._status(end.ended, cpu),
+            status=status,
             stdout=guest.out.text(),
             stderr=guest.err.text(),
             value=value,
             error=self._report.error,
+            exit=end.ended if end.ended >= 0 else None,
             seconds=watch.seconds,
             cpu_seconds=cpu,
             peak_mb=end.peak_kb / 1024,
@@ -69,6 +73,9 @@ class Run:
         )
 
     def _status(self, code: int, cpu_s: float) -> Status:
+        if (code == -signal.SIGKILL or self._limits.processes > 1) and self._guest.ran_out():
+            self._report = out_of_memory(self._limits)
+            return "memory"
         if code >= 0 and self._report.error is not None:
             return status_of_report(self._report)
         return status_of_death(code, cpu_s, self._limits)

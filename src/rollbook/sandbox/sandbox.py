@@ -5,38 +5,41 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import sys
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
+from threading import BoundedSemaphore, Semaphore
 from typing import Any, TypeVar
 
-from rollbook.core.json import JSON
 from rollbook.errors import UsageError
 from rollbook.sandbox.bubblewrap import Bubblewrap
-from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.errors import Refused, SandboxError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.nursery import Nursery
 from rollbook.sandbox.persistent import Persistent
+from rollbook.sandbox.places import base_python, configuration
 from rollbook.sandbox.remote import Remote
 from rollbook.sandbox.result import Result
 from rollbook.sandbox.session import Session, State
 from rollbook.sandbox.slot import Slot
 from rollbook.sandbox.snapshot import Snapshot
+from rollbook.sandbox.terms import Require, terms_of
+from rollbook.sandbox.tiers import Tiers, prove
 from rollbook.sandbox.twin import awaited, blocking
 from rollbook.sandbox.uids import Uids
-from rollbook.sandbox.zygote import Zygote
 
 WAIT_S = 300.0
 T = TypeVar("T")
-SESSIONS = 256
+SESSIONS, WAITING = 256, 10_000
 HTTP = ("http://", "https://")
 
 
 class Sandbox:
-    """Runs untrusted Python. Use as a context, async or plain; `run` for the one, `run_sync` for the other."""
+    """Runs untrusted Python. Use as a context, async or plain; `run` for the one, `run_sync` for the other.
+
+    `size` runs go on at a time and `waiting` more may wait; whoever comes then gets a SandboxError at once, awaiting or
+    not. `require="full"` refuses walls that are not complete; `allow_weaker` takes what there is without namespaces.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,9 @@ class Sandbox:
         size: int | None = None,
         sessions: int = SESSIONS,
         provider: str = "built-in",
+        waiting: int = WAITING,
+        require: Require | None = None,
+        allow_weaker: bool | None = None,
     ) -> None:
         self.limits = limits
         self._provider = check_provider(provider)
@@ -53,6 +59,10 @@ class Sandbox:
         self._packages = list(packages)
         self._size = size or os.cpu_count() or 1
         self._uids = Uids()
+        self._terms = terms_of(require, allow_weaker)
+        self._tiers = Tiers(self._packages, self._uids, self._terms)
+        self._waiting, self._places = waiting, Semaphore(self._size)
+        self._room = BoundedSemaphore(self._size + waiting)
         self._free: queue.Queue[Slot | None] = queue.Queue()
         self._threads: ThreadPoolExecutor | None = None
         self._slots: set[Slot] = set()
@@ -61,6 +71,7 @@ class Sandbox:
 
     def __enter__(self) -> Sandbox:
         self._threads = ThreadPoolExecutor(self._size, "sandbox")
+        self._free = queue.Queue()
         self._nursery = Nursery(self._new_slot, self._sessions)
         try:
             self._threads.submit(self._start).result()
@@ -85,28 +96,32 @@ class Sandbox:
         self._nursery.kill()
         for slot in list(self._slots):
             slot.close()
-        self._slots.clear()
         if self._threads:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
+        for slot in self._slots:  # one may have come up meanwhile
+            slot.close()
+        self._slots.clear()
         self._nursery.close()
 
     def _start(self) -> None:
         if self._provider.startswith(HTTP):
             self._remote = Remote(self._provider)
+            self._terms.check(self._remote.isolation)
         else:
-            self._add_slot()
+            self._free.put(self._add_slot())
 
     def _new_slot(self) -> Slot:
         if self._remote:
             raise SandboxError("grading is not to be had over HTTP: it needs a sandbox of this machine")
-        kind = Bubblewrap if self._provider == "bubblewrap" else Zygote
-        return Slot(kind(configuration(self._packages), base_python()), self._uids)
+        if self._provider == "bubblewrap":
+            bubblewrap = Bubblewrap(configuration(self._packages), base_python())
+            return prove(Slot(bubblewrap, self._uids, self._terms), self._terms)
+        return self._tiers.slot()
 
     def _add_slot(self) -> Slot:
         slot = self._new_slot()
         self._slots.add(slot)
-        self._free.put(slot)
         return slot
 
     @property
@@ -122,7 +137,15 @@ class Sandbox:
         return self._threads
 
     def _submit(self, work: Callable[[], Any]) -> Future[Any]:
-        return self._pool().submit(work)
+        if not self._room.acquire(blocking=False):
+            raise SandboxError(f"{self._waiting} runs wait already: await some first, or Sandbox(waiting=...)")
+        try:
+            future = self._pool().submit(work)
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        return future
 
     def _run(
         self,
@@ -141,18 +164,19 @@ class Sandbox:
     def use(self, work: Callable[[Slot], T]) -> T:
         """Do something with a zygote that nobody else has meanwhile, in one of the pool's threads."""
         slot = self._free.get(timeout=WAIT_S)
-        if slot is None:
-            self._add_slot()
-            slot = self._free.get(timeout=WAIT_S)
-            assert slot
+        keep = False
         try:
+            slot = slot or self._add_slot()
             result = work(slot)
-        except BaseException:
-            self._slots.discard(slot)
-            slot.close()
-            self._free.put(None)
+            keep = True
+        except Refused:
+            keep = True
             raise
-        self._free.put(slot)
+        finally:
+            self._free.put(slot if keep else None)
+            if slot and not keep:
+                self._slots.discard(slot)
+                slot.close()
         return result
 
     run = awaited(_run)
@@ -167,7 +191,7 @@ class Sandbox:
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
         begin = partial(self._begin, limits, snapshot, dict(files or {}))
-        return Session(self._nursery, self._pool(), limits, begin)
+        return Session(self._nursery, self._pool(), limits, begin, self._places)
 
     def _begin(self, limits: Limits, snapshot: bool, files: dict[str, bytes]) -> State:
         if self._remote:
@@ -188,40 +212,3 @@ def check_names(files: Mapping[str, bytes]) -> None:
     for name in files:
         if name.startswith("/") or not name or ".." in name.split("/") or "\0" in name:
             raise UsageError(f"file name {name!r}: give a relative one that stays in the folder")
-
-
-def base_python() -> str:
-    """The interpreter itself: a virtual environment's link to it would lead out of the walls."""
-    return os.path.realpath(sys.executable)
-
-
-def configuration(packages: list[str]) -> dict[str, JSON]:
-    """What a zygote is told about the world it may show."""
-    paths = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}) if packages else []
-    return {
-        "mode": "root" if os.geteuid() == 0 else "user",
-        "packages": packages,
-        "paths": paths,
-        "places": places(paths),
-        "hidden": [folder for folder in installed() if folder not in paths],
-    }
-
-
-def places(extra: list[str]) -> list[str]:
-    """The folders that hold the interpreter, its libraries and the chosen packages; nothing inside another."""
-    found = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *extra, *library_folders()}
-    found |= {link for link in ("/lib", "/lib64", "/usr/lib64") if os.path.islink(link)}
-    real = {path for path in found if os.path.exists(path)}
-    return sorted(p for p in real if not any(p != q and p.startswith(f"{q}/") for q in real))
-
-
-def installed() -> list[str]:
-    """Where packages lie that nobody chose: inside the interpreter's own folders they are hidden."""
-    stdlib = sysconfig.get_path("stdlib")
-    return [os.path.join(stdlib, name) for name in ("site-packages", "dist-packages")]
-
-
-def library_folders() -> set[str]:
-    """Where the shared libraries lie that this interpreter has loaded."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return {os.path.dirname(line.split()[-1]) for line in lines if ".so" in line}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from functools import partial
+from threading import Semaphore
 from typing import Any, Protocol
 
 import msgspec
@@ -15,7 +17,7 @@ from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.line import Line
 from rollbook.sandbox.result import Result
-from rollbook.sandbox.twin import WAIT_S, awaited, blocking
+from rollbook.sandbox.twin import WAIT_S, awaited
 
 PER_SESSION = ("memory_mb", "processes", "files_mb")
 
@@ -47,9 +49,11 @@ class Session:
     snapshots: then it is rolled back. The turn after a loss begins afresh, with the first files, and says so.
     """
 
-    def __init__(self, home: Home, pool: Executor, limits: Limits, begin: Callable[[], State]) -> None:
+    def __init__(
+        self, home: Home, pool: Executor, limits: Limits, begin: Callable[[], State], places: Semaphore
+    ) -> None:
         self.limits = limits
-        self._home, self._begin = home, begin
+        self._home, self._begin, self._places = home, begin, places
         self._line = Line(pool)
         self._state: State | None = None
         self._open = False
@@ -81,8 +85,29 @@ class Session:
             self._state = state
         return msgspec.structs.replace(result, restarted=restarted) if restarted else result
 
+    def _turn_here(self, code: str, limits: Limits | None = None) -> Result:
+        """Run code in the session. Of the limits, a turn may have its own seconds, wall_seconds and output_kb."""
+        if self._places.acquire(blocking=False):  # to change threads would take as long as the turn
+            try:
+                done = self._turn_in_line(code, limits)
+            finally:
+                self._places.release()
+            if done:
+                return done
+        waiting: Future[Result] = self._line.submit(partial(self._turn, code, limits))
+        return waiting.result(WAIT_S)
+
+    def _turn_in_line(self, code: str, limits: Limits | None) -> Result | None:
+        """In this thread, if nobody is before us and there is a state: a zygote ends with the thread that starts it."""
+        if not self._line.take():
+            return None
+        try:
+            return self._turn(code, limits) if self._state is not None else None
+        finally:
+            self._line.give_back()
+
     run = awaited(_turn)
-    run_sync = blocking(_turn)
+    run_sync = _turn_here
 
     def _enter(self) -> Session:
         self._home.enter(self)

@@ -12,14 +12,15 @@ from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.provider import Provider
 from rollbook.sandbox.result import Result
 from rollbook.sandbox.run import Run
+from rollbook.sandbox.terms import Terms
 from rollbook.sandbox.uids import Uids
 
 
 class Slot:
     """A provider that is up. Synchronous: whoever calls it has a thread to spare. Several threads may."""
 
-    def __init__(self, provider: Provider, uids: Uids) -> None:
-        self._provider, self._uids = provider, uids
+    def __init__(self, provider: Provider, uids: Uids, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
+        self._provider, self._uids, self._terms = provider, uids, terms
         self.isolation = provider.isolation
 
     @property
@@ -40,11 +41,15 @@ class Slot:
     ) -> Guest:
         """A new guest in a role of `inner/roles.py`, which finds what is in `request` there as well; copies of the
         `extra` descriptors are its 4, 5, ..."""
+        layers = self._terms.layers(self.isolation, limits)
+        account = self._provider.account(role, limits)
         try:
-            guest, stream = Guest(limits, self.isolation), given(stdin)
+            guest, stream = Guest(limits, layers, account), given(stdin)
         except OSError as error:
+            if account:
+                account.close()
             raise SandboxError(f"no guest could be started: {error} (each holds 5 descriptors: ulimit -n)") from None
-        order = {
+        order: dict[str, JSON] = {
             **(request or {}),
             "role": role,
             "code": code,
@@ -52,6 +57,8 @@ class Slot:
             "limits": limits.wire(),
             "uid": self._uids.next(),
         }
+        if account and account.door is not None:
+            order["group"], extra = True, [*extra, account.door]
         try:
             guest.hand_over(lambda handles: self._provider.order(order, handles), stream, extra)
         except (OSError, EOFError, SandboxError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -15,7 +16,7 @@ from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.process import Process
 from rollbook.sandbox.result import Error, Report, Result, State, Status
 from rollbook.sandbox.run import clip
-from rollbook.sandbox.watch import Watch, status_of_death, status_of_report
+from rollbook.sandbox.watch import Watch, out_of_memory, status_of_death, status_of_report
 
 _report = msgspec.json.Decoder(Report)
 
@@ -81,11 +82,19 @@ class Turn:
 
     def died(self, code: int | None, cpu_s: float) -> None:
         """Its process ended before it replied. Even with 0 that is no success: the turn did not come to its end."""
+        if self._status is None and code == -signal.SIGKILL and self._guest.ran_out():
+            self._status, self._report = "memory", out_of_memory(self._limits)
         if self._status is None:
             self._status = status_of_death(code, cpu_s, self._limits)
         if self._status in ("ok", "error") and self._report.error is None:
             self._status = "error"
-            self._report = Report(error=Error("Exit", f"the process exited with {code} in the middle of the turn"))
+            words = f"the process exited with {code} in the middle of the turn"
+            self._report = Report(exit=code, error=Error("Exit", words))
+
+    def count(self) -> None:
+        """It lived, but the kernel may have killed processes that it had started."""
+        if self._limits.processes > 1 and self._guest.ran_out():
+            self._status, self._report = "memory", out_of_memory(self._limits)
 
     def result(self, state: State, peak_mb: float = 0.0, cpu_s: float | None = None) -> Result:
         """What to say of it."""
@@ -99,6 +108,7 @@ class Turn:
             stderr=err.text(),
             value=value,
             error=self._report.error,
+            exit=self._report.exit,
             seconds=self._watch.seconds if self._watch else 0.0,
             cpu_seconds=self._cpu_seconds(cpu_s),
             peak_mb=peak_mb,

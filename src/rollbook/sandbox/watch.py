@@ -12,7 +12,7 @@ from contextlib import suppress
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import THREADS, Limits
 from rollbook.sandbox.process import Process
-from rollbook.sandbox.result import Report, Status
+from rollbook.sandbox.result import Error, Report, Status
 from rollbook.sandbox.stream import Stream
 
 SETUP_S = 30.0
@@ -107,6 +107,11 @@ def status_of_death(code: int | None, cpu_s: float, limits: Limits) -> Status:
     if code is None or code < 0:
         return "timeout" if code == -signal.SIGXCPU else "crash"
     return "error" if code else "ok"
+
+
+def out_of_memory(limits: Limits) -> Report:
+    """What is said of a program that the kernel has killed, or a part of it, since there was no memory left."""
+    return Report(error=Error("OutOfMemory", f"killed: more than {limits.memory_mb} MB in all"))
 
 
 def status_of_report(report: Report) -> Status:

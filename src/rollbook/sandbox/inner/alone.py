@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import sys
 from typing import Any
 
 from . import filters, guest, kernel, walls
@@ -20,6 +21,7 @@ def main(order: int, birth: int, handles: list[int]) -> None:
         request = read(order)
         role = (ROLES | EXAM_ROLES)[request["role"]]
         announce(birth)
+        load(request)
         channel = confine(request, handles, role.stays)
         code = role.play(request, channel)
     except BaseException as error:  # noqa: BLE001 - nothing may get past this point
@@ -33,6 +35,13 @@ def read(order: int) -> dict[str, Any]:
     with open(order, "rb") as file:
         request: dict[str, Any] = json.load(file)
     return request
+
+
+def load(request: dict[str, Any]) -> None:
+    """The chosen packages, before any clock runs."""
+    sys.path.extend(request["paths"])
+    for name in request["packages"]:
+        __import__(name)
 
 
 def announce(birth: int) -> None:
@@ -51,9 +60,9 @@ def confine(request: dict[str, Any], handles: list[int], stays: bool) -> Channel
         limits["base_bytes"] = int(file.read().split()[0]) * resource.getpagesize()
     os.environ.clear()  # bwrap leaves a PWD
     os.chdir(walls.BOX)
-    guest.write_files(request["files"])
+    guest.write_files(request["files"], walls.BOX)
     guest.arrange(handles)
-    guest.rlimits(limits, stays)
+    guest.rlimits(limits, stays, guest.hard_limits())
     if walls.landlock_abi():
         walls.landlock(request["places"] + ["/dev"], [walls.BOX, "/dev/null"])
     guest.become_nobody("user", 0)

@@ -2,10 +2,11 @@
 
 A frame is a length (4 bytes, little-endian) and that many bytes of JSON; descriptors ride with its first byte. Three
 lines are made of them. The host tells a zygote what to launch, and hands over the guest's stdin, stdout, stderr,
-channel and control line. On the control line the zygote says {"begun"} with the guest's pidfd, and at last {"ended",
-"cpu_s", "peak_kb"}; the guest never holds it. On the channel, descriptor 3 of the guest, the guest says {"started"}
-once its walls are up, and from then on whatever its role says. Nothing on a channel can be trusted from then on: the
-code inside can find the descriptor and write to it. The host's end (`rollbook.sandbox.channel`) bounds every frame.
+channel, perhaps the door to a control group, and control line. On the control line the zygote says {"begun"} with the
+guest's pidfd, and at last {"ended", "cpu_s", "peak_kb"}; the guest never holds it. On the channel, descriptor 3 of the
+guest, the guest says {"started"} once its walls are up, and from then on whatever its role says. Nothing on a channel
+can be trusted from then on: the code inside can find the descriptor and write to it. The host's end
+(`rollbook.sandbox.channel`) bounds every frame.
 
 To add a role, write a function of (request, channel) in `roles.py`, name it in `ROLES`, and launch it from the host
 with `slot.launch("name", limits, ...)`. A role that answers messages passes its function to `conversation`; the host
@@ -20,41 +21,63 @@ import json
 import os
 import socket
 import struct
+from _socket import socket as RawSocket  # a zygote makes two for every guest: Python's own class costs it more
 from collections.abc import Sequence
 from typing import Any
 
 LENGTH = struct.Struct("<I")
 BLOCK = 1 << 20
-_dumps, _loads = json.dumps, json.loads
+AF_UNIX, SOCK_STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
+SOL_SOCKET, SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
+CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_encode, _loads = json.JSONEncoder(ensure_ascii=False).encode, json.loads
 
 
 class Channel:
     """One end of a stream socket. It blocks: the clocks are the host's."""
 
     def __init__(self, handle: int, within_s: float | None = None, most_bytes: int = 1 << 32) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=handle)
-        self._most = most_bytes
-        self._socket.settimeout(within_s)
+        self._handle, self._most = handle, most_bytes
+        self._made: RawSocket | None = None
+        if within_s is not None:
+            self._socket.settimeout(within_s)
+
+    @property
+    def _socket(self) -> RawSocket:
+        """As an object, which deadlines and descriptors need: a guest is better off without."""
+        if self._made is None:
+            self._made = RawSocket(AF_UNIX, SOCK_STREAM, 0, self._handle)
+        return self._made
 
     def fileno(self) -> int:
         """Its descriptor."""
-        return self._socket.fileno()
+        return self._handle
 
     def close(self) -> None:
         """Hang up."""
-        self._socket.close()
+        if self._made is None:
+            os.close(self._handle)
+        else:
+            self._made.close()
 
     def send(self, value: object, handles: Sequence[int] = ()) -> None:
         """One frame, perhaps with descriptors."""
-        frame = memoryview(framed(value))
+        self.send_framed(framed(value), handles)
+
+    def send_framed(self, frame: bytes, handles: Sequence[int] = ()) -> None:
+        """The same for a value that was framed before."""
+        sent = 0
         if handles:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handles))
-            frame = frame[self._socket.sendmsg([frame], [rights]) :]
-        while frame:
+            rights = struct.pack(f"{len(handles)}i", *handles)
+            sent = self._socket.sendmsg([frame], [(SOL_SOCKET, SCM_RIGHTS, rights)])
+        while sent < len(frame):
             try:
-                frame = frame[self._socket.send(frame) :]
+                sent += self._write(frame[sent:] if sent else frame)
             except BlockingIOError:  # a turn that was rolled back left it so: forks share this flag
-                os.set_blocking(self.fileno(), True)
+                os.set_blocking(self._handle, True)
+
+    def _write(self, frame: bytes) -> int:
+        return self._made.send(frame) if self._made else os.write(self._handle, frame)
 
     def receive(self, room: int = 0) -> tuple[Any, list[int]]:
         """One frame and at most `room` descriptors; EOFError when the other side has hung up or says too much."""
@@ -77,17 +100,17 @@ class Channel:
         while True:
             try:
                 if handles is None or not room:
-                    return self._socket.recv(size)
-                data, extra, _, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(4 * room), socket.MSG_CMSG_CLOEXEC)
+                    return self._made.recv(size) if self._made else os.read(self._handle, size)
+                data, extra, _, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(4 * room), CLOEXEC)
                 handles += descriptors(extra)
                 return data
             except BlockingIOError:
-                os.set_blocking(self.fileno(), True)
+                os.set_blocking(self._handle, True)
 
 
 def framed(value: object) -> bytes:
     """A value as a frame; halves of characters, which no encoding has, become question marks."""
-    body = _dumps(value, ensure_ascii=False).encode(errors="replace")
+    body = _encode(value).encode(errors="replace")
     return LENGTH.pack(len(body)) + body
 
 
@@ -95,6 +118,6 @@ def descriptors(extra: list[tuple[int, int, bytes]]) -> list[int]:
     """The descriptors among what came with a message."""
     found = array.array("i")
     for level, kind, data in extra:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+        if (level, kind) == (SOL_SOCKET, SCM_RIGHTS):
             found.frombytes(data[: len(data) - len(data) % found.itemsize])
     return list(found)

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 from . import guest
@@ -102,14 +103,33 @@ def inputs(request: dict[str, Any], channel: Channel) -> int:
 
 def open_streams(data: bytes) -> None:
     """A new stdin that holds these bytes, as a descriptor too; and streams that no earlier input has touched."""
-    handle = os.open(BOX, os.O_TMPFILE | os.O_RDWR, 0o600)
-    os.write(handle, data)
-    os.lseek(handle, 0, os.SEEK_SET)
+    handle = holding(data)
     if handle:  # it is 0 already where an earlier input closed that
         os.dup2(handle, 0)
         os.close(handle)
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), errors="surrogateescape")
     sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(n, "w", closefd=False)) for n in (1, 2))
+
+
+def holding(data: bytes) -> int:
+    """A descriptor to read these bytes from: a file without a name or, where nothing can be written, a pipe."""
+    try:
+        handle = os.open(BOX, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError:
+        from threading import Thread  # not before: every fork would have to set it right
+
+        reading, writing = os.pipe()
+        Thread(target=pour, args=(writing, data), daemon=True).start()
+        return reading
+    os.write(handle, data)
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle
+
+
+def pour(handle: int, data: bytes) -> None:
+    """Write to a pipe until all is read, or nobody reads."""
+    with suppress(OSError), open(handle, "wb") as file:
+        file.write(data)
 
 
 def calls(request: dict[str, Any], channel: Channel) -> int:

@@ -1,6 +1,7 @@
 """The forked child: shuts every door behind itself, says that it starts, and runs the code it was given."""
 
 import ast
+import builtins
 import fcntl
 import os
 import resource
@@ -12,47 +13,96 @@ from collections.abc import Callable
 from typing import Any
 
 from . import filters, kernel, walls
-from .channel import Channel
+from .channel import Channel, framed
 
+NAMESPACES = "namespaces"
 FILES_MOST = 4096
+SIGNALS_MOST = 256
 CHANNEL = 3
+STARTED = {"started": True}
+STARTED_FRAME = framed(STARTED)
+LIMITED = (
+    resource.RLIMIT_AS,
+    resource.RLIMIT_CORE,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_NPROC,
+    resource.RLIMIT_MEMLOCK,
+    resource.RLIMIT_MSGQUEUE,
+    resource.RLIMIT_SIGPENDING,
+    resource.RLIMIT_CPU,
+)
+FOREVER = 1 << 40
 NO_CORE = 1
 """Too small for any core, and the one size that also keeps the kernel from starting a program to take it."""
 MESSAGE_MOST, TRACEBACK_MOST = 2000, 4000
 
 
 def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int], stays: bool, forks: bool) -> Channel:
-    """All limits and walls, from the outside in; then the host is told to start its clock."""
-    limits = request["limits"]
-    namespaces(config, stays)
-    walls.private_box(limits["files_mb"], FILES_MOST)
-    write_files(request["files"])
+    """All limits and walls, from the outside in; then the host is told to start its clock.
+
+    The zygote has made for all what can be made once: the rules, the filters, and that no privileges can be gained.
+    """
+    limits, apart = request["limits"], config["tier"] == NAMESPACES
+    if limits["processes"] > 1 or "group" in request:
+        be_counted(request.get("group"), config["proc"])
+    if apart:
+        namespaces(config, stays)
+        walls.private_box(limits["files_mb"], FILES_MOST)
+        write_files(request["files"], walls.BOX)
+    else:
+        os.chdir(request["box"])
+    if request["rules"] is not None:
+        walls.restrict(request["rules"])
     arrange(handles)
     if forks:
         leave_a_first_process()
-    rlimits(limits, stays)
-    if walls.landlock_abi():
-        walls.landlock(config["places"] + ["/dev"], [walls.BOX, "/dev/null"])
+    rlimits(limits, stays, config["hard"])
     become_nobody(config["mode"], request["uid"])
     # How a fork ended, an ordinary user may only ask of the kernel if it is dumpable (it has no core all the same).
     kernel.prctl(kernel.PR_SET_DUMPABLE, int(forks and config["mode"] == "user"))
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    gate = kernel.seccomp_filter(filters.program(limits["processes"] == 1, forks), listen=forks)
+    if not apart:
+        die_with(config["zygote"])
+    return behind_filter(limits["processes"] == 1, forks, apart)
+
+
+def behind_filter(alone: bool, forks: bool, apart: bool) -> Channel:
+    """The last door; what a filter asks is answered by the host, who gets the line for it with the word."""
+    gate = filters.ready(alone, forks).install(forks) if apart else filters.own(alone, os.getpid()).install()
     channel = Channel(CHANNEL)
-    channel.send({"started": True}, gate)
-    for handle in gate:
-        os.close(handle)
+    if gate:
+        channel.send(STARTED, gate)
+        os.close(gate[0])
+    else:
+        os.write(CHANNEL, STARTED_FRAME)
     return channel
 
 
-def namespaces(config: dict[str, Any], stays: bool) -> None:
-    """Mounts and IPC of one's own; who stays, and cannot have a uid of its own, gets a user namespace of its own.
+def be_counted(group: int | None, proc: int) -> None:
+    """Join a cgroup of one's own, if there is one; and where memory runs out, be the one to go."""
+    if group is not None:
+        os.write(group, b"0")
+    handle = os.open("self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+    os.write(handle, b"1000")
+    os.close(handle)
 
-    The kernel counts processes by user and user namespace: without it, sessions would use up each other's.
+
+def die_with(zygote: int) -> None:
+    """No pid namespace ends us with the zygote, so the kernel has to; the filter sees to it that it stays so."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != zygote:
+        os._exit(1)
+
+
+def namespaces(config: dict[str, Any], stays: bool) -> None:
+    """Mounts of one's own; who stays, and cannot have a uid of its own, gets a user namespace of its own.
+
+    The kernel counts processes by user and user namespace: without it, sessions would use up each other's. The IPC
+    namespace is the zygote's: the filter lets nobody use it.
     """
-    apart = stays and config["mode"] == "user"
-    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | (kernel.CLONE_NEWUSER if apart else 0))
-    if apart:
+    own_user = stays and config["mode"] == "user"
+    kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if own_user else 0))
+    if own_user:
         kernel.map_root(0, 0, config["proc"])
         kernel.drop_bounding_set()  # a new user namespace begins with a full one
 
@@ -75,18 +125,18 @@ def leave_a_first_process() -> None:
 
 
 def become_nobody(mode: str, uid: int) -> None:
-    """No capability (the zygote saw to it that none comes back), no group, and for root a user that owns nothing."""
+    """No capability (the zygote saw to it that none comes back) and, for root, a user that owns nothing."""
     if mode == "root":
-        os.setgroups([])
         os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    kernel.drop_capabilities()
+        os.setresuid(uid, uid, uid)  # which takes every capability with it
+    else:
+        kernel.drop_capabilities()
 
 
-def write_files(files: dict[str, str]) -> None:
+def write_files(files: dict[str, str], box: str) -> None:
     """The files of a run, in its box; the host has seen to it that their names do not lead out."""
     for name, content in files.items():
-        path = os.path.join(walls.BOX, name)
+        path = os.path.join(box, name)
         os.makedirs(os.path.dirname(path), mode=0o777, exist_ok=True)
         with open(path, "wb") as file:
             file.write(bytes.fromhex(content))
@@ -95,27 +145,35 @@ def write_files(files: dict[str, str]) -> None:
 
 def arrange(handles: list[int]) -> None:
     """stdin, stdout, stderr, the channel and what else was given get the first descriptors; all others are closed."""
-    above = max([*handles, len(handles)]) + 1
-    high = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, above) for handle in handles]
-    for place, handle in enumerate(high):
-        os.dup2(handle, place, inheritable=place < CHANNEL)
+    if min(handles) < len(handles):
+        above = max([*handles, len(handles)]) + 1
+        handles = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, above) for handle in handles]
+    for place, handle in enumerate(handles):
+        os.dup2(handle, place, place < CHANNEL)
     kernel.close_from(len(handles))
 
 
-def rlimits(limits: dict[str, Any], stays: bool) -> None:
+def hard_limits() -> dict[int, int]:
+    """What whoever started us allows, which nobody here can raise."""
+    return {what: limit for what in LIMITED if (limit := resource.getrlimit(what)[1]) != resource.RLIM_INFINITY}
+
+
+def rlimits(limits: dict[str, Any], stays: bool, hard: dict[int, int]) -> None:
     """The kernel's own limits; soft and hard alike, so that none can be raised."""
-    cpu = resource.RLIM_INFINITY if stays else int(limits["seconds"]) + 2
-    for what, value in (
-        (resource.RLIMIT_AS, int(limits["base_bytes"]) + (limits["memory_mb"] << 20)),
-        (resource.RLIMIT_CORE, NO_CORE),
-        (resource.RLIMIT_FSIZE, limits["files_mb"] << 20),
-        (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_NPROC, limits["threads"]),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_CPU, cpu),
-    ):
-        resource.setrlimit(what, (value, value))
+    values = (
+        int(limits["base_bytes"]) + (limits["memory_mb"] << 20),
+        NO_CORE,
+        limits["files_mb"] << 20,
+        64,
+        limits["threads"] + limits.get("threads_of_others", 0),
+        0,
+        0,
+        SIGNALS_MOST,
+        FOREVER if stays else int(limits["seconds"]) + 2,
+    )
+    for what, value in zip(LIMITED, values, strict=True):
+        least = min(value, hard[what]) if what in hard else value
+        resource.setrlimit(what, (least, least))
 
 
 def run(code: str, space: dict[str, Any], keep: int) -> dict[str, Any]:
@@ -172,6 +230,7 @@ def fresh_space() -> dict[str, Any]:
     """The globals of a program, which are also its `__main__` module's."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out
     sys.modules["__main__"] = main
     return main.__dict__
 

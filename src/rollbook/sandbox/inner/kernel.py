@@ -15,7 +15,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVA
     1, 2, 4, 8, 32, 4096, 16384, 1 << 18,
 )  # fmt: skip
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 SECCOMP_NEW_LISTENER = 8
 
 NUMBERS = {
@@ -110,11 +110,21 @@ def map_root(user: int, group: int, proc: int) -> None:
         os.close(handle)
 
 
+class Filter:
+    """A BPF program, laid out in memory as the kernel wants it: made once, installed by many."""
+
+    def __init__(self, program: bytes) -> None:
+        self._program = ctypes.create_string_buffer(program)
+        layout = "HL" if ctypes.sizeof(ctypes.c_long) == 8 else "HI"
+        self._given = struct.pack(layout, len(program) // 8, ctypes.addressof(self._program))
+        self._call = ctypes.c_long(number("seccomp"))
+
+    def install(self, listen: bool = False) -> list[int]:
+        """For this process and all it starts; to listen gives where its questions are answered."""
+        handle = check(_syscall(self._call, 1, SECCOMP_NEW_LISTENER if listen else 0, self._given), "seccomp")
+        return [handle] if listen else []
+
+
 def seccomp_filter(program: bytes, listen: bool = False) -> list[int]:
-    """Install a BPF program for this process and all it starts; to listen gives where its questions are answered."""
-    buffer = ctypes.create_string_buffer(program)
-    fprog = struct.pack(
-        "HL" if ctypes.sizeof(ctypes.c_long) == 8 else "HI", len(program) // 8, ctypes.addressof(buffer)
-    )
-    handle = syscall("seccomp", number("seccomp"), 1, SECCOMP_NEW_LISTENER if listen else 0, fprog)
-    return [handle] if listen else []
+    """Install a program that nobody else needs."""
+    return Filter(program).install(listen)

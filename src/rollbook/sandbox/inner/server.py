@@ -1,7 +1,8 @@
 """The zygote: a clean interpreter behind walls that forks guests and tells how each one ended.
 
 Started by the host as `python -I -S`, with an empty environment, never forked from it. What it is told and what it
-says is described in `channel.py`.
+says is described in `channel.py`. Its tier says what there is to build walls of: `namespaces`; or, where they are not
+to be had, a `user` for each guest, or nothing but Landlock (`same-user`).
 """
 
 import gc
@@ -14,18 +15,26 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from . import filters, guest, kernel, walls
-from .channel import Channel
+from .channel import LENGTH, Channel, framed
 from .exam import EXAM_ROLES
 from .roles import ROLES
 
+ALL_ROLES = ROLES | EXAM_ROLES
 HANDLES_MOST = 16
+BEGUN = framed({"begun": True})
 SETUP_FAILED = 97
+OLDEST_LANDLOCK = {"user": 1, "same-user": 6}
+"""Among processes of one user, only from version 6 on does it keep signals and abstract sockets apart."""
+REHEARSALS = 20
+MANY_THREADS = 4096
+"""The kernel counts threads by user: where guests have the host's, its own must find room."""
 
 
 def enter(config: dict[str, Any]) -> None:
     """New namespaces around us; the first process of the pid namespace goes on as the zygote, its launcher waits."""
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWPID
     user, group = os.getuid(), os.getgid()
+    config["uncounted"] = user == 0 and config["mode"] == "user"
     kernel.unshare(flags | (kernel.CLONE_NEWUSER if config["mode"] == "user" else 0))
     if config["mode"] == "user":
         kernel.map_root(user, group, config["proc"])
@@ -37,6 +46,51 @@ def enter(config: dict[str, Any]) -> None:
     os.setsid()
 
 
+def stay(config: dict[str, Any]) -> None:
+    """Without namespaces: the zygote goes on in a child, and whoever is left of it when it ends comes to us."""
+    abi, least = walls.landlock_abi(), OLDEST_LANDLOCK[config["tier"]]
+    if abi < least:
+        raise kernel.Unsupported(f"Landlock of version {least} is needed, and the kernel has {abi or 'none'}")
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    ends = {signal.SIGTERM, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
+    launcher, launched = os.getpid(), os.fork()
+    if launched:
+        signal.sigwait(ends)
+        bury_all(launched)
+        clear(config["stage"])
+        os._exit(0)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:
+        os._exit(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
+    os.chmod(config["stage"], 0o711)
+    config["empty"] = os.path.join(config["stage"], "empty")
+    os.mkdir(config["empty"], 0o755)
+
+
+def bury_all(zygote: int) -> None:
+    """The zygote and, since the kernel ends its guests with it and they come to us, those too."""
+    with suppress(ProcessLookupError):
+        os.kill(zygote, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def clear(folder: str) -> None:
+    """Remove a folder and what is in it, as far as that goes."""
+    for path, folders, files in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            for name in files:
+                os.unlink(os.path.join(path, name))
+            for name in folders:
+                os.rmdir(os.path.join(path, name))
+    with suppress(OSError):
+        os.rmdir(folder)
+
+
 def preload(config: dict[str, Any]) -> None:
     """Import what runs will want, so that it costs them nothing, and keep it out of the collector's way."""
     sys.path[:] = [p for p in sys.path if p != config["here"]] + config["paths"]
@@ -44,8 +98,22 @@ def preload(config: dict[str, Any]) -> None:
         __import__(name)
     import encodings.idna  # noqa: F401 - found late and oddly otherwise
 
+    rehearse()
     gc.collect()
     gc.freeze()
+
+
+def rehearse() -> None:
+    """Run something as guests do: the interpreter then knows its way, and a fork does not have to write that down."""
+    stdout = os.dup(1)
+    nowhere = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    for _ in range(REHEARSALS):
+        framed(guest.run("print(1 + 1)\n1 + 1", guest.fresh_space(), 1 << 10))
+        framed(guest.run("1 / 0", guest.fresh_space(), 1 << 10))
+    os.dup2(stdout, 1)
+    os.close(stdout)
+    os.close(nowhere)
 
 
 def used_bytes() -> int:
@@ -60,26 +128,43 @@ def many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def prepare() -> None:
+def prepare(config: dict[str, Any]) -> None:
     """Done once here, so that no guest has to: what it inherits, and what is in its memory already."""
     kernel.drop_bounding_set()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if config["mode"] == "root":
+        os.setgroups([])
     for alone, forks in ((True, False), (False, False), (True, True)):
-        filters.program(alone, forks)
+        filters.ready(alone, forks)
+    filters.program(True, apart=False)
+    config["rules"] = rules(config, config.get("empty")) if walls.landlock_abi() else None
+    config["zygote"], config["hard"] = os.getpid(), guest.hard_limits()
+    config["others"] = MANY_THREADS if config["tier"] == "same-user" else 0
+
+
+def rules(config: dict[str, Any], box: str | None) -> int:
+    """Landlock's rules for a guest: with a root of one's own, for all there is in it; else for a box to read."""
+    if box is None:
+        return walls.ruleset(config["places"] + ["/dev"], [walls.HOME, "/dev/null"])
+    devices = [f"/dev/{device}" for device in walls.DEVICES]
+    return walls.ruleset([*walls.visible(config), *devices, box], ["/dev/null"])
 
 
 class Living(NamedTuple):
-    """A guest under way, and the line on which its end will be told."""
+    """A guest under way, the line on which its end will be told, and the folder that ends with it."""
 
     pid: int
     control: Channel
+    box: str | None
 
 
 class Zygote:
     """Forks guests and buries them."""
 
-    def __init__(self, orders: Channel, config: dict[str, Any], own_pids: int, base_bytes: int) -> None:
+    def __init__(self, orders: Channel, config: dict[str, Any], own_pids: int | None, base_bytes: int) -> None:
         self._orders, self._config, self._own_pids, self._base = orders, config, own_pids, base_bytes
         self._living: dict[int, Living] = {}
+        self._boxes = 0
         self._poll = select.poll()
 
     def serve(self) -> None:
@@ -94,8 +179,10 @@ class Zygote:
 
     def _obey(self) -> None:
         request, handles = self._orders.receive(HANDLES_MOST)
-        request["limits"]["base_bytes"] = self._base
+        request["limits"] |= {"base_bytes": self._base, "threads_of_others": self._config["others"]}
         control = Channel(handles.pop())
+        if request.get("group"):
+            request["group"] = handles[-1]
         try:
             self._launch(request, handles, control)
         except OSError as error:
@@ -106,44 +193,81 @@ class Zygote:
                 os.close(handle)
 
     def _launch(self, request: dict[str, Any], handles: list[int], control: Channel) -> None:
+        box = self._make_box(request)
+        child = self._fork()
+        if not child:
+            self._be_guest(request, handles if request.get("group") is None else handles[:-1])
+        if box:
+            os.close(request["rules"])
+        pidfd = os.pidfd_open(child)
+        self._living[pidfd] = Living(child, control, box)
+        self._poll.register(pidfd, select.POLLIN)
+        control.send_framed(BEGUN, [pidfd])
+
+    def _fork(self) -> int:
+        if self._own_pids is None:
+            return os.fork()
         kernel.unshare(kernel.CLONE_NEWPID)
+        child = -1
         try:
             child = os.fork()
-            if not child:
-                self._be_guest(request, handles)
         finally:
-            kernel.setns(self._own_pids, kernel.CLONE_NEWPID)
-        pidfd = os.pidfd_open(child)
-        self._living[pidfd] = Living(child, control)
-        self._poll.register(pidfd, select.POLLIN)
-        control.send({"begun": True}, [pidfd])
+            if child:
+                kernel.setns(self._own_pids, kernel.CLONE_NEWPID)
+        return child
+
+    def _make_box(self, request: dict[str, Any]) -> str | None:
+        """Without mounts, the folder of a run is made out here, and is there to be read."""
+        request["rules"] = self._config["rules"]
+        request["box"] = self._config.get("empty")
+        if self._own_pids is not None or not request["files"]:
+            return None
+        self._boxes += 1
+        box = os.path.join(self._config["stage"], str(self._boxes))
+        os.mkdir(box, 0o755)
+        guest.write_files(request["files"], box)
+        request["box"], request["rules"] = box, rules(self._config, box)
+        return box
 
     def _bury(self, pidfd: int) -> None:
         self._poll.unregister(pidfd)
         os.close(pidfd)
-        pid, control = self._living.pop(pidfd)
+        pid, control, box = self._living.pop(pidfd)
         _, status, usage = os.wait4(pid, 0)
+        if box:
+            clear(box)
         with suppress(OSError):  # nobody wants to know
-            control.send(
-                {
-                    "ended": os.waitstatus_to_exitcode(status),
-                    "cpu_s": usage.ru_utime + usage.ru_stime,
-                    "peak_kb": usage.ru_maxrss,
-                }
-            )
+            control.send_framed(ended(os.waitstatus_to_exitcode(status), usage))
         control.close()
 
     def _be_guest(self, request: dict[str, Any], handles: list[int]) -> None:
         """Never returns. A failure before it says that it starts is the sandbox's, and is told on its stderr."""
         code = SETUP_FAILED
         try:
-            role = (ROLES | EXAM_ROLES)[request["role"]]
+            role = ALL_ROLES[request["role"]]
             channel = guest.confine(request, self._config, handles, role.stays, role.forks)
             code = role.play(request, channel)
         except BaseException as error:  # noqa: BLE001 - nothing may get past this point
             os.write(2, f"{type(error).__name__}: {error}\n".encode()[:500])
         finally:
             os._exit(code)
+
+
+def ended(code: int, usage: resource.struct_rusage) -> bytes:
+    """The last frame about a guest: put together by hand, as everything that is done for every guest is kept short."""
+    told = b'{"ended": %d, "cpu_s": %.6f, "peak_kb": %d}'
+    body = told % (code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+    return LENGTH.pack(len(body)) + body
+
+
+def layers(config: dict[str, Any]) -> list[str]:
+    """Which walls there are, and which there are not."""
+    abi = walls.landlock_abi()
+    found = ["seccomp", f"landlock-{abi}" if abi else "no landlock"]
+    if config["tier"] == guest.NAMESPACES:
+        uncounted = ["no process limit"] if config["uncounted"] else []  # the kernel never counts those of root
+        return ["pid", "mount", "network", "ipc", *found, "user" if config["mode"] == "user" else "uid", *uncounted]
+    return [*found, "uid" if config["tier"] == "user" else "same user", "no namespaces", "read-only folder"]
 
 
 def main(handle: int) -> None:
@@ -154,14 +278,17 @@ def main(handle: int) -> None:
     many_files()
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     config["proc"] = os.open("/proc", os.O_DIRECTORY | os.O_CLOEXEC)
-    enter(config)
-    own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    own_pids = None
+    if config["tier"] == guest.NAMESPACES:
+        enter(config)
+        own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    else:
+        stay(config)
     preload(config)
     base_bytes = used_bytes()
-    walls.new_root(config["places"], config["hidden"], config["stage"])
-    prepare()
-    layers = ["pid", "mount", "network", "ipc", "seccomp", f"landlock-{walls.landlock_abi()}"]
-    layers += ["user"] if config["mode"] == "user" else ["uid"]
-    orders.send({"ready": layers})
+    if own_pids is not None:
+        walls.new_root(config)
+    prepare(config)
+    orders.send({"ready": layers(config)})
     with suppress(EOFError):  # the host is gone
         Zygote(orders, config, own_pids, base_bytes).serve()

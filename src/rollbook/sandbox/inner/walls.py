@@ -3,12 +3,15 @@
 import ctypes
 import os
 import struct
+from typing import Any
 
 from . import kernel
 from .kernel import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
 
 DEVICES = ("null", "zero", "random", "urandom")
-BOX = "/box"
+HOME = "/home"
+BOX = f"{HOME}/box"
+"""Landlock looks past the folder that a mount lies on, at the one above: a rule for that one holds for every box."""
 
 _EXECUTE, _WRITE, _READ, _READ_DIR = 1, 2, 4, 8
 _READING = _EXECUTE | _READ | _READ_DIR
@@ -26,17 +29,28 @@ def landlock_abi() -> int:
 
 def landlock(readable: list[str], writable: list[str]) -> None:
     """Only these places can be read or written from here on; no TCP, no signals or abstract sockets across."""
+    handle = ruleset(readable, writable)
+    restrict(handle)
+    os.close(handle)
+
+
+def ruleset(readable: list[str], writable: list[str]) -> int:
+    """The same, put down once for all who will want it; gives a descriptor."""
     abi = landlock_abi()
     rights = _FS_BY_ABI[max(v for v in _FS_BY_ABI if v <= abi)]
     fields = [rights] + ([3] if abi >= 4 else []) + ([3] if abi >= 6 else [])
     base = kernel.number("landlock")
     attributes = struct.pack(f"={len(fields)}Q", *fields)
-    ruleset = kernel.syscall("landlock", base, attributes, ctypes.c_size_t(len(attributes)), 0)
+    made = kernel.syscall("landlock", base, attributes, ctypes.c_size_t(len(attributes)), 0)
     for paths, allowed in ((readable, _READING), (writable, rights & ~_EXECUTE)):
         for path in filter(os.path.exists, paths):
-            _allow(base, ruleset, path, allowed & rights)
-    kernel.syscall("landlock", base + 2, ruleset, 0)
-    os.close(ruleset)
+            _allow(base, made, path, allowed & rights)
+    return made
+
+
+def restrict(made: int) -> None:
+    """Live by a set of rules from here on."""
+    kernel.syscall("landlock", kernel.number("landlock") + 2, made, 0)
 
 
 def _allow(base: int, ruleset: int, path: str, rights: int) -> None:
@@ -49,23 +63,48 @@ def _allow(base: int, ruleset: int, path: str, rights: int) -> None:
         os.close(handle)
 
 
-def new_root(places: list[str], hidden: list[str], stage: str) -> None:
-    """A root made of read-only views of `places` less what is hidden in them, four devices, and an empty box."""
+def visible(config: dict[str, Any]) -> list[str]:
+    """The places to read where nothing can be mounted: those with something hidden in them, entry by entry."""
+    found = list(config["shown"])
+    for place in config["places"]:
+        if not os.path.islink(place):  # it leads to a folder of which only parts are to be seen
+            found += _around(place, config["hidden"])
+    return found
+
+
+def _around(place: str, hidden: list[str]) -> list[str]:
+    if place in hidden:
+        return []
+    if not any(folder.startswith(f"{place}/") for folder in hidden):
+        return [place]
+    return [path for name in os.listdir(place) for path in _around(os.path.join(place, name), hidden)]
+
+
+def new_root(config: dict[str, Any]) -> None:
+    """A root made of read-only views of places less what is hidden in them, four devices, and an empty box."""
+    stage = config["stage"]
     kernel.mount(None, "/", None, MS_REC | MS_PRIVATE)
     kernel.mount("root", stage, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
-    for place in places:
+    for place in config["places"]:
         _bind(place, stage)
-    for place in hidden:
-        if os.path.isdir(stage + place):
-            kernel.mount("nothing", stage + place, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=555")
+    for folder in config["hidden"]:
+        if os.path.isdir(stage + folder):
+            _hide(folder, [place for place in config["shown"] if place.startswith(f"{folder}/")], stage)
     for device in DEVICES:
         target = f"{stage}/dev/{device}"
         os.makedirs(f"{stage}/dev", exist_ok=True)
         open(target, "wb").close()
         kernel.mount(f"/dev/{device}", target, None, MS_BIND)
-    os.mkdir(stage + BOX)
+    os.makedirs(stage + BOX)
     kernel.pivot_root(stage)
     kernel.mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def _hide(folder: str, shown: list[str], stage: str) -> None:
+    kernel.mount("nothing", stage + folder, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=755")
+    for place in shown:
+        _bind(place, stage)
+    kernel.mount(None, stage + folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
 def _bind(place: str, stage: str) -> None:

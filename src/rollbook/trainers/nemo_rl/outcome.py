@@ -77,7 +77,7 @@ def problem_of(result: Result, limits: Limits, left: Limits) -> Problem | None:
     """The one form for everything that can go wrong."""
     match result.status:
         case "ok":
-            return None
+            return Problem("exit", "the code exited with 0") if result.exit == 0 else None
         case "error":
             return error_of(result)
         case "timeout":
@@ -96,7 +96,7 @@ def error_of(result: Result) -> Problem:
     """An exception, or an exit."""
     error = result.error
     if error is None:
-        return Problem("exit", "the code exited with a code that is not 0")
+        return Problem("exit", f"the code exited with {result.exit}")
     if error.type == "Exit":
         return Problem("exit", error.message)
     kind: Kind = "syntax" if error.type in SYNTAX else "runtime"

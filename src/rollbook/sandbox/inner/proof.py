@@ -1,0 +1,54 @@
+"""Run as untrusted code before any other is: tries what must not work, and says what did. Nothing, if all is well."""
+
+import colorsys  # noqa: F401 - not loaded before: shows that the interpreter can be read
+import ctypes
+import html.entities  # noqa: F401
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+HOST = int(sys.stdin.read())
+PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
+MUCH = 1 << 44
+BEHIND: list[str] = []
+
+
+def must_fail(what: str, act: Callable[[], object]) -> None:
+    """An error of the kernel's is what we want."""
+    try:
+        act()
+    except (OSError, MemoryError):
+        return
+    BEHIND.append(what)
+
+
+def fork() -> None:
+    """What is forked must not go on here."""
+    if os.fork() == 0:
+        os._exit(0)
+
+
+libc = ctypes.CDLL(None)
+must_fail("open a network socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+must_fail("open a datagram socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+must_fail("open a local socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+must_fail("read /etc/passwd", lambda: open("/etc/passwd").close())
+must_fail("list /proc", lambda: os.listdir("/proc/self"))
+must_fail("write to /tmp", lambda: open("/tmp/rollbook-proof", "w").close())
+must_fail("write beside the interpreter", lambda: open(os.path.join(os.path.dirname(os.__file__), "x"), "w").close())
+for who, pid in (("the host", HOST), ("its parent", os.getppid())):
+    if pid not in (0, os.getpid()):  # numbers of another pid namespace say nothing here
+        must_fail(f"signal {who}", lambda pid=pid: os.kill(pid, 0))  # type: ignore[misc]
+must_fail("start a process", fork)
+must_fail("start a program", lambda: os.execv(sys.executable or "/bin/sh", ["sh"]))
+must_fail("have all memory", lambda: bytearray(MUCH))
+if libc.prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 2:
+    BEHIND.append("do without a filter")
+if libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
+    BEHIND.append("gain privileges")
+if libc.unshare(0x10000000) == 0 or libc.ptrace(16, HOST, 0, 0) == 0:
+    BEHIND.append("make a namespace or trace the host")
+if set(os.environ) - {"LC_CTYPE"}:
+    BEHIND.append("see an environment")
+sys.stdout.write(", ".join(BEHIND))

@@ -1,0 +1,6 @@
+# status: error timeout
+import os
+
+while True:
+    os.mkdir("d")
+    os.chdir("d")

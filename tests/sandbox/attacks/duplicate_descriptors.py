@@ -1,0 +1,5 @@
+# status: error
+import os
+
+while True:
+    os.dup(1)

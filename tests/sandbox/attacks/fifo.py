@@ -1,0 +1,5 @@
+# status: timeout
+import os
+
+os.mkfifo("pipe")
+open("pipe").read()

@@ -1,0 +1,9 @@
+# status: timeout error memory killed
+# processes: 8
+import os
+
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass

@@ -1,0 +1,3 @@
+# status: error
+for number in range(1_000_000):
+    open("é" * 120 + str(number), "w").close()

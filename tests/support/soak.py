@@ -1,0 +1,112 @@
+"""Many attacks at once, and what is left of them: processes, descriptors, mounts, temporary files, control groups."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from rollbook.processes.tree import members
+from rollbook.sandbox import Limits, Sandbox, owner
+from rollbook.sandbox.groups import candidates
+from support.alive import eventually
+
+ATTACKS = Path(__file__).parent.parent / "sandbox" / "attacks"
+LIMITS = Limits(seconds=0.1, wall_seconds=0.4, memory_mb=64, files_mb=4, output_kb=16)
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SETTLE_S = 20.0
+BATCH = 100
+
+
+class Held(NamedTuple):
+    """What this process and those below it hold."""
+
+    processes: int
+    descriptors: int
+    mounts: int
+    files: int
+    groups: int
+
+    def within(self, other: Held) -> bool:
+        """No more of anything."""
+        return all(one <= two for one, two in zip(self, other, strict=True))
+
+
+class Soaked(NamedTuple):
+    """What came of it."""
+
+    statuses: Counter[str]
+    before: Held
+    after: Held
+    growth: float
+    """Of this process's memory, between a tenth of the way and the end."""
+
+
+def held() -> Held:
+    """Looked up in the kernel."""
+    below = [process.pid for process in members(os.getpid()) if process.pid != os.getpid()]
+    temporary = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith(owner.prefix())]
+    groups = [name for base, _ in candidates() for name in listed(base) if name.startswith(owner.prefix())]
+    mounts = max((lines(f"/proc/{pid}/mountinfo") for pid in below), default=0)
+    return Held(len(below), len(os.listdir("/proc/self/fd")), mounts, len(temporary), len(groups))
+
+
+def listed(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.exists() else []
+
+
+def lines(path: str) -> int:
+    try:
+        return len(Path(path).read_text().splitlines())
+    except OSError:
+        return 0
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def programs(count: int, costly: float, seed: int) -> list[tuple[str, Limits]]:
+    """So many attacks in a random order; of those that last to their limit, this part."""
+    drawn, every = random.Random(seed), sorted(ATTACKS.glob("*.py"))
+    cheap = [path for path in every if "timeout" not in path.read_text().partition("\n")[0]]
+    slow = [path for path in every if path not in cheap]
+    chosen = [drawn.choice(slow if drawn.random() < costly else cheap) for _ in range(count)]
+    return [(path.read_text(), _limits(path)) for path in chosen]
+
+
+def _limits(path: Path) -> Limits:
+    second = path.read_text().splitlines()[1]
+    many = int(second.removeprefix("# processes:")) if second.startswith("# processes:") else 1
+    return msgspec.structs.replace(LIMITS, processes=many)
+
+
+def soak(count: int, at_once: int, costly: float, seed: int = 0) -> Soaked:
+    """Run them, and compare what is held before and after."""
+    statuses: Counter[str] = Counter()
+    with Sandbox(LIMITS, size=at_once) as box, ThreadPoolExecutor(at_once) as pool:
+
+        def run(program: tuple[str, Limits]) -> str:
+            result = box.run_sync(program[0], limits=program[1])
+            assert "BREACH" not in result.stdout + result.stderr + str(result.error), program[0]
+            return result.status
+
+        def run_all(work: list[tuple[str, Limits]]) -> None:
+            for first in range(0, len(work), BATCH):  # what waits in a pool is memory as well
+                statuses.update(pool.map(run, work[first : first + BATCH]))
+
+        work = programs(count, costly, seed)
+        warm = max(at_once * 4, count // 10)
+        run_all(work[:warm])
+        early, before = resident(), held()
+        run_all(work[warm:])
+        eventually(lambda: held().within(before), SETTLE_S)
+        after, late = held(), resident()
+        assert box.run_sync("6 * 7").value == "42"
+    return Soaked(statuses, before, after, late / early - 1)
