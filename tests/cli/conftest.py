@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from support.quiz import ANSWERS, write_answers, write_quiz
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -18,6 +20,19 @@ def rollbook(tmp_path, monkeypatch):
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
 
     return run
+
+
+@pytest.fixture
+def made(rollbook, tmp_path):
+    """Make a run of the quiz with these answers."""
+    quiz = write_quiz(tmp_path)
+
+    def make(out, answers=ANSWERS, env="Quiz", *options):
+        samples = max(map(len, answers.values()))
+        script = write_answers(tmp_path, f"{out}.script.jsonl", answers)
+        return rollbook("run", f"{quiz}:{env}", "-m", script, "-k", samples, "-o", out, *options)
+
+    return make
 
 
 @pytest.fixture

@@ -103,6 +103,38 @@ def test_a_bug_is_a_traceback(monkeypatch):
         command_line.main(["status", "x"])
 
 
+LOUD = """
+import rollbook.cli.doctor as doctor
+from rollbook.cli.main import main
+from rollbook.errors import Shortfall
+def command() -> None:
+    print("x" * {size})
+    {then}
+doctor.command = command
+main(["doctor"])
+"""
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+@pytest.mark.parametrize("then", ["pass", "raise Shortfall(requested=2, scored=1, failed={})"])
+def test_a_full_disk_behind_standard_output_is_one_line(size, then):
+    with open("/dev/full", "w") as full:
+        code = LOUD.format(size=size, then=then)
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "rollbook: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_a_reader_who_has_left_is_no_error_to_speak_of(size):
+    child = [sys.executable, "-c", LOUD.format(size=size, then="pass")]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(child, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_an_interrupt_exits_75(tmp_path):
     code = (
         "import time, rollbook.cli.doctor as doctor\n"

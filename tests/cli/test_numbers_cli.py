@@ -1,29 +1,15 @@
 """report, profile, curate and compare as people use them: on runs that were really made."""
 
-import csv
 import json
 import re
 import shutil
 
 import pytest
 
+from support.quiz import ANSWERS as A
 from support.quiz import write_answers, write_quiz
 
-A = {"q0": ["0", "0", "0", "7"], "q1": ["2", "5", "5", ""], "q2": ["9", "9", "8", "4"]}
 B = {"q0": ["0", "0", "0", "0"], "q1": ["2", "2", "2", "5"], "q2": ["9", "9", "9", "9"]}
-
-
-@pytest.fixture
-def made(rollbook, tmp_path):
-    """Make a run of the quiz with these answers."""
-    quiz = write_quiz(tmp_path)
-
-    def make(out, answers=A, env="Quiz", *options):
-        samples = max(map(len, answers.values()))
-        script = write_answers(tmp_path, f"{out}.script.jsonl", answers)
-        return rollbook("run", f"{quiz}:{env}", "-m", script, "-k", samples, "-o", out, *options)
-
-    return make
 
 
 def read_lines(path):
@@ -89,8 +75,28 @@ def test_several_runs_have_a_row_each_and_shards_of_one_run_are_read_together(ma
     assert rollbook("report", "a").returncode == 3
     merged = json.loads(rollbook("report", "a", "copy", "--json").stdout)
     assert (merged["scored"], merged["pending"], merged["dropped"]) == (12, 0, 5)
-    assert merged["merged"] == ["copy"]
+    assert (merged["merged"], merged["disagreeing"]) == (["copy"], 0)
     assert merged["environments"] == json.loads(rollbook("report", "copy", "--json").stdout)["environments"]
+
+
+def test_numbers_of_several_directories_replace_those_of_none(made, rollbook, tmp_path):
+    made("a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for seal in (tmp_path / "b" / "done").iterdir():
+        seal.unlink()
+    journal = next((tmp_path / "b" / "journals").glob("*[!s].jsonl"))
+    journal.write_text(journal.read_text().replace('"reward":1.0', '"reward":0.5'))
+    rollbook("report", "a")
+    alone = {path.name: path.read_bytes() for path in (tmp_path / "a").glob("*.*")}
+    one, two = rollbook("report", "a", "b", "--json"), rollbook("report", "b", "a", "--json")
+    assert one.stderr == "numbers of several directories together: a/metrics.merged.json and a/report.merged.html\n"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a").glob("*.*")}.items() >= alone.items()
+    found = [json.loads(done.stdout) for done in (one, two)]
+    assert found[0]["overall"] == found[1]["overall"]
+    assert [each["disagreeing"] for each in found] == [5, 5]
+    words = "the directories have another reward or answer for 5 rollouts that several of them hold; of each"
+    assert f"warning: {words}" in rollbook("report", "a", "b").stdout
+    assert f'<p class="warn">{words}' in (tmp_path / "a" / "report.merged.html").read_text()
 
 
 def test_graded_rewards_have_best_at_k_and_a_threshold_for_passing(made, rollbook):
@@ -111,76 +117,6 @@ def test_failures_are_no_scores_and_the_coverage_is_printed(made, rollbook):
     assert "11/12" in done.stdout
     page = rollbook("report", "f", "--json")
     assert json.loads(page.stdout)["environments"]["Quiz"]["failed"] == {"verifier_error": 1}
-
-
-def test_a_profile_has_a_row_for_each_task_and_can_be_asked_again(made, rollbook, tmp_path):
-    made("f", A | {"q0": ["0", "0", "0", "boom"]})
-    done = rollbook("profile", "f")
-    assert (done.returncode, done.stdout) == (0, "f/profile.jsonl: 3 tasks, 11/12 rollouts scored\n")
-    rows = read_lines(tmp_path / "f" / "profile.jsonl")
-    assert [row["id"] for row in rows] == ["q0", "q1", "q2"]
-    assert (rows[0]["n"], rows[0]["failed"], rows[0]["mean"], rows[0]["std"]) == (3, 1, 1.0, 0.0)
-    assert (rows[1]["majority"], rows[1]["majority_share"]) == ("5", pytest.approx(2 / 3))
-    assert rows[0]["pass@4"] is None
-    assert rows[1]["messages"] == [{"role": "user", "content": "What is 1 + 1?"}]
-    assert (rows[1]["answer"], rows[1]["level"]) == ("2", 1)
-    again = made("again", A, "Quiz", "--data", "f/profile.jsonl")
-    assert "12/12 scored" in again.stdout, again.stderr
-    assert rollbook("profile", "again", "-o", "again.jsonl").returncode == 0
-    assert read_lines(tmp_path / "again.jsonl")[0]["n"] == 4
-    assert rollbook("compare", "f", "again").returncode == 0
-
-
-def test_a_profile_may_be_csv_or_parquet(made, rollbook, tmp_path):
-    made("a")
-    assert rollbook("profile", "a", "-o", "p.csv").returncode == 0
-    with open(tmp_path / "p.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [float(row["mean"]) for row in rows] == [0.75, 0.25, 0.25]
-    assert json.loads(rows[0]["messages"])[0]["role"] == "user"
-    parquet = pytest.importorskip("pyarrow.parquet")
-    assert rollbook("profile", "a", "-o", "p.parquet").returncode == 0
-    table = parquet.read_table(tmp_path / "p.parquet").to_pylist()
-    assert [(row["id"], row["n"], row["mean"]) for row in table] == [("q0", 4, 0.75), ("q1", 4, 0.25), ("q2", 4, 0.25)]
-
-
-def test_a_cell_of_csv_is_no_formula_and_a_number_stays_one(made, rollbook, tmp_path):
-    given = {"q0": ["=1+1", "=1+1"], "q1": ["-5", "-5"], "q2": ["+cmd|x", "+cmd|x"]}
-    made("a", given)
-    assert rollbook("profile", "a", "-o", "p.csv").returncode == 0
-    with open(tmp_path / "p.csv", newline="") as file:
-        assert [row["majority"] for row in csv.DictReader(file)] == ["'=1+1", "-5", "'+cmd|x"]
-    rollbook("profile", "a", "-o", "p.jsonl")
-    assert [row["majority"] for row in read_lines(tmp_path / "p.jsonl")] == ["=1+1", "-5", "+cmd|x"]
-
-
-def test_a_field_of_the_tasks_is_never_overwritten(made, rollbook, tmp_path):
-    rows = [{"id": f"q{i}", "prompt": f"What is {i} + {i}?", "answer": str(2 * i), "mean": 3} for i in range(3)]
-    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    made("own", A, "Quiz", "--data", "own.jsonl")
-    refused = rollbook("profile", "own")
-    assert refused.returncode == 2
-    assert "'mean'" in refused.stderr
-    assert "--prefix" in refused.stderr
-    assert rollbook("profile", "own", "--prefix", "run_", "-o", "p.jsonl").returncode == 0
-    row = read_lines(tmp_path / "p.jsonl")[0]
-    assert (row["mean"], row["run_mean"]) == (3, 0.75)
-
-
-def test_curate_chooses_from_a_profile_or_a_run_what_the_next_run_asks(made, rollbook, tmp_path):
-    made("a")
-    rollbook("profile", "a")
-    for source in ("a", "a/profile.jsonl"):
-        done = rollbook("curate", source, "--keep", "0 < mean < 0.5 and n >= 4", "-o", "next.jsonl")
-        assert (done.returncode, done.stdout) == (0, "next.jsonl: 2 of 3 tasks (2 kept)\n")
-        assert [row["id"] for row in read_lines(tmp_path / "next.jsonl")] == ["q1", "q2"]
-    assert "8/8 scored" in made("next", A, "Quiz", "--data", "next.jsonl").stdout
-    sorted_by = rollbook("curate", "a", "--sort", "pass_1", "--desc", "-n", "1", "-o", "best.jsonl")
-    assert sorted_by.returncode == 0
-    assert read_lines(tmp_path / "best.jsonl")[0]["id"] == "q0"
-    done = rollbook("curate", "a", "--bucket", "mean:0,0.5,1", "--per-bucket", "1", "--seed", "1", "-o", "b.jsonl")
-    assert "[0, 0.5)      2      1" in done.stdout
-    assert [row["bucket"] for row in read_lines(tmp_path / "b.jsonl")] == ["[0.5, 1]", "[0, 0.5)"]
 
 
 def test_compare_pairs_two_runs_by_task(made, rollbook):
@@ -213,6 +149,22 @@ def test_a_file_beside_the_runs_is_left_out_by_name(made, rollbook, tmp_path):
     assert done.stderr == "notes.txt is a file and not a run: left out\n"
     assert rollbook("report", "notes.txt").returncode == 2
     assert rollbook("report", "a", "no-such-run").returncode == 2
+
+
+def test_a_folder_beside_the_runs_is_left_out_by_name_unless_nothing_is_left(made, rollbook, tmp_path):
+    made("a")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "demo").mkdir()
+    shutil.copytree(tmp_path / "a", tmp_path / "demo" / "sums")
+    done = rollbook("report", "demo", "a", "empty")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "demo is a folder of runs and not a run: left out",
+        "empty is a folder and not a run: left out",
+    ]
+    none = rollbook("report", "demo", "empty")
+    assert (none.returncode, none.stderr.count("\n")) == (2, 1)
+    assert "demo is not a run directory" in none.stderr
 
 
 def test_reverify_lists_what_changed_for_programs_too(made, rollbook, tmp_path):
@@ -250,7 +202,10 @@ def test_an_empty_run_has_nulls_and_says_what_is_missing(rollbook, tmp_path):
     assert "nothing scored yet" in (tmp_path / "e" / "report.html").read_text()
     assert rollbook("profile", "e", "-o", "e.jsonl").returncode == 0
     assert read_lines(tmp_path / "e.jsonl")[0]["mean"] is None
-    assert rollbook("curate", "e", "--keep", "mean > 0", "-o", "n.jsonl").stdout == "n.jsonl: 0 of 3 tasks (0 kept)\n"
+    none = rollbook("curate", "e", "--keep", "mean > 0", "-o", "n.jsonl")
+    assert (none.returncode, none.stdout) == (3, "")
+    assert none.stderr == "rollbook: 0 of 3 tasks (0 kept): nothing to write, n.jsonl was left as it was\n"
+    assert not (tmp_path / "n.jsonl").exists()
     assert rollbook("compare", "e", "e").returncode == 0
 
 
@@ -268,7 +223,8 @@ def test_an_empty_run_has_nulls_and_says_what_is_missing(rollbook, tmp_path):
         (["curate", "a", "--keep", "pass@4 > 0", "-o", "n.jsonl"], "pass@4 is written pass_4"),
         (["curate", "a", "--per-bucket", "3", "-o", "n.jsonl"], "--per-bucket needs --bucket"),
         (["curate", "a", "-o", "n.csv"], "must be .jsonl"),
-        (["curate", "p.csv", "-o", "n.jsonl"], "curate reads a run or its profile"),
+        (["curate", "p.csv", "-o", "n.jsonl"], "p.csv: cannot be read"),
+        (["curate", "quiz.py", "-o", "n.jsonl"], "quiz.py:"),
         (["curate", "none.jsonl", "-o", "n.jsonl"], "none.jsonl: cannot be read"),
         (["compare", "a", "nowhere"], "nowhere is not a run directory"),
         (["curate", "a", "--bucket", "id:0,1", "-o", "n.jsonl"], "'q0' is not a number"),
@@ -295,44 +251,6 @@ def test_a_copy_that_may_only_be_read_has_numbers_too(made, rollbook, tmp_path):
     assert "12/12 scored" in done.stdout
 
 
-def asked(**more):
-    return [{"id": f"q{i}", "prompt": f"What is {i} + {i}?", "answer": str(2 * i), **more} for i in range(3)]
-
-
-def write_rows(path, rows):
-    path.write_text("\n".join(map(json.dumps, rows)))
-
-
-@pytest.mark.parametrize("prefix", ["", "run_"])
-def test_the_columns_of_an_earlier_profile_go_before_new_ones_come(made, rollbook, tmp_path, prefix):
-    made("a")
-    assert rollbook("profile", "a", "-k", "1,2,4", "--prefix", prefix, "-o", "p.jsonl").returncode == 0
-    rows = read_lines(tmp_path / "p.jsonl")
-    assert f"{prefix}pass@4" in rows[0]
-    write_rows(tmp_path / "p.jsonl", [row | {"mine": 1} for row in rows])
-    made("again", {task: given[:2] for task, given in A.items()}, "Quiz", "--data", "p.jsonl")
-    assert rollbook("profile", "again", "-o", "q.jsonl").returncode == 0
-    row = read_lines(tmp_path / "q.jsonl")[0]
-    assert (row["n"], row["mine"], row["level"], "pass@2" in row, "pass@4" in row) == (2, 1, 0, True, False)
-    assert not [name for name in row if name.startswith("run_")]
-    write_rows(tmp_path / "p.jsonl", [row | {f"{prefix}maj@3": 1} for row in rows])
-    made("own", A, "Quiz", "--data", "p.jsonl")
-    refused = rollbook("profile", "own", "-k", "3", "--prefix", prefix, "-o", "r.jsonl")
-    assert f"field '{prefix}maj@3' of its own" in refused.stderr
-
-
-def test_rows_with_a_null_answer_or_a_field_named_profile_can_be_profiled(made, rollbook, tmp_path):
-    write_rows(tmp_path / "own.jsonl", [row | {"answer": None, "profile": {"run": "mine"}} for row in asked()])
-    made("own", A, "Quiz", "--data", "own.jsonl")
-    refused = rollbook("curate", "own", "-o", "n.jsonl")
-    assert "'profile'" in refused.stderr
-    assert "--prefix run_" in refused.stderr
-    assert rollbook("curate", "own", "--prefix", "run_", "--keep", "run_n == 4", "-o", "n.jsonl").returncode == 0
-    rows = read_lines(tmp_path / "n.jsonl")
-    assert [(row["answer"], row["profile"]) for row in rows] == [(None, {"run": "mine"})] * 3
-    assert rows[0]["run_profile"]["columns"][0] == "run_n"
-
-
 @pytest.mark.parametrize("rewards", [["1e308", "1e308"], ["1e308", "-1e308"], ["1e308", "0"]])
 def test_rewards_of_any_size_are_reported_without_a_warning(made, rollbook, tmp_path, rewards):
     made("huge", {"q0": rewards, "q1": ["1.7e308", "5"], "q2": ["0", "10"]}, "Huge")
@@ -357,6 +275,36 @@ def test_a_garbage_line_among_the_tasks_is_named(made, rollbook, tmp_path):
         assert done.stderr.count("\n") == 1
 
 
+def test_compare_notes_other_arguments_another_threshold_and_one_and_the_same_run(made, rollbook, tmp_path):
+    made("a")
+    made("b", A, "Quiz?tasks=3")
+    notes = json.loads(rollbook("compare", "a", "b", "--threshold", "0.5", "--json").stdout)["notes"]
+    assert notes == [
+        "the arguments of Quiz are not the same in both (tasks: not given and 3)",
+        "a rollout passes from a reward of 0.5",
+    ]
+    assert rollbook("reverify", "a", "--env", "quiz.py:Quiz?tasks=9", "-o", "r").returncode == 0
+    said = "B is A scored again: the verifier of Quiz differs (the arguments of Quiz are not the same in both"
+    assert said in rollbook("compare", "a", "r").stdout
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    assert "A and B are of the same run" in rollbook("compare", "a", "copy").stdout
+    assert "permutation test p = 1.0000, sign" in rollbook("compare", "a", "b").stdout
+
+
+def test_export_says_what_was_not_exported_and_why(made, rollbook, tmp_path):
+    made("f", A | {"q0": ["0", "0", "0", "boom"]})
+    done = rollbook("export", "f", "--format", "sft", "-o", "s.jsonl")
+    assert done.stderr == "5 rollouts: s.jsonl (not exported: 1 without a score, 6 not kept by 'reward >= 1')\n"
+    assert rollbook("export", "f", "-o", "all.jsonl").stderr == (
+        "11 rollouts: all.jsonl (not exported: 1 without a score)\n"
+    )
+
+
+def test_a_negative_interval_is_not_written_with_a_dash(made, rollbook):
+    made("g", {"q0": ["-10", "-10"], "q1": ["10", "6"], "q2": ["0", "0"]}, "Graded")
+    assert re.search(r"-\d\.\d{3} to \d\.\d{3}", rollbook("report", "g").stdout)
+
+
 def test_compare_takes_a_run_scored_again_and_a_moved_environment_with_a_note(made, rollbook, tmp_path):
     made("a")
     (tmp_path / "strict.py").write_text((tmp_path / "quiz.py").read_text().replace("float(right)", "0.0"))
@@ -364,7 +312,7 @@ def test_compare_takes_a_run_scored_again_and_a_moved_environment_with_a_note(ma
     for sides, words in ((("a", "r"), "B is A scored again"), (("r", "a"), "A is B scored again")):
         done = rollbook("compare", *sides)
         assert done.returncode == 0, done.stderr
-        assert f"{words}: the verifier of Quiz differs" in done.stdout
+        assert f"{words}: the verifier of Quiz differs (the source of Quiz is not the same in both" in done.stdout
     script = write_answers(tmp_path, "s.jsonl", A)
     assert rollbook("run", "strict.py:Quiz", "-m", script, "-k", 4, "-o", "m").returncode == 0
     done = rollbook("compare", "a", "m")

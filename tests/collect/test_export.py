@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rollbook import run
-from rollbook.collect.export import export
+from rollbook import Shortfall, run
+from rollbook.collect.export import Exported, export
 from rollbook.errors import UsageError
 from rollbook.stats.expression import Expression
 from support.sums import SUMS, write_script, write_sums
@@ -27,7 +27,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 def test_whole_rows_have_the_task_and_the_tokens(book: Path, tmp_path: Path) -> None:
-    assert export(book, "jsonl", tmp_path / "a.jsonl") == 20
+    assert export(book, "jsonl", tmp_path / "a.jsonl").written == 20
     rows = lines(tmp_path / "a.jsonl")
     one = next(r for r in rows if (r["task"], r["sample"]) == ("sum-4", 1))
     assert (one["reward"], one["expected"]) == (1.0, "8")
@@ -35,10 +35,24 @@ def test_whole_rows_have_the_task_and_the_tokens(book: Path, tmp_path: Path) -> 
 
 
 def test_conversations_that_pass_a_filter(book: Path, tmp_path: Path) -> None:
-    assert export(book, "sft", tmp_path / "a.jsonl", Expression("reward >= 1 and sample == 0")) == 8
+    assert export(book, "sft", tmp_path / "a.jsonl", Expression("reward >= 1 and sample == 0")).written == 8
     rows = lines(tmp_path / "a.jsonl")
     assert {len(r["messages"]) for r in rows} == {2}  # type: ignore[arg-type]
     assert {r["reward"] for r in rows} == {1.0}
+
+
+def test_conversations_are_those_that_pass_unless_told_otherwise(book: Path, tmp_path: Path) -> None:
+    assert export(book, "sft", tmp_path / "a.jsonl") == Exported(written=16, unscored=0, filtered=4)
+    assert {row["reward"] for row in lines(tmp_path / "a.jsonl")} == {1.0}
+    assert export(book, "sft", tmp_path / "b.jsonl", Expression("reward >= 0")).written == 20
+
+
+def test_what_is_not_exported_is_counted_by_why(tmp_path: Path) -> None:
+    broken = SUMS.replace("        return roll", "        assert task.id != 'sum-3', 'broken'\n        return roll")
+    with pytest.raises(Shortfall):
+        run(write_sums(tmp_path, broken), write_script(tmp_path), out=tmp_path / "run")
+    found = export(tmp_path / "run", "jsonl", tmp_path / "a.jsonl", Expression("reward >= 1"))
+    assert found == Exported(written=8, unscored=1, filtered=1)
 
 
 def test_gym_rows_carry_items_reward_and_tokens(book: Path, tmp_path: Path) -> None:
@@ -53,7 +67,7 @@ def test_gym_rows_carry_items_reward_and_tokens(book: Path, tmp_path: Path) -> N
 
 def test_parquet_is_read_by_others(book: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (rollbook[parquet])")
-    assert export(book, "parquet", tmp_path / "a.parquet") == 20
+    assert export(book, "parquet", tmp_path / "a.parquet").written == 20
     table = parquet.read_table(tmp_path / "a.parquet")
     assert sum(table.column("reward").to_pylist()) == 16.0
     assert json.loads(table.column("messages").to_pylist()[0])[0]["role"] == "user"
@@ -63,7 +77,7 @@ def test_parts_that_only_some_rollouts_have_are_null_for_the_others_and_overwrit
     verdict = "Score(1.0, {'fmt': 1.0, 'reward': 7.0} if task.id == 'sum-1' else {})"
     source = SUMS.replace("return rollout", f"return {verdict} or rollout")
     run(write_sums(tmp_path, source), write_script(tmp_path), out=tmp_path / "run")
-    assert export(tmp_path / "run", "sft", tmp_path / "a.jsonl", Expression("fmt > 0 and reward == 1")) == 1
+    assert export(tmp_path / "run", "sft", tmp_path / "a.jsonl", Expression("fmt > 0 and reward == 1")).written == 1
     export(tmp_path / "run", "gym", tmp_path / "b.jsonl")
     assert {row["reward"] for row in lines(tmp_path / "b.jsonl")} == {1.0}
 

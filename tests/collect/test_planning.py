@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.collect.planning import found, plan
+from rollbook.collect.member import members_of
+from rollbook.collect.planning import plan
 from rollbook.collect.request import Request
 from rollbook.core.manifest import ModelSpec
 from rollbook.errors import UsageError
@@ -24,7 +25,7 @@ TOOL = """
 
 def planned(folder: Path, source: str = SUMS, **more: object) -> Path:
     request = Request(env=write_sums(folder, source), out=str(folder / "run"), **more)  # type: ignore[arg-type]
-    return plan(request, found(request.env), MODEL).path
+    return plan(request, members_of(request), MODEL).path
 
 
 def test_a_limit_and_a_choice_of_tasks(tmp_path: Path) -> None:

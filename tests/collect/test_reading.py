@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from itertools import permutations
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollbook.book.book import Book, Draft
 from rollbook.book.presence import new_presence, write_presence
 from rollbook.collect.comparing import compare_runs
+from rollbook.collect.export import export
+from rollbook.collect.profiling import profile_lines
+from rollbook.collect.progress import Silent
 from rollbook.collect.report import Reading, report, report_of
+from rollbook.collect.reverify import reverify
 from rollbook.collect.shards import by_run, open_shards
-from rollbook.core.json import to_line
-from rollbook.core.line import SCHEMA, scored_line
+from rollbook.core.json import decode, encode, to_line
+from rollbook.core.lease import Lease
+from rollbook.core.line import SCHEMA, failed_line, scored_line
 from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, ModelSpec, Sampling
 from rollbook.core.plan import part
 from rollbook.core.task import Task
 from rollbook.errors import BookError, UsageError
-from support.books import make_book, open_round, scored
+from support.books import failed, make_book, open_round, scored
 
 
 def mark(book: Book, *keys: tuple[int, int, float], worker: str = "w") -> None:
@@ -66,8 +74,90 @@ def test_directories_of_one_run_are_one_run_and_a_key_counts_once(tmp_path: Path
     mark(two, (0, 1, 0.0), (1, 0, 0.5), worker="v")
     assert by_run([one.path, two.path, one.path]) == [[one.path, two.path]]
     made = report_of(Reading([one.path, two.path]))
-    assert (made.scored, made.dropped, made.pending) == (3, 1, 5)
-    assert made.overall.mean == pytest.approx(2.5 / 3)
+    assert (made.scored, made.dropped, made.pending, made.disagreeing) == (3, 1, 5, 1)
+    assert made.overall.mean == pytest.approx(1.5 / 3)  # v's line, for v comes before w
+
+
+def test_directories_that_disagree_give_one_result_in_any_order_and_it_is_said(tmp_path: Path) -> None:
+    one = make_book(tmp_path / "one", tasks=8)
+    open_round(one)
+    books = [one]
+    for name in ("two", "three"):
+        shutil.copytree(one.path, tmp_path / name)
+        books.append(Book(tmp_path / name))
+    for book, (worker, rewards) in zip(books, {"v": (1, 0, 1), "w": (0, 0, 1), "u": (0.5, 0, 1)}.items(), strict=True):
+        mark(book, *((row, 0, reward) for row, reward in enumerate(rewards)), worker=worker)
+    ways = [report_of(Reading([book.path for book in order])) for order in permutations(books)]
+    assert {(made.overall.mean, made.scored, made.dropped, made.disagreeing) for made in ways} == {(0.5, 3, 6, 1)}
+    assert ways[0].json()["disagreeing"] == 1
+
+
+def test_of_directories_that_disagree_the_lowest_attempt_counts(tmp_path: Path) -> None:
+    one = make_book(tmp_path / "one")
+    open_round(one)
+    shutil.copytree(one.path, tmp_path / "two")
+    for name, worker, attempt in (("one", "a", 3), ("two", "b", 2)):
+        rollout = scored(one, 0, 0, attempt / 10)
+        rollout.attempt = attempt
+        (tmp_path / name / "journals" / f"{worker}.1.jsonl").write_bytes(to_line(scored_line(rollout, [None])))
+    for order in (["one", "two"], ["two", "one"]):
+        assert report_of(Reading([tmp_path / name for name in order])).overall.mean == 0.2
+
+
+def test_of_directories_that_disagree_the_lowest_epoch_counts(tmp_path: Path) -> None:
+    one = make_book(tmp_path / "one")
+    open_round(one)
+    shutil.copytree(one.path, tmp_path / "two")
+    for name, worker, epoch in (("one", "a", 2), ("two", "b", 1)):
+        for owner, at in (("a", 2), ("b", 1)) if epoch == 2 else (("b", 1),):
+            (tmp_path / name / "leases" / f"00000.{at}").write_bytes(encode(Lease(owner, 1)))
+        mark(Book(tmp_path / name), (0, 0, epoch / 10), worker=worker)
+    for order in (["one", "two"], ["two", "one"]):
+        made = report_of(Reading([tmp_path / each for each in order]))
+        assert (made.overall.mean, made.disagreeing) == (0.1, 1)
+
+
+def test_a_copy_with_one_line_edited_is_told_from_the_other_by_what_it_says(tmp_path: Path) -> None:
+    one = make_book(tmp_path / "one")
+    open_round(one)
+    mark(one, (0, 0, 1.0), (0, 1, 1.0))
+    shutil.copytree(one.path, tmp_path / "two")
+    mark(Book(tmp_path / "two"), (0, 0, 0.0), (0, 1, 1.0))
+    ways = [report_of(Reading([tmp_path / name for name in order])) for order in (["one", "two"], ["two", "one"])]
+    assert {(made.overall.mean, made.dropped, made.disagreeing) for made in ways} == {(0.5, 2, 1)}
+
+
+def test_why_a_rollout_failed_does_not_depend_on_the_order_either(tmp_path: Path) -> None:
+    one = make_book(tmp_path / "one")
+    open_round(one, [])
+    shutil.copytree(one.path, tmp_path / "two")
+    for name, kind in (("one", "model_timeout"), ("two", "verifier_error")):
+        line = to_line(failed_line(failed(one, 0, 0, kind), [None], True))
+        (tmp_path / name / "journals" / "w.1.failures.jsonl").write_bytes(line)
+    ways = [report_of(Reading([tmp_path / name for name in order])) for order in (["one", "two"], ["two", "one"])]
+    assert [made.failed for made in ways] == [{"model_timeout": 1}] * 2
+
+
+def test_all_environments_together_vote_only_where_answers_are_reported(tmp_path: Path) -> None:
+    book = two_environments(tmp_path / "run")
+    open_round(book)
+    rollouts = [scored(book, row, sample, float(sample == 0)) for row in range(5) for sample in range(2)]
+    for rollout in rollouts:
+        said = str(rollout.sample) if rollout.task.env == "sums" else None
+        rollout.score = msgspec.structs.replace(rollout.score, answer=said)
+    lines = b"".join(to_line(scored_line(rollout, [None])) for rollout in rollouts)
+    (book.path / "journals" / "w.1.jsonl").write_bytes(lines)
+    made = report(book.path, write=False)
+    assert made.environments["words"].maj_at == {}
+    assert (made.overall.maj_at, made.overall.maj_coverage, made.overall.coverage[2]) == (
+        {1: 0.5, 2: 0.5},
+        {1: 2, 2: 2},
+        5,
+    )
+    rows = [decode(line) for line in profile_lines(book.path)]
+    assert [row["maj@2"] for row in rows] == [0.5, 0.5, None, None, None]
+    votes = compare_runs(book.path, book.path).comparison.metrics["maj@2"]
+    assert (votes.a, votes.tasks) == (0.5, 2)
 
 
 def test_a_directory_that_was_extended_says_what_was_asked(tmp_path: Path) -> None:
@@ -94,22 +184,48 @@ def test_other_runs_and_other_tasks_are_not_merged(tmp_path: Path) -> None:
 
 
 def test_a_task_that_asks_something_else_is_not_the_same_task(tmp_path: Path) -> None:
-    one, two = make_book(tmp_path / "one"), make_book(tmp_path / "two")
+    one, two = make_book(tmp_path / "one"), make_book(tmp_path / "two", asking="What was {i} + {i}?", odd=1)
     for book in (one, two):
         mark(book, *((row, 0, 1.0) for row in range(4)))
-    tasks = (two.path / "tasks.jsonl").read_text()
-    (two.path / "tasks.jsonl").write_text(tasks.replace('"What is 1', '"What was 1'))
     with pytest.raises(UsageError, match="1 with the same id but another prompt or answer"):
         compare_runs(one.path, two.path)
     found = compare_runs(one.path, two.path, common=True)
-    assert (found.comparison.tasks, len(found.notes)) == (3, 1)
+    assert found.comparison.tasks == 3
+    assert "task sets differ" in found.notes[0]
+
+
+def edit_tasks(book: Book) -> None:
+    tasks = (book.path / "tasks.jsonl").read_text()
+    (book.path / "tasks.jsonl").write_text(tasks.replace('"answer":"2"', '"answer":"3"'))
+
+
+def test_tasks_that_were_edited_are_refused_by_whatever_reads_them(tmp_path: Path) -> None:
+    book, other = make_book(tmp_path / "run", samples=1), make_book(tmp_path / "other", samples=1)
+    for each in (book, other):
+        mark(each, *((row, 0, 1.0) for row in range(4)))
+    edit_tasks(book)
+    ways = [
+        lambda: report(book.path, write=False),
+        lambda: list(profile_lines(book.path)),
+        lambda: compare_runs(other.path, book.path),
+        lambda: asyncio.run(reverify(book.path, tmp_path / "new", None, "all", Silent())),
+        lambda: export(book.path, "jsonl", tmp_path / "out.jsonl"),
+    ]
+    for way in ways:
+        with pytest.raises(BookError, match=r"tasks\.jsonl was edited since the run began: restore it from a copy"):
+            way()
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_tasks_without_scores_are_noted_when_runs_are_compared(tmp_path: Path) -> None:
     one, two = make_book(tmp_path / "one"), make_book(tmp_path / "two")
     mark(one, *((row, 0, 1.0) for row in range(4)))
     mark(two, (0, 0, 0.0))
-    assert compare_runs(one.path, two.path).notes == ["3 tasks without a score in A or in B left out"]
+    assert compare_runs(one.path, two.path).notes == [
+        "A and B are of the same run: they differ only in what each directory holds",
+        "3 tasks without a score in A or in B left out",
+    ]
 
 
 def test_one_directory_is_read_once_however_it_is_called(tmp_path: Path) -> None:

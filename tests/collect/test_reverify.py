@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from rollbook.collect.progress import Silent
 from rollbook.collect.reverify import Only, Reverified, reverify
 from rollbook.collect.run import resume
 from rollbook.core.rollout import Rollout
-from rollbook.errors import UsageError
+from rollbook.errors import BookError, UsageError
 from support.books import make_book
 from support.sums import SUMS, write_script, write_sums
 
@@ -139,3 +140,78 @@ def test_an_interrupted_reverify_goes_on_and_is_never_resumed_with_a_model(tmp_p
     assert result.verified < whole.verified
     with pytest.raises(UsageError, match="is another run"):
         asyncio.run(reverify(tmp_path / "b", tmp_path / "a", None, "all", Silent()))
+
+
+def spoilt(folder: Path, old: str, new: str, name: str = "*[!s].jsonl") -> Path:
+    """The first line of the run's journal edited, and the seals gone."""
+    for seal in (folder / "a" / "done").iterdir():
+        seal.unlink()
+    journal = next((folder / "a" / "journals").glob(name))
+    first, rest = journal.read_text().split("\n", 1)
+    assert re.search(old, first)
+    journal.write_text(f"{re.sub(old, new, first, count=1)}\n{rest}")
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"reward":[^,]*', '"reward":null'), ('"reward":[^,]*', '"reward":1e999'), ('"answer":[^,]*', '"answer":7')],
+)
+def test_a_malformed_line_is_named_and_nothing_is_left_behind(tmp_path: Path, old: str, new: str) -> None:
+    first_run(tmp_path)
+    journal = spoilt(tmp_path, old, new)
+    with pytest.raises(BookError, match=rf"{re.escape(journal.name)}:1: malformed line"):
+        again(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "sums_env.py", "script.jsonl"}
+
+
+def test_a_malformed_failure_is_named_too(tmp_path: Path) -> None:
+    first_run(tmp_path, BROKEN)
+    journal = spoilt(tmp_path, '"messages":', '"messages":3,"more":', "*.failures.jsonl")
+    with pytest.raises(BookError, match=rf"{re.escape(journal.name)}:1: malformed line"):
+        again(tmp_path)
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_is_there_of_an_unfinished_run_can_be_scored_again(tmp_path: Path) -> None:
+    path = first_run(tmp_path)
+    for seal in (path / "done").iterdir():
+        seal.unlink()
+    journal = next((path / "journals").glob("*[!s].jsonl"))
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:13]))
+    (tmp_path / "new").mkdir()
+    kind = write_sums(tmp_path / "new", KIND)
+    with pytest.raises(UsageError, match="7 of 20 rollouts have no answer yet"):
+        again(tmp_path, kind)
+    result = again(tmp_path, kind, "scored")
+    assert (result.verified, result.report.scored, result.report.failed, result.report.pending) == (13, 13, {}, 7)
+    assert result.report.overall.mean == 1.0
+
+
+def test_going_on_says_that_others_were_scored_by_an_earlier_start(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    (tmp_path / "new").mkdir()
+    first = again(tmp_path, write_sums(tmp_path / "new", KIND))
+    second = again(tmp_path, None)
+    assert [(each.went_on, each.verified, each.changed) for each in (first, second)] == [(False, 20, 4), (True, 0, 4)]
+
+
+def test_nothing_to_complete_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Noting(Silent):
+        def note(self, line: str) -> None:
+            said.append(line)
+
+    path = first_run(tmp_path)
+    asyncio.run(reverify(path, tmp_path / "b", None, "failed", Noting()))
+    assert said == [f"nothing in {path} failed in verification: every rollout stays what it was"]
+
+
+def test_a_run_of_two_verifiers_is_never_said_to_be_of_one(tmp_path: Path) -> None:
+    first_run(tmp_path, BROKEN)
+    again(tmp_path, write_sums(tmp_path), "failed")
+    asyncio.run(reverify(tmp_path / "b", tmp_path / "c", None, "failed", Silent()))
+    notes = compare_runs(tmp_path / "b", tmp_path / "c").notes
+    assert notes == ["B is A scored again", "A holds scores of two verifiers", "B holds scores of two verifiers"]
+    assert "verifier of Sums differs (the source of Sums" in compare_runs(tmp_path / "a", tmp_path / "b").notes[0]

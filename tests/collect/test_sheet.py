@@ -87,7 +87,15 @@ def test_the_examples_in_docstrings_are_true() -> None:
 
 @pytest.mark.parametrize(
     "same",
-    [["7", "7.0", "7.00", "+7", " 7 "], ["1000", "1,000", "1,000.0"], ["-0", "0", "0.0"], ["a b", " a \n b"]],
+    [
+        ["7", "7.0", "7.00", "+7", " 7 ", "7.", "007.0"],
+        ["1000", "1,000", "1,000.0", "1000."],
+        ["-0", "0", "0.0", "-.0"],
+        [".5", "0.5", "+.5", "00.5", "0.50"],
+        ["-7", "\u22127", " \u22127.0"],
+        ["a b", " a \n b"],
+        ["caf\u00e9", "cafe\u0301"],
+    ],
 )
 def test_one_number_is_one_answer_however_it_is_written(same: list[str]) -> None:
     assert len({normal(text) for text in same}) == 1
@@ -96,9 +104,9 @@ def test_one_number_is_one_answer_however_it_is_written(same: list[str]) -> None
 @pytest.mark.parametrize(
     "apart",
     [
-        ["10", "10 am", "10 pm", "$10", "10%", "10."],
+        ["10", "10 am", "10 pm", "$10", "10%", "10.."],
         ["5 m", "5 km", "5%", "5"],
-        ["007", "7", "-7", "7e0", "0.7"],
+        ["007", "7", "-7", "7e0", "0.7", "07"],
         ["1,00", "100", "1 00"],
         ["x", "X", "x."],
         ["9" * 300, "9" * 301, "9" * 300 + ".5"],
@@ -106,3 +114,13 @@ def test_one_number_is_one_answer_however_it_is_written(same: list[str]) -> None
 )
 def test_different_answers_stay_apart(apart: list[str]) -> None:
     assert len({normal(text) for text in apart}) == len(apart)
+
+
+def test_a_number_that_no_column_holds_is_a_malformed_line(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    journal = book.path / "journals" / "w.1.jsonl"
+    good = to_line(scored_line(scored(book, 0, 0), [None]))
+    for huge in (b'"sample":99999999999999999999', b'"sample":-1', b'"sample":1152921504606846976'):
+        journal.write_bytes(good + good.replace(b'"sample":0', huge))
+        with pytest.raises(BookError, match=r"w\.1\.jsonl:2: malformed line \(Expected `int`"):
+            read_sheet(journal, book.tasks.rows)

@@ -48,6 +48,13 @@ def test_as_many_as_asked_are_drawn_from_each_bucket_and_the_seed_decides():
     assert ids(one) == sorted(ids(one), key=lambda name: int(name[1:]))
 
 
+def test_what_is_said_to_be_taken_of_a_bucket_is_what_comes_out():
+    wish = Wish(buckets=Buckets.parse("mean:0,0.25,0.5,1"), sort=Expression("mean"), descending=True, limit=4)
+    choice = curate(lines(), wish)
+    assert choice.buckets == {"[0, 0.25)": (2, 0), "[0.25, 0.5)": (2, 1), "[0.5, 1]": (3, 3)}
+    assert sum(taken for _, taken in choice.buckets.values()) == len(choice.lines) == 4
+
+
 @pytest.mark.parametrize("text", ["mean", "mean:", "mean:0", "mean:1,0", "mean:a,b", ":0,1", "mean:0,inf", "mean:0,0"])
 def test_a_bucket_that_cannot_be_read_is_refused(text):
     with pytest.raises(UsageError):

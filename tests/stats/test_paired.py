@@ -32,7 +32,7 @@ def test_the_difference_is_paired_by_task():
     assert "best@2" not in found.metrics
     assert found.costs["completion_tokens"].difference == 20
     assert (found.better, found.worse, found.tasks) == (2, 0, 3)
-    assert found.sign_p == 0.5
+    assert (found.permutation_p, found.permutations, found.sign_p) == (0.5, 0, 0.5)
 
 
 def test_flipped_tasks_are_listed_both_ways_the_furthest_first():
@@ -58,7 +58,7 @@ def test_tasks_without_a_score_on_either_side_are_left_out():
 def test_nothing_in_common_is_null_not_nan():
     found = compare(side([[1], []]), side([[], [1]]), ["p", "q"])
     assert found.metrics["mean"].difference is None
-    assert (found.permutation_p, found.sign_p) == (None, None)
+    assert (found.permutation_p, found.permutations, found.sign_p) == (None, None, None)
     assert "nan" not in encode(found.json()).decode().lower()
 
 
@@ -77,7 +77,7 @@ def test_a_true_difference_is_found_and_the_seed_decides_the_draw():
     found = compare(a, b, names, seed=3)
     low, high = found.metrics["mean"].interval
     assert 0 < low < 0.1 < high < 0.2
-    assert found.permutation_p < 0.01
+    assert (found.permutation_p < 0.01, found.permutations) == (True, 10_000)
     assert found.permutation_p == compare(a, b, names, seed=3).permutation_p
 
 
@@ -113,3 +113,10 @@ def test_the_interval_of_ragged_runs_is_the_spread_when_tasks_are_drawn_again():
     drawn = rng.integers(0, 150, (4000, 150))
     again = sums[:, drawn].sum(axis=2) / counts[:, drawn].sum(axis=2)
     assert mean.interval[1] - mean.difference == pytest.approx(1.976 * np.std(again[1] - again[0]), rel=0.1)
+
+
+def test_an_environment_without_answers_has_no_part_in_the_vote():
+    quiet = columns([0, 0, 1, 1], [1, 1, 0, 1], [5, 6, -1, -1])
+    a = Side(quiet, np.arange(2), np.array([0, 1]))
+    votes = compare(a, a, ["p", "q"]).metrics["maj@2"]
+    assert (votes.a, votes.tasks) == (1.0, 1)

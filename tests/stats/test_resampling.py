@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbook.stats import resampling
 from rollbook.stats.estimators import clustered_error, interval
-from rollbook.stats.resampling import bootstrap, permutation_test, sign_test
+from rollbook.stats.resampling import ENUMERATED, bootstrap, permutation_test, sign_test
 
 
 def synthetic(tasks, samples, seed, continuous=False):
@@ -53,14 +54,29 @@ def test_the_permutation_test_is_the_share_of_all_sign_changes(differences):
     values = np.array(differences)
     sums = [abs(np.dot(signs, values)) for signs in product((1, -1), repeat=len(values))]
     exact = sum(total >= abs(values.sum()) - 1e-12 for total in sums) / len(sums)
-    assert permutation_test(values) == pytest.approx(exact, abs=0.03)
+    counted = permutation_test(values)
+    assert (counted.p, counted.drawn) == (pytest.approx(exact, abs=1e-12), 0)
+    drawn = permutation_test(np.tile(values, 15)) if np.count_nonzero(values) else None
+    assert drawn is None or drawn.drawn == (10_000 if np.count_nonzero(values) * 15 > ENUMERATED else 0)
+
+
+def test_what_is_drawn_agrees_with_what_is_counted(monkeypatch):
+    values = np.array([0.5, 0.25, -0.25, 1.0, 0.75, -0.5, 0.25])
+    counted = permutation_test(values)
+    monkeypatch.setattr(resampling, "ENUMERATED", 0)
+    drawn = permutation_test(values)
+    assert (counted.drawn, drawn.drawn) == (0, 10_000)
+    assert drawn.p == pytest.approx(counted.p, abs=0.03)
 
 
 def test_the_permutation_test_is_never_zero_and_none_without_tasks():
-    assert 0 < permutation_test(np.ones(200)) < 0.001
-    assert permutation_test(np.zeros(5)) == 1.0
+    assert 0 < permutation_test(np.ones(200)).p < 0.001
+    assert permutation_test(np.ones(3)) == (0.25, 0)
+    assert permutation_test(np.zeros(5)) == (1.0, 0)
     assert permutation_test(np.array([])) is None
-    assert permutation_test(np.linspace(-1, 1, 2001)) > 0.5
+    assert permutation_test(np.linspace(-1, 1, 2001)).p > 0.5
+    with np.errstate(over="ignore"):
+        assert permutation_test(np.full(3, 1e308)) is None
 
 
 @given(st.integers(0, 40), st.integers(0, 40))

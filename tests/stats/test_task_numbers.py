@@ -1,5 +1,6 @@
 from statistics import mean, stdev
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,3 +107,10 @@ def test_what_overflows_is_null_without_a_warning():
     found = rows_of([(0, 1.7e308, 0), (0, 1.7e308, 0), (1, 1.7e308, 1), (1, -1.7e308, 0)])
     assert (found[0]["mean"], found[0]["std"], found[1]["std"]) == (None, 0.0, None)
     assert found[0]["max"] == 1.7e308
+
+
+def test_a_task_of_an_environment_without_answers_has_no_majority_numbers():
+    held = columns([0, 0, 1, 1], [1.0, 0.0, 1.0, 1.0], [0, 1, SILENT, SILENT])
+    found = dict(Profile(held, ["w", "x"], groups=np.array([0, 1])).rows({}, range(2)))
+    assert (found[0]["maj@2"], found[1]["maj@1"], found[1]["maj@2"]) == (0.5, None, None)
+    assert found[1]["pass@2"] == 1.0

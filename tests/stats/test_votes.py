@@ -1,6 +1,7 @@
 import tracemalloc
 from collections import Counter
 from itertools import combinations
+from math import comb
 
 import numpy as np
 import pytest
@@ -118,22 +119,44 @@ def test_what_is_too_costly_to_count_is_drawn_with_its_error_and_the_seed_decide
 
 
 def test_thousands_of_rollouts_a_task_are_drawn():
-    task = [(1, 1.0)] * 900 + [(2, 0.0)] * 600
-    found = maj_at_k(ballots_of(task), [1, 1500])
-    assert found[1].error is not None
-    assert found[1].values[0] == pytest.approx(0.6, abs=5 * found[1].error)
-    assert found[1500].values[0] == 1.0
+    task = [(1, 1.0)] * 900 + [(2, 0.0)] * 850
+    found = maj_at_k(ballots_of(task), [101])[101]
+    assert found.error is None  # a small k is counted
+    drawn = maj_at_k(ballots_of(task), [901])[901]
+    assert 0 < drawn.error < 0.02
+    won = sum(comb(900, i) * comb(850, 901 - i) for i in range(451, 901)) / comb(1750, 901)
+    assert drawn.values[0] == pytest.approx(won, abs=5 * drawn.error)
+
+
+def test_a_vote_of_one_and_of_all_need_no_drawing(monkeypatch):
+    monkeypatch.setattr(votes, "EXACT_STEPS", 0)
+    tasks = [[(1, 1.0)] * 900 + [(2, 0.0)] * 600, [(SILENT, 0.5)] * 1500, [(1, 1.0), (2, 0.0), (SILENT, 0.0)] * 500]
+    found = maj_at_k(ballots_of(*tasks), [1, 1500])
+    assert found[1].values.tolist() == pytest.approx([0.6, 0.5, 1 / 3])
+    assert found[1500].values.tolist() == [1.0, 0.5, 0.5]
+    assert [found[k].error for k in (1, 1500)] == [None, None]
+
+
+def test_what_is_drawn_for_one_k_does_not_depend_on_the_others():
+    rng = np.random.default_rng(3)
+    ballots = ballots_of([(int(a), float(a % 2)) for a in rng.integers(0, 1500, 3000)])
+    alone = {k: maj_at_k(ballots, [k])[k] for k in (4, 1500)}
+    together = maj_at_k(ballots, [1, 4, 1500, 3000])
+    assert [together[k].error is None for k in (1, 4, 1500, 3000)] == [True, True, False, True]
+    for k, each in alone.items():
+        assert (each.values.tolist(), each.error) == (together[k].values.tolist(), together[k].error)
 
 
 def test_one_task_of_thousands_makes_no_other_task_drawn():
     rng = np.random.default_rng(3)
-    small = [[(int(a), float(a == 0)) for a in rng.integers(-1, 3, 6)] for _ in range(30)]
+    small = [[(int(a), float(a == 0)) for a in rng.integers(-1, 3, 1600)] for _ in range(3)]
+    small = [[*each[:6]] for each in small] + [[(1, 1.0), (2, 0.0)] * 2 + [(3, 0.0)]] * 30
     large = [(int(a), float(a % 2)) for a in rng.integers(0, 1500, 3000)]
-    alone, beside = maj_at_k(ballots_of(*small), [1, 6]), maj_at_k(ballots_of(*small, large), [1, 6, 3000])
-    assert beside[6].values[:30].tolist() == alone[6].values.tolist()
-    assert beside[6].drawn.tolist() == [False] * 30 + [True]
-    assert beside[6].where(np.arange(31) < 30).error is None
-    assert beside[6].error > 0
+    alone, beside = maj_at_k(ballots_of(*small), [4]), maj_at_k(ballots_of(*small, large), [4, 1500])
+    assert beside[4].values[:33].tolist() == alone[4].values.tolist()
+    assert not beside[4].drawn.any()
+    assert beside[1500].drawn.tolist() == [False] * 33 + [True]
+    assert beside[1500].error > 0
 
 
 def test_many_rollouts_and_a_small_k_are_counted():
@@ -144,10 +167,10 @@ def test_many_rollouts_and_a_small_k_are_counted():
 
 
 def test_cheap_patterns_are_counted_and_only_the_dear_ones_drawn(monkeypatch):
-    tasks = [[(1, 1.0), (2, 0.0)], [(at, float(at == 1)) for at in range(12)], [(1, 0.0), (1, 1.0)]]
-    counted = maj_at_k(ballots_of(*tasks), [1, 2])[2]
+    tasks = [[(1, 1.0), (2, 0.0), (2, 0.0)], [(at, float(at == 1)) for at in range(12)], [(1, 0.0), (1, 1.0), (1, 0.0)]]
+    counted = maj_at_k(ballots_of(*tasks), [2])[2]
     monkeypatch.setattr(votes, "EXACT_STEPS", 100)
-    some = maj_at_k(ballots_of(*tasks), [1, 2])[2]
+    some = maj_at_k(ballots_of(*tasks), [2])[2]
     assert some.drawn.tolist() == [False, True, False]
     assert some.values[[0, 2]].tolist() == counted.values[[0, 2]].tolist()
     assert some.values[1] == pytest.approx(counted.values[1], abs=6 * some.variances[1] ** 0.5)
@@ -157,7 +180,7 @@ def test_tables_are_as_wide_as_their_own_tasks_and_not_as_the_widest():
     counts, answers = np.ones(20_000 + 3_000, np.int64), np.array([1] * 20_000 + [3_000])
     silent = np.zeros(20_001, np.int64)
     tracemalloc.start()
-    found = maj_at_k(Ballots(counts, np.ones(len(counts)), answers, silent, silent * 0.0), [1])[1]
+    found = maj_at_k(Ballots(counts, np.ones(len(counts)), answers, silent, silent * 0.0), [1, 2])[1]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.values.tolist() == pytest.approx([1.0] * 20_001)

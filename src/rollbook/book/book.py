@@ -124,7 +124,7 @@ class Book:
             raise BookError(f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads {SCHEMA}")
         self.tasks = self._open_tasks()
         self.load_plan()
-        self._check_tasks()
+        self._check_count()
         for name in FOLDERS:
             if not (self.path / name).exists():  # many ways of copying leave empty folders out
                 (self.path / name).mkdir(exist_ok=True)
@@ -135,7 +135,7 @@ class Book:
             raise BookError(f"{path} is missing: restore it from a copy of the run")
         return TaskFile(path)
 
-    def _check_tasks(self) -> None:
+    def _check_count(self) -> None:
         """Every task that the plan asks for is there; rows may have been appended since they were counted."""
         asked = max((part.tasks[1] for part in self.plan.parts), default=0)
         if asked > len(self.tasks):
@@ -181,9 +181,13 @@ class Book:
             raise BookError(
                 f"{self.path / 'run.json'} was edited since the run began: restore it from a copy of the run"
             )
+        self.check_tasks()
+
+    def check_tasks(self) -> None:
+        """Refuse tasks that were edited since they were planned: what was scored is not what they ask."""
         held, path = self.manifest.tasks, self.path / "tasks.jsonl"
         if held and extent_of(path, held.bytes) != held:
-            raise BookError(f"{path} was edited since the run began: restore it from a copy")
+            raise BookError(f"{path} was edited since the run began: restore it from a copy of the run")
 
     def add_parts(self, parts: list[Part]) -> None:
         """Ask for more keys: the plan grows, what was there stays."""

@@ -36,7 +36,7 @@ class Claim(msgspec.Struct):
 
 
 class Claims:
-    """Hands a worker its chunks: fresh ones by number, then those whose owners are gone."""
+    """Hands a worker its chunks: fresh ones in their order, then those whose owners are gone."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Claims:
         self._fresh = 0
         self._held: set[int] = set()
         self._rounds = book.rounds()
+        self._order = book.chunks.side_by_side() if len(book.manifest.environments) > 1 else None
         self._refresh()
 
     def _look(self) -> bool:
@@ -77,8 +78,8 @@ class Claims:
         return self._next_fresh() or (self._next_orphan() if self._look() else None)
 
     def _next_fresh(self) -> Claim | None:
-        while self._fresh < len(self._book.chunks):
-            number, self._fresh = self._fresh, self._fresh + 1
+        while self._fresh < len(self._order or self._book.chunks):
+            number, self._fresh = self._order[self._fresh] if self._order else self._fresh, self._fresh + 1
             if number not in self.leases.epochs and number not in self._seals.all and self.leases.claim(number, 1):
                 return self._claimed(number, 1)
         return None

@@ -46,6 +46,9 @@ class LineReader(Generic[T]):
             try:
                 yield end, self._decode(line)
             except msgspec.DecodeError as error:
-                raise BookError(
-                    f"{path}:{number}: malformed line ({error}); restore the file from a copy of the run"
-                ) from None
+                raise malformed(path, number, error) from None
+
+
+def malformed(path: Path, number: int, error: msgspec.DecodeError) -> BookError:
+    """The one line about a line that cannot be read."""
+    return BookError(f"{path}:{number}: malformed line ({error}); restore the file from a copy of the run")

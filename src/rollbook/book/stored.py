@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.marks import Failed, KeyMap, Scored, ScoredMark
+from rollbook.book.marks import Failed, KeyMap, Scored
 from rollbook.book.rollouts import with_tokens
+from rollbook.book.segment import malformed, whole_lines
 from rollbook.core.line import FailedLine, ScoredLine
 from rollbook.core.rollout import Rollout
 
@@ -21,7 +22,10 @@ _failed = msgspec.json.Decoder(FailedLine)
 
 
 class Stored:
-    """Where every key's rollout lies: its journal and an offset, twelve bytes a key."""
+    """Where every key's rollout lies: its journal and an offset, twelve bytes a key.
+
+    Every line is read whole once, so that one that cannot be read is refused before anything is done with the others.
+    """
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -30,8 +34,9 @@ class Stored:
         self._file = array("i", [NOWHERE]) * self._keys.keys
         self._end = array("q", [0]) * self._keys.keys
         for path, end, failed in Failed(book).located():
+            _read_line(path, end)
             self._note(failed.task, failed.sample, path, end)
-        for _, path, end, scored in Scored(book, ScoredMark).located():
+        for _, path, end, scored in Scored(book, ScoredLine).located():
             self._note(scored.task, scored.sample, path, end)
 
     def _note(self, task: str, sample: int, path: Path, end: int) -> None:
@@ -46,6 +51,11 @@ class Stored:
         """How many keys nothing final was ever written about."""
         return self._file.count(NOWHERE)
 
+    def has(self, task: str, sample: int) -> bool:
+        """Whether anything final was written about a key."""
+        found = self._keys.find(task, sample)
+        return found is not None and self._file[found[1]] != NOWHERE
+
     def read(self, task: str, sample: int) -> Rollout | None:
         """The rollout of a key as it was kept, with its tokens; None if nothing final was ever written about it."""
         found = self._keys.find(task, sample)
@@ -53,11 +63,20 @@ class Stored:
             return None
         row, place, _ = found
         path = self._files[self._file[place]]
-        raw = line_before(path, self._end[place])
-        line = _failed.decode(raw) if path.name.endswith(".failures.jsonl") else _scored.decode(raw)
+        line = _read_line(path, self._end[place])
         rollout = line.rollout(self._book.tasks.task(row))
         rollout.turns = with_tokens(path, line.turns)
         return rollout
+
+
+def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
+    """The line that ends at an offset; a BookError with its number if it cannot be read."""
+    raw = line_before(path, end)
+    try:
+        return _failed.decode(raw) if path.name.endswith(".failures.jsonl") else _scored.decode(raw)
+    except msgspec.DecodeError as error:
+        number = sum(1 for at, _ in whole_lines(path) if at <= end)
+        raise malformed(path, number, error) from None
 
 
 def line_before(path: Path, end: int) -> bytes:

@@ -26,7 +26,7 @@ def command(
     json: o.Json = False,
 ) -> None:
     from rollbook.collect.check import examine
-    from rollbook.collect.planning import found
+    from rollbook.collect.member import found
     from rollbook.collect.run import on_fast_loop
 
     o.finite(verify_timeout=verify_timeout)

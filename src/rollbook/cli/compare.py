@@ -10,8 +10,7 @@ import typer
 from rollbook.cli import measuring as m
 from rollbook.cli import options as o
 from rollbook.cli.numbers import who
-from rollbook.cli.reports import between
-from rollbook.cli.tables import Cell, harmless, show_json, show_table
+from rollbook.cli.tables import Cell, cell_text, harmless, show_json, show_table
 
 if TYPE_CHECKING:
     from rollbook.collect.comparing import Compared, Run
@@ -46,7 +45,8 @@ def _show(found: Compared) -> None:
     show_table(["number", *columns], [_row(name, each) for name, each in made.metrics.items()])
     show_table(["a rollout", *columns], [_row(name, each) for name, each in made.costs.items()])
     print(f"better on {made.better} tasks, worse on {made.worse}, even on {made.tasks - made.better - made.worse}")
-    print(f"permutation test p {_p(made.permutation_p)}, sign test p {_p(made.sign_p)}")
+    how = f" ({made.permutations:,} drawn)" if made.permutations else ""
+    print(f"permutation test p {_p(made.permutation_p)}{how}, sign test p {_p(made.sign_p)}")
     _flipped("solved only by B", made.gained)
     _flipped("solved only by A", made.lost)
 
@@ -56,7 +56,8 @@ def _run(side: str, run: Run) -> str:
 
 
 def _row(name: str, each: Difference) -> list[Cell]:
-    return [name, each.a, each.b, each.difference, between(each.interval, " to "), each.tasks]
+    bounds = " to ".join(map(cell_text, each.interval)) if each.interval else "-"
+    return [name, each.a, each.b, each.difference, bounds, each.tasks]
 
 
 def _p(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,10 @@ from rollbook.cli.tables import Cell, show_table
 from rollbook.errors import UsageError
 
 Source = Annotated[
-    Path, typer.Argument(metavar="PROFILE_OR_RUN", help="A profile.jsonl, or a run directory.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="PROFILE_OR_RUN", help="A profile (.jsonl, .csv, .parquet), or a run directory.", show_default=False
+    ),
 ]
 Keep = Annotated[
     str | None, typer.Option("--keep", metavar="EXPR", help='Which tasks, as in "0 < mean < 1 and n >= 8".')
@@ -25,6 +29,7 @@ Bucket = Annotated[
 ]
 PerBucket = Annotated[int | None, typer.Option("--per-bucket", metavar="N", min=0, help="Draw so many from each.")]
 Limit = Annotated[int | None, typer.Option("-n", "--limit", metavar="N", min=0, help="Only the first so many.")]
+NONE_LEFT = 3
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="A .jsonl file, fit for --data.")]
 
 
@@ -48,6 +53,8 @@ def command(
 
     if out.suffix != ".jsonl":
         raise UsageError(f"-o {out}: the ending must be .jsonl, which --data reads")
+    if out.exists() and out.samefile(source):
+        raise UsageError(f"-o {out}: that is what is read; choose another file")
     wish = Wish(
         keep=None if keep is None else Expression(keep),
         sort=None if sort is None else Expression(sort),
@@ -58,12 +65,17 @@ def command(
         seed=seed,
     )
     choice = curate(_lines(source, m.ks_of(k), m.threshold_of(threshold), prefix), wish)
-    write_whole_lines(out, iter(choice.lines))
+    if choice.lines:
+        write_whole_lines(out, iter(choice.lines))
     if choice.buckets:
         rows: list[list[Cell]] = [[label, held, taken] for label, (held, taken) in choice.buckets.items()]
         show_table([f"{bucket}".rpartition(":")[0], "tasks", "taken"], rows)
     outside = f", {choice.outside} outside every bucket" if choice.outside else ""
-    print(f"{out}: {len(choice.lines)} of {choice.rows} tasks ({choice.kept} kept{outside})")
+    counts = f"{len(choice.lines)} of {choice.rows} tasks ({choice.kept} kept{outside})"
+    if not choice.lines:  # a file without rows would be no --data
+        print(f"rollbook: {counts}: nothing to write, {out} was left as it was", file=sys.stderr)
+        raise typer.Exit(NONE_LEFT)
+    print(f"{out}: {counts}")
 
 
 def _lines(source: Path, ks: list[int] | None, threshold: float, prefix: str) -> Iterator[bytes]:
@@ -72,9 +84,7 @@ def _lines(source: Path, ks: list[int] | None, threshold: float, prefix: str) ->
         from rollbook.collect.profiling import profile_lines
 
         return profile_lines(source, ks, threshold, prefix)
-    if source.suffix in (".csv", ".parquet"):
-        raise UsageError(f"{source}: curate reads a run or its profile as .jsonl")
+    from rollbook.collect.tablefile import read_table
     from rollbook.core.json import encode
-    from rollbook.environments.rows import rows
 
-    return (encode(row.values) for row in rows(source))
+    return map(encode, read_table(source))

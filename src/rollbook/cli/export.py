@@ -12,14 +12,21 @@ from rollbook.cli import options as o
 
 Format = Annotated[str, typer.Option("--format", metavar="jsonl|parquet|gym|sft", help="What the rows look like.")]
 Keep = Annotated[
-    str | None, typer.Option("--keep", metavar="EXPR", help='Which rollouts, as in "reward >= 1 and turns < 9".')
+    str | None,
+    typer.Option(
+        "--keep",
+        metavar="EXPR",
+        help='Which rollouts, as in "reward >= 1 and turns < 9". [default: all that are scored; of sft "reward >= 1"]',
+    ),
 ]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file; must be new.", show_default=False)]
 
 
 def command(run: o.Run, out: Out, format: Format = "jsonl", keep: Keep = None) -> None:
-    from rollbook.collect.export import export
+    from rollbook.collect.export import PASSING, export
     from rollbook.stats.expression import Expression
 
-    count = export(run, format, out, None if keep is None else Expression(keep))
-    print(f"{count} rollouts: {out}", file=sys.stderr)
+    done = export(run, format, out, None if keep is None else Expression(keep))
+    reasons = ((done.unscored, "without a score"), (done.filtered, f"not kept by {keep or PASSING!r}"))
+    left = ", ".join(f"{count} {why}" for count, why in reasons if count)
+    print(f"{done.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)

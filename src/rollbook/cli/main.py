@@ -11,6 +11,7 @@ from importlib import import_module
 import typer
 
 from rollbook.cli.commands import COMMANDS, Entry
+from rollbook.cli.printed import printing
 from rollbook.errors import RollbookError
 
 INTERRUPTED = 75
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     _heed_signals()
     try:
-        code = typer.main.get_command(build(words[0])).main(words, prog_name="rollbook", standalone_mode=False)
+        with printing():
+            code = typer.main.get_command(build(words[0])).main(words, prog_name="rollbook", standalone_mode=False)
     except typer.TyperException as error:
         sys.exit(_say(_usage(error), error.exit_code))
     except RollbookError as error:
@@ -101,5 +103,6 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _say(message: str, code: int) -> int:
-    print("rollbook:", " ".join(message.split("\n")), file=sys.stderr)
+    if message:
+        print("rollbook:", " ".join(message.split("\n")), file=sys.stderr)
     return code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollbook.cli.tables import Cell, cell_text, harmless, show_json, show_numbers_table, show_table
+from rollbook.cli.tables import Cell, between, harmless, show_json, show_numbers_table, show_table
 
 if TYPE_CHECKING:
     from rollbook.collect.report import Report
@@ -54,23 +54,18 @@ def columns(ks: list[int]) -> list[str]:
     passes = [f"pass@{k}" for k in ks]
     streak = [f"pass^{ks[-1]}"] if ks and ks[-1] > 1 else []
     first, rest = passes[:1], passes[1:]
-    between = ["95%"] if first else []
-    return ["environment", "tasks", "scored", "mean", *first, *between, *rest, *streak, "truncated", "p50 s"]
+    bounds = ["95%"] if first else []
+    return ["environment", "tasks", "scored", "mean", *first, *bounds, *rest, *streak, "truncated", "p50 s"]
 
 
 def row(metrics: Metrics, ks: list[int]) -> list[Cell]:
     """One environment."""
     passes: list[Cell] = [metrics.pass_at.get(k) for k in ks]
     streak: list[Cell] = [metrics.pass_hat.get(ks[-1])] if ks and ks[-1] > 1 else []
-    between: list[Cell] = [_interval(metrics)] if ks else []
+    bounds: list[Cell] = [between(metrics.pass_interval)] if ks else []
     counts: list[Cell] = [metrics.env, metrics.tasks, f"{metrics.scored}/{metrics.requested}", metrics.mean]
     ends: list[Cell] = [metrics.truncated, metrics.seconds_p50]
-    return [*counts, *passes[:1], *between, *passes[1:], *streak, *ends]
-
-
-def _interval(metrics: Metrics) -> str:
-    bounds = metrics.pass_interval
-    return "-" if bounds is None else f"{cell_text(bounds[0])}-{cell_text(bounds[1])}"
+    return [*counts, *passes[:1], *bounds, *passes[1:], *streak, *ends]
 
 
 def show_missing(report: Report) -> None:

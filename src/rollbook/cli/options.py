@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from rollbook.core.json import JSON, decode
-from rollbook.core.manifest import Limits, Sampling
+from rollbook.core.manifest import FIXED, Limits, Sampling
 from rollbook.errors import UsageError
 
 Target: TypeAlias = Annotated[
@@ -18,6 +18,14 @@ Target: TypeAlias = Annotated[
     typer.Argument(
         metavar="ENVIRONMENT",
         help="gsm8k, path/to/file.py:Class, package.module:Class or reasoning_gym:NAME?key=value.",
+        show_default=False,
+    ),
+]
+Asked: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENVIRONMENT",
+        help="gsm8k, path/to/file.py:Class, package.module:Class, reasoning_gym:NAME?key=value, or blend.yaml.",
         show_default=False,
     ),
 ]
@@ -197,7 +205,7 @@ def extra_sampling(pairs: list[str] | None) -> dict[str, JSON]:
         key, equals, text = pair.partition("=")
         if not key or not equals:
             raise UsageError(f"--sampling {pair}: write key=value, as in --sampling top_k=20")
-        if key in ("temperature", "top_p", "max_tokens", "seed", "n", "model", "messages"):
+        if key in ("temperature", "top_p", "max_tokens", *FIXED):
             raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
         extra[key] = _value(text)
     return extra

@@ -13,6 +13,6 @@ from rollbook.collect.request import Request
 def command(request: Request) -> None:
     from rollbook.collect.run import plan_request
 
-    run = plan_request(request)
+    run = plan_request(request, lambda line: print(line, file=sys.stderr))
     print(run)
     print(f"next: rollbook work {run}", file=sys.stderr)

@@ -23,7 +23,7 @@ def command(
 
     ks, least = m.ks_of(k), m.threshold_of(threshold)
     made = []
-    for group in by_run(_without_files(runs)):
+    for group in by_run(_only_runs(runs)):
         read = Reading(group)
         made.append(report_of(read, ks, least))
         _keep(read, made[-1])
@@ -33,14 +33,20 @@ def command(
             raise shortfall(report)
 
 
-def _without_files(runs: list[Path]) -> list[Path]:
-    """`runs/*` matches what lies beside the runs as well; a directory that is no run is refused."""
-    stray = [path for path in runs if path.is_file()]
-    if len(stray) == len(runs):
-        return runs
+def _only_runs(paths: list[Path]) -> list[Path]:
+    """`runs/*` matches what lies beside the runs as well: that is left out by name. What is not there is a mistake."""
+    stray = [path for path in paths if path.exists() and not (path / "run.json").exists()]
+    if len(stray) == len(paths):
+        return paths
     for path in stray:
-        print(f"{path} is a file and not a run: left out", file=sys.stderr)
-    return [path for path in runs if path not in stray]
+        print(f"{path} is {_what(path)} and not a run: left out", file=sys.stderr)
+    return [path for path in paths if path not in stray]
+
+
+def _what(path: Path) -> str:
+    if path.is_file():
+        return "a file"
+    return "a folder of runs" if any(path.glob("*/run.json")) else "a folder"
 
 
 def _keep(read: Reading, report: Report) -> None:
@@ -48,7 +54,9 @@ def _keep(read: Reading, report: Report) -> None:
     from rollbook.view.page import write_page
 
     try:
-        keep(report)
-        write_page(read, report)
+        written = keep(report), write_page(read, report)
     except OSError as error:  # a copy that one may only read has numbers too
-        print(f"metrics.json and report.html were not written: {error.strerror}", file=sys.stderr)
+        print(f"the numbers and the page were not written to {report.path}: {error.strerror}", file=sys.stderr)
+        return
+    if report.merged:
+        print(f"numbers of several directories together: {written[0]} and {written[1]}", file=sys.stderr)

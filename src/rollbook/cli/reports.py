@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollbook.cli.numbers import headline, show_missing, verifiers
-from rollbook.cli.tables import Cell, cell_text, harmless, show_json, show_table
+from rollbook.cli.tables import Cell, between, cell_text, harmless, show_json, show_table
 
 if TYPE_CHECKING:
     from rollbook.collect.report import Report
@@ -39,12 +39,22 @@ def notes(report: Report) -> list[str]:
     said += verifiers(report)
     if report.merged:
         said.append(f"read together with {', '.join(report.merged)}")
+    if report.disagreeing:
+        said.append(f"warning: {report.disagreement}")
     for one in _rows(report):
         said += [f"{one.env}: @{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks]
+        said += votes_rest(one)
         said += [f"{one.env}: maj@{k} was drawn, +- {error:.4f}" for k, error in one.maj_errors.items()]
     if report.overall.threshold != 1.0:
         said.append(f"a rollout passes from a reward of {report.overall.threshold:g}")
     return said
+
+
+def votes_rest(one: Metrics) -> list[str]:
+    """On how many tasks maj@k rests, where not every environment reports answers."""
+    few = {k: n for k, n in one.maj_coverage.items() if n < one.coverage[k]}
+    why = "the others report no answers"
+    return [f"{one.env}: maj@{k} rests on {n} of {one.tasks} tasks ({why})" for k, n in few.items()]
 
 
 def _rows(report: Report) -> list[Metrics]:
@@ -113,11 +123,6 @@ def failures(reports: Sequence[Report]) -> Table:
         for kind, count in one.failed.items()
     ]
     return [*_head(reports), "failure", "rollouts", "of"], rows
-
-
-def between(bounds: tuple[float, float] | None, dash: str = "-") -> str:
-    """An interval in a cell."""
-    return "-" if bounds is None else f"{cell_text(bounds[0])}{dash}{cell_text(bounds[1])}"
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

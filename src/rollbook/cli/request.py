@@ -17,7 +17,7 @@ from rollbook.models.target import EMBEDDED_SLOTS
 
 @gathered("given", o.changes)
 def request_of(
-    env: o.Target,
+    env: o.Asked,
     samples: o.Samples = 1,
     limit: o.Limit = None,
     out: o.Out = None,

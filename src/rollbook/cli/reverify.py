@@ -62,7 +62,8 @@ def show(result: Reverified, as_json: bool) -> None:
         show_json(result.json())
         return
     show_numbers(result.report, False)
-    print(f"{result.verified} rollouts verified again, {result.changed} rewards changed")
+    since = " by this start, the others by an earlier one" if result.went_on else ""
+    print(f"{result.verified} rollouts verified again{since}, {result.changed} rewards changed")
     if result.changes:
         rows: list[list[Cell]] = [[c.task, c.sample, c.before, c.after] for c in result.changes[:CHANGES_SHOWN]]
         show_table(["changed", "sample", "before", "after"], rows)

@@ -35,7 +35,7 @@ def command(
     given: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
-    from rollbook.collect.planning import found
+    from rollbook.collect.member import found
     from rollbook.collect.run import on_fast_loop
     from rollbook.collect.score import play
 

@@ -60,8 +60,9 @@ def ways_on(run: str | Path, report: Report) -> list[str]:
     if data:
         ways.append(f"try again: rollbook resume {run}{''.join(f' --retry {kind}' for kind in data)}")
     if verdicts:
-        spec = next(iter(_book(run).manifest.environments.values())).spec
-        ways.append(f"with the verifier mended: rollbook reverify {run} --env {quote(spec)} --only failed")
+        specs = [spec.spec for spec in _book(run).manifest.environments.values()]
+        mended = f"with the verifier mended: rollbook reverify {run} --env {quote(specs[0])} --only failed"
+        ways.append(mended if len(specs) == 1 else f"verify again: rollbook reverify {run} --only failed")
     return ways
 
 

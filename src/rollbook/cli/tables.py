@@ -75,6 +75,18 @@ def cell_text(cell: Cell) -> str:
     return harmless(str(cell))
 
 
+def between(bounds: tuple[float, float] | None) -> str:
+    """An interval in a cell; where a bound is negative, a dash would be read as its sign.
+
+    >>> between((0.25, 0.5)), between((-0.25, 0.5))
+    ('0.250-0.500', '-0.250 to 0.500')
+    """
+    if bounds is None:
+        return "-"
+    low, high = map(cell_text, bounds)
+    return f"{low} to {high}" if low.startswith("-") else f"{low}-{high}"
+
+
 def harmless(text: str) -> str:
     """Text that may go to a terminal: white space as spaces, and without control characters.
 

@@ -11,7 +11,8 @@ from itertools import islice
 from rollbook.collect import appearance
 from rollbook.collect.finding import Finding, Soundness, not_checked
 from rollbook.collect.judging import check_judge
-from rollbook.collect.planning import found, given, name_of
+from rollbook.collect.member import found, name_of
+from rollbook.collect.planning import given
 from rollbook.collect.probe import Said, Verdicts, play_all, probes, ruling
 from rollbook.collect.remake import CHECK, elsewhere
 from rollbook.collect.run import here_or_there

@@ -21,7 +21,8 @@ from rollbook.collect.gate import Gate
 from rollbook.collect.group import Group, Groups
 from rollbook.collect.job import Desk
 from rollbook.collect.judging import check_judge, resolve_judge, sitting, with_judge
-from rollbook.collect.planning import found, manifest, name_of, tool_format_of
+from rollbook.collect.member import found, name_of
+from rollbook.collect.planning import manifest, tool_format_of
 from rollbook.collect.player import Player
 from rollbook.collect.request import Request
 from rollbook.collect.shift import Shift

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollbook.book.book import Book
 from rollbook.collect.report import Reading
-from rollbook.core.json import JSON
+from rollbook.core.json import JSON, encode
 from rollbook.core.manifest import EnvironmentSpec
 from rollbook.errors import BookError, UsageError
 from rollbook.stats.columns import Ints
@@ -53,6 +53,15 @@ class Pairing(msgspec.Struct, frozen=True):
     only_b: list[str]
     changed: list[str]
 
+    def groups(self, a: Reading) -> Ints | None:
+        """The environment of every pair, where there are several."""
+        if a.groups is None:
+            return None
+        held = np.zeros(len(self.names), np.int64)
+        rows = np.flatnonzero(self.pairs[0] >= 0)
+        held[self.pairs[0][rows]] = a.groups[rows]
+        return held
+
     @property
     def differs(self) -> str:
         """How the task sets differ; empty if they do not."""
@@ -79,22 +88,29 @@ def compare_runs(
 ) -> Compared:
     """Compare two runs; a UsageError where that would mean nothing. `common`: go on with the tasks both have."""
     books = Book(a), Book(b)
-    notes = check_environments(*books)
+    for book in books:
+        book.check_tasks()
+    differing = check_environments(*books)
     pairing = pair(*books)
+    notes: list[str] = []
     if pairing.differs:
         shared = f"{len(pairing.names)} in common"
         if not common or not pairing.names:
             way = "; go on with those: --common" if pairing.names else ""
             raise UsageError(f"{a} and {b} do not have the same tasks: {pairing.differs}; {shared}{way}")
         notes.append(f"task sets differ: {pairing.differs}; {shared} compared")
+    notes += differing
     one, two = Reading([a]), Reading([b])
-    left, right = (Side(read.tally.columns, pairs) for read, pairs in zip((one, two), pairing.pairs, strict=True))
+    groups = pairing.groups(one)
+    left, right = (Side(read.tally.columns, p, groups) for read, p in zip((one, two), pairing.pairs, strict=True))
     made = compare(left, right, pairing.names, ks, threshold, seed)
     if made.tasks < len(pairing.names):
         notes.append(f"{len(pairing.names) - made.tasks} tasks without a score in A or in B left out")
     for side, read in (("A", one), ("B", two)):
         notes += [f"{side} is still running"] if read.live else []
         notes += [f"{side} holds scores of two verifiers"] if read.book.manifest.mixed else []
+    if threshold != PASS:
+        notes.append(f"a rollout passes from a reward of {threshold:g}")
     return Compared(described(one), described(two), notes, made)
 
 
@@ -107,18 +123,44 @@ def described(read: Reading) -> Run:
 
 
 def check_environments(a: Book, b: Book) -> list[str]:
-    """Refuse environments of different names; note where their source is not the same, or only the verifier."""
+    """Refuse environments of different names; note where source, arguments or judge are not the same in both."""
     one, two = a.manifest.environments, b.manifest.environments
     if set(one) != set(two):
         words = " and ".join(f"{book.path} is of {', '.join(sorted(book.manifest.environments))}" for book in (a, b))
         raise UsageError(f"different environments cannot be compared: {words}")
-    differ = [name for name in one if (one[name].target, one[name].digest) != (two[name].target, two[name].digest)]
+    if a.manifest.run == b.manifest.run:
+        return ["A and B are of the same run: they differ only in what each directory holds"]
+    differ = {name: how for name in one if (how := _differs(name, one[name], two[name]))}
+    judges = [book.manifest.judge.name if book.manifest.judge else "no judge" for book in (a, b)]
+    judged = [f"A has {judges[0]}, B {judges[1]}"] if a.manifest.judge != b.manifest.judge else []
     if again := _scored_again(a, b):
-        return [
-            f"{again}: {f'the verifier of {name} differs' if name in differ else 'by the same verifier'}"
-            for name in one
-        ]
-    return [f"the source of {name} is not the same in both{_moved(one[name], two[name])}" for name in differ]
+        return [f"{again}{_by(name, a, b, differ)}" for name in one] + judged
+    return [f"the {how}" for how in differ.values()] + judged
+
+
+def _by(name: str, a: Book, b: Book, differ: dict[str, str]) -> str:
+    """With whose verifier a run was scored again; nothing is said where one of them holds scores of two."""
+    if name in differ:
+        return f": the verifier of {name} differs (the {differ[name]})"
+    mixed = a.manifest.mixed or b.manifest.mixed or a.manifest.judge != b.manifest.judge
+    return "" if mixed else ": by the same verifier"
+
+
+def _differs(name: str, one: EnvironmentSpec, two: EnvironmentSpec) -> str:
+    """In what two environments of one name are not the same; empty if they are."""
+    said = []
+    if (one.target, one.digest) != (two.target, two.digest):
+        moved = "" if one.target == two.target else f" ({one.target} and {two.target})"
+        said.append(f"source of {name} is not the same in both{moved}")
+    pairs = {key: (_shown(one, key), _shown(two, key)) for key in sorted({*one.args, *two.args})}
+    if changed := [f"{key}: {left} and {right}" for key, (left, right) in pairs.items() if left != right]:
+        words = ", ".join(changed)
+        said.append(f"arguments of {name} are not the same in both ({words})")
+    return ", the ".join(said)
+
+
+def _shown(spec: EnvironmentSpec, key: str) -> str:
+    return encode(spec.args[key]).decode() if key in spec.args else "not given"
 
 
 def _scored_again(a: Book, b: Book) -> str:
@@ -126,10 +168,6 @@ def _scored_again(a: Book, b: Book) -> str:
     if b.manifest.parent == a.manifest.run:
         return "B is A scored again"
     return "A is B scored again" if a.manifest.parent == b.manifest.run else ""
-
-
-def _moved(one: EnvironmentSpec, two: EnvironmentSpec) -> str:
-    return "" if one.target == two.target else f" ({one.target} and {two.target})"
 
 
 def pair(a: Book, b: Book) -> Pairing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from rollbook.errors import UsageError
 from rollbook.stats.expression import Expression
 
 BATCH = 1000
+PASSING = "reward >= 1"
+"""What `sft` keeps unless told otherwise: nobody wants to be taught what did not pass."""
+
 INTEGERS = ("sample", "seed", "prompt_tokens", "completion_tokens")
 FLOATS = ("reward", "seconds")
 COLUMNS = (
@@ -123,27 +126,53 @@ SHAPES: dict[str, Callable[[Rollout, int, str], dict[str, JSON]]] = {
 }
 
 
-def rows(book: Book, shape: str, keep: Expression | None) -> Iterator[dict[str, JSON]]:
-    """The rows of every scored rollout that passes."""
+class Seen:
+    """Rollouts, counted as they go by."""
+
+    def __init__(self, found: Iterator[Rollout]) -> None:
+        self._found, self.count = found, 0
+
+    def __iter__(self) -> Iterator[Rollout]:
+        for rollout in self._found:
+            self.count += 1
+            yield rollout
+
+
+def rows(book: Book, shape: str, keep: Expression | None, found: Iterable[Rollout]) -> Iterator[dict[str, JSON]]:
+    """The rows of every scored rollout that is kept."""
     make, name = SHAPES[shape], book.manifest.model.name
-    for rollout in rollouts(book, tokens=shape != "sft"):
+    for rollout in found:
         if keep is None or keep.keeps(dict.fromkeys(keep.names) | facts(rollout)):
             yield make(rollout, book.tasks.rows[rollout.task.id], name)
 
 
-def export(run: str | Path, shape: str, out: Path, keep: Expression | None = None) -> int:
-    """Write a run's scored rollouts; returns how many. The file is there whole or not at all."""
+class Exported(msgspec.Struct, frozen=True):
+    """How many of a run's rollouts were written, and why the others were not: no score, or not kept by the filter."""
+
+    written: int
+    unscored: int
+    filtered: int
+
+
+def export(run: str | Path, shape: str, out: Path, keep: Expression | None = None) -> Exported:
+    """Write a run's scored rollouts, of `sft` those that pass unless told which. The file is whole or not there."""
     if shape not in SHAPES:
         raise UsageError(f"--format {shape}: known are {', '.join(SHAPES)}")
     if out.exists():
         raise UsageError(f"{out} exists already: choose another --out, or delete it")
     book = Book(run)
+    book.check_tasks()
+    if keep is None and shape == "sft":
+        keep = Expression(PASSING)
     if keep is not None:
         check_names(book, keep)
-    found = rows(book, shape, keep)
+    seen = Seen(rollouts(book, tokens=shape != "sft"))
+    found = rows(book, shape, keep, seen)
     if shape == "parquet":
-        return write_whole(out, lambda aside: write_parquet(aside, found))
-    return write_whole_lines(out, map(encode, found))
+        written = write_whole(out, lambda aside: write_parquet(aside, found))
+    else:
+        written = write_whole_lines(out, map(encode, found))
+    return Exported(written, book.plan.requested - seen.count, seen.count - written)
 
 
 def write_parquet(path: Path, found: Iterator[dict[str, JSON]]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -25,11 +25,18 @@ def resolve_judge(targets: list[str], name: str) -> tuple[ModelSpec | None, list
 
 def check_judge(loaded: Loaded, judged: bool) -> None:
     """Refuse a judge that nobody would ask, and an environment that would have to do without one."""
-    name = loaded.cls.__name__
-    if judged and not loaded.spec.appeals:
-        raise UsageError(f"--judge: {name} asks no judge; it has no async def appeal(task, rollout, score, judge)")
-    if loaded.cls.needs_judge and not judged:
-        raise UsageError(f"{name} cannot score without a judge: give --judge URL")
+    check_judges([loaded], judged)
+
+
+def check_judges(several: Sequence[Loaded], judged: bool) -> None:
+    """The same for all environments of a run: of a blend, at least one has to ask."""
+    names = ", ".join(loaded.cls.__name__ for loaded in several)
+    if judged and not any(loaded.spec.appeals for loaded in several):
+        has = "it has" if len(several) == 1 else "they have"
+        raise UsageError(f"--judge: {names} asks no judge; {has} no async def appeal(task, rollout, score, judge)")
+    for loaded in several:
+        if loaded.cls.needs_judge and not judged:
+            raise UsageError(f"{loaded.cls.__name__} cannot score without a judge: give --judge URL")
 
 
 @asynccontextmanager

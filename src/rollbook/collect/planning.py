@@ -5,19 +5,24 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from pathlib import Path
+
+import msgspec
 
 from rollbook.book.book import Book, Draft
+from rollbook.collect.blend import limited, sampled
+from rollbook.collect.member import Member, taking_part
 from rollbook.collect.request import Request
 from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import EnvironmentSpec, Manifest, ModelSpec, Settings, ToolFormat
-from rollbook.core.plan import part
+from rollbook.core.manifest import EnvironmentSpec, Manifest, ModelSpec, Settings, Terms, ToolFormat
+from rollbook.core.plan import Part, part
 from rollbook.core.task import Task
-from rollbook.environments.environment import Environment
-from rollbook.environments.registry import Loaded, of, resolve
-from rollbook.environments.snapshot import changed, snapshot, tampered
+from rollbook.environments import source
+from rollbook.environments.registry import Loaded
+from rollbook.environments.snapshot import changed, root_of, snapshot, tampered
 from rollbook.environments.source import explain
 from rollbook.errors import RollbookError, UsageError
 
@@ -26,26 +31,70 @@ PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "x
 
 def plan(
     request: Request,
-    loaded: Loaded,
+    members: Sequence[Member],
     model: ModelSpec,
     settings: Settings | None = None,
     judge: ModelSpec | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Book:
     """Write the run directory, with the settings of its first round if they are known; asks no model."""
-    name = name_of(loaded)
     with Draft(request.out) as draft:
-        spec = snapshot(loaded, draft.folder / "source")
-        count = draft.add_tasks(chosen(loaded, request), name)
-        if not count:
-            raise UsageError(f"{name} has no tasks{' in ' + request.data if request.data else ''}")
-        first, last = (0, request.samples) if request.sample is None else (request.sample, request.sample + 1)
-        parts = [part((0, count), (first, last), request.settings.workers)]
-        return draft.finish(manifest(request, {name: spec}, model, judge), parts, settings)
+        specs: dict[str, EnvironmentSpec] = {}
+        parts: list[Part] = []
+        several = taking_part(members, request, say)
+        takers = request.settings.workers * len(several)  # small chunks, so that environments get ahead side by side
+        for member in several:
+            first = parts[-1].tasks[1] if parts else 0
+            specs[member.name] = pinned(member, request, model, draft.folder / "source")
+            rows = first, first + written(member, request, draft, say)
+            parts.append(part(rows, samples_of(member, request), takers))
+        return draft.finish(manifest(request, specs, model, judge), parts, settings)
 
 
-def found(env: str | Environment, data: str | None = None, template: str | None = None) -> Loaded:
-    """The environment that was asked for."""
-    return of(env) if isinstance(env, Environment) else resolve(env, data, template)
+def pinned(member: Member, request: Request, model: ModelSpec, folder: Path) -> EnvironmentSpec:
+    """What an environment of the run is, with its source kept, and in a blend the terms that it has of its own."""
+    if member.entry is None:
+        return snapshot(member.loaded, folder)
+    try:
+        terms = terms_of(member, request, model)
+    except UsageError as error:
+        raise member.wrong(error) from None
+    return msgspec.structs.replace(snapshot(member.loaded, folder, member.name), terms=terms)
+
+
+def terms_of(member: Member, request: Request, model: ModelSpec) -> Terms:
+    """The run's terms with what the blend says of this environment."""
+    entry = member.entry
+    assert entry is not None
+    wanted = msgspec.structs.replace(request, tool_format=entry.tool_format or request.tool_format)
+    return Terms(
+        prefix=member.prefix,
+        samples=entry.samples or request.samples,
+        sampling=sampled(request.sampling, entry.sampling),
+        limits=limited(request.limits, entry.limits),
+        tool_format=tool_format_of(wanted, model),
+    )
+
+
+def samples_of(member: Member, request: Request) -> tuple[int, int]:
+    """Which samples of its tasks are asked for."""
+    if request.sample is not None:
+        return request.sample, request.sample + 1
+    return 0, (member.entry.samples if member.entry else None) or request.samples
+
+
+def written(member: Member, request: Request, draft: Draft, say: Callable[[str], None]) -> int:
+    """Write an environment's tasks down; gives how many, and says it where they are fewer than its share."""
+    root = root_of(member.loaded) if member.entry else None
+    if root is not None:
+        source.enter(root)  # since this one, others of the blend have been imported
+    count = draft.add_tasks(chosen(member, request), member.name)
+    if not count:
+        raise UsageError(f"{member.name} has no tasks{' in ' + request.data if request.data else ''}")
+    if member.share is not None and request.tasks is None and count < member.share:
+        why = "its limit" if count == member.most else "it has no more"
+        say(f"{member.name}: {count} tasks instead of its share of {member.share}: {why}")
+    return count
 
 
 def tool_format_of(request: Request, model: ModelSpec) -> ToolFormat:
@@ -55,11 +104,6 @@ def tool_format_of(request: Request, model: ModelSpec) -> ToolFormat:
     if request.tool_format == "native" and model.kind == "embedded":
         raise UsageError("--tool-format native: the embedded model parses no tool calls; use schema or text")
     return request.tool_format
-
-
-def name_of(loaded: Loaded) -> str:
-    """What the environment is called in the book: the class of the user's own source, else as it was asked for."""
-    return loaded.cls.__name__ if loaded.path else loaded.spec.spec.partition("?")[0]
 
 
 def manifest(
@@ -93,13 +137,23 @@ def versions() -> dict[str, str]:
     return known
 
 
-def chosen(loaded: Loaded, request: Request) -> Iterator[Task]:
+def chosen(member: Member, request: Request) -> Iterator[Task]:
     """The tasks that were asked for; what `tasks()` raises is the environment's mistake, told in one line."""
-    tasks = given(loaded)
+    tasks = renamed(given(member.loaded), member.prefix)
     if request.tasks is not None:
-        yield from picked(tasks, request.tasks)
+        yield from picked(tasks, [task for task in request.tasks if task.startswith(member.prefix)])
     else:
-        yield from islice(tasks, request.limit)
+        yield from islice(tasks, member.most)
+
+
+def renamed(tasks: Iterator[Task], prefix: str) -> Iterator[Task]:
+    """Tasks under the ids that they have in the book; the environment keeps its own objects as they are."""
+    for task in tasks:
+        if not prefix or not isinstance(task, Task):
+            yield task
+            continue
+        line = task.line()
+        yield Task.from_line(msgspec.structs.replace(line, id=f"{prefix}{line.id}"))
 
 
 def given(loaded: Loaded) -> Iterator[Task]:

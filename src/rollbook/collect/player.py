@@ -11,7 +11,7 @@ from rollbook.agents.choice import agent_for
 from rollbook.collect.asking import Asking, Restart
 from rollbook.collect.job import Job
 from rollbook.core.failure import Failure
-from rollbook.core.manifest import Limits, Sampling, ToolFormat
+from rollbook.core.manifest import Limits, Sampling, Terms, ToolFormat
 from rollbook.core.rollout import Rollout, Timing, seed_of
 from rollbook.core.turn import Turn
 from rollbook.environments.guard import cancelled_from_outside
@@ -42,8 +42,10 @@ class Player:
     ) -> None:
         self._restart = restart_across_versions
         self._model, self._stages, self._budgets = model, stages, budgets or {}
-        self._agents = {n: agent or agent_for(s.spec, limits, tool_format) for n, s in stages.items()}
-        self._sampling, self._limits, self._run_seed = sampling, limits, run_seed
+        shared = Terms("", 1, sampling, limits, tool_format)
+        self._terms = {name: stage.spec.terms or shared for name, stage in stages.items()}
+        self._agents = {n: agent or agent_of(stage, self._terms[n]) for n, stage in stages.items()}
+        self._run_seed = run_seed
 
     async def play(self, job: Job, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
         """Play one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing."""
@@ -87,9 +89,10 @@ class Player:
     async def _converse(self, stage: Stage, rollout: Rollout, job: Job, clock: Clock) -> None:
         """From `open` to `outcome` within the rollout's deadline; closing the state is not on its time."""
         seat: Seat | None = None
+        seconds = self._terms[job.task.env].limits.rollout_s
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(self._limits.rollout_s) as deadline:
+            async with asyncio.timeout(seconds) as deadline:
                 seat = await stage.seat(job.task, job.name)
                 clock.environment_s += time.perf_counter() - began - seat.seconds
                 await self._meet(seat, rollout, job, clock)
@@ -97,7 +100,7 @@ class Player:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            why = f"the rollout took longer than {self._limits.rollout_s:g} s"
+            why = f"the rollout took longer than {seconds:g} s"
             raise RolloutFailed("rollout_timeout", "rollout", why) from None
         finally:
             if seat is not None:
@@ -105,11 +108,11 @@ class Player:
                 await stage.leave(seat)
 
     async def _meet(self, seat: Seat, rollout: Rollout, job: Job, clock: Clock) -> None:
-        agent = self._agents[job.task.env]
+        agent, terms = self._agents[job.task.env], self._terms[job.task.env]
         ask = Asking(
             self._model,
-            self._sampling,
-            self._limits,
+            terms.sampling,
+            terms.limits,
             rollout,
             job.name,
             clock,
@@ -133,6 +136,11 @@ class Player:
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
             raise RolloutFailed("agent_error", type(agent).__name__, why) from error
+
+
+def agent_of(stage: Stage, terms: Terms) -> Agent:
+    """Who plays an environment on these terms."""
+    return agent_for(stage.spec, terms.limits, terms.tool_format)
 
 
 class Clock:

@@ -9,6 +9,7 @@ import msgspec
 
 from rollbook.book.tasks import TaskFile
 from rollbook.collect.report import Reading
+from rollbook.collect.tablefile import Kind, kind_of, wider
 from rollbook.core.json import JSON, decode, encode
 from rollbook.errors import BookError, UsageError
 from rollbook.stats.profile import Profile
@@ -19,6 +20,9 @@ MARK = "profile"
 
 PLACED = ("id", "messages", "answer")
 """What a row has of its task by itself."""
+
+OF_NUMBERS: dict[str, Kind] = {"n": "integer", "failed": "integer", "majority": "text"}
+"""The columns of a profile that hold something else than fractions."""
 
 
 class _RawTask(msgspec.Struct):
@@ -45,12 +49,14 @@ class ProfileRows:
         prefix: str = "",
     ) -> None:
         self._read, self.prefix = read, prefix
-        self._profile = Profile(read.tally.columns, read.tally.answers.texts, ks, threshold)
+        self._profile = Profile(read.tally.columns, read.tally.answers.texts, ks, threshold, read.groups)
         self.names = [prefix + name for name in self._profile.names]
         self._marked = prefix + MARK
         self._reserved = {*self.names, *PLACED, self._marked}
         self._several = len(read.names) > 1
-        self._mark = msgspec.Raw(encode({"run": read.book.manifest.run, "columns": self.names}))  # encoded once
+        passing = {} if threshold == PASS else {"threshold": threshold}
+        mark = {"run": read.book.manifest.run, "columns": self.names, **passing}
+        self._mark = msgspec.Raw(encode(mark))  # encoded once
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
         """The rows; what a task brought along is `msgspec.Raw`."""
@@ -77,11 +83,16 @@ class ProfileRows:
         except msgspec.DecodeError as error:
             raise BookError(f"{self._read.book.path}: row {row + 1} of the tasks is not a task line: {error}") from None
 
-    def fields(self) -> list[str]:
-        """Every column in order: the task's own, then the numbers."""
+    def fields(self) -> dict[str, Kind]:
+        """Every column in order, the task's own, then the numbers, with the kind of value that it holds."""
         tasks = self._read.book.tasks
-        own = {name: None for row in range(len(tasks)) for name in self._asked(self._task(tasks, row))}
-        return [*(name for name in own if name not in self.names), *self.names, self._marked]
+        own: dict[str, Kind] = {}
+        for row in range(len(tasks)):
+            for name, value in self._asked(self._task(tasks, row)).items():
+                own[name] = wider(own.get(name, "null"), kind_of(value))
+        plain = {self.prefix + name: kind for name, kind in OF_NUMBERS.items()}
+        numbers: dict[str, Kind] = {name: plain.get(name, "number") for name in self.names}
+        return {name: kind for name, kind in own.items() if name not in numbers} | numbers | {self._marked: "text"}
 
     def lines(self) -> Iterator[bytes]:
         """The rows as JSON, without newlines."""
@@ -100,7 +111,11 @@ def _own(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 def _columns_of(field: msgspec.Raw) -> list[str] | None:
     """The columns of an earlier profile, if the field is its mark."""
     mark = decode(field)
-    if not isinstance(mark, dict) or set(mark) != {"run", "columns"} or not isinstance(mark["columns"], list):
+    if (
+        not isinstance(mark, dict)
+        or set(mark) - {"threshold"} != {"run", "columns"}
+        or not isinstance(mark["columns"], list)
+    ):
         return None
     return mark["columns"] if all(isinstance(name, str) for name in mark["columns"]) else None
 

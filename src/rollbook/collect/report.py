@@ -26,8 +26,9 @@ MISSING_KEPT = 1000
 class Report(msgspec.Struct, frozen=True):
     """A run's numbers: requested = scored + failed + pending, for every environment and over all.
 
-    `overall` is all environments of the run together. `merged` names the other directories of the run that were read;
-    `kept_from` the run whose verifier gave some of the scores, where this run's own gave only the others.
+    `overall` is all environments of the run together. `merged` names the other directories of the run that were read,
+    and `disagreeing` counts the rollouts of which those have another reward or answer; `kept_from` is the run whose
+    verifier gave some of the scores, where this run's own gave only the others.
     """
 
     run: str
@@ -44,7 +45,18 @@ class Report(msgspec.Struct, frozen=True):
     environments: dict[str, Metrics]
     missing: list[tuple[str, int, str]]
     merged: list[str] = []
+    disagreeing: int = 0
     kept_from: str = ""
+
+    @property
+    def disagreement(self) -> str:
+        """That the directories of a run do not say the same, and which of them counts; empty if they do."""
+        if not self.disagreeing:
+            return ""
+        words = (
+            f"the directories have another reward or answer for {self.disagreeing} rollouts that several of them hold"
+        )
+        return f"{words}; of each the lowest epoch counts, then the lowest attempt, then the first journal by name"
 
     def json(self) -> dict[str, JSON]:
         """The report under the names that people know, such as `pass@4`."""
@@ -58,6 +70,8 @@ class Reading:
 
     def __init__(self, runs: Sequence[str | Path]) -> None:
         self.books = open_shards(runs)
+        for book in self.books:
+            book.check_tasks()
         self.book = self.books[0]
         self.live = any(map(at_work, self.books))
         self.tally = Tally(self.books)
@@ -71,7 +85,7 @@ class Reading:
             self._explain()
 
     def _explain(self) -> None:
-        why = {(mark.task, mark.sample): mark.failure for book in self.books for mark in Failed(book)}
+        why = self._failures()
         for row, sample in self.tally.missing():
             if not why and len(self.missing) >= MISSING_KEPT:
                 return
@@ -81,6 +95,14 @@ class Reading:
                 self._count(row, failure)
             if len(self.missing) < MISSING_KEPT:
                 self.missing.append((task, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
+
+    def _failures(self) -> dict[tuple[str, int], Failure]:
+        """Why rollouts failed; where directories say different things, not whichever is read last."""
+        why: dict[tuple[str, int], Failure] = {}
+        for book in self.books:
+            for key, failure in {(mark.task, mark.sample): mark.failure for mark in Failed(book)}.items():
+                why[key] = min(failure, why.get(key, failure), key=lambda each: (each.kind, each.message))
+        return why
 
     def _count(self, row: int, failure: Failure) -> None:
         kinds = self.failed[int(self.envs[row])]
@@ -118,7 +140,13 @@ class Reading:
             ks=ks,
             tasks=len(self.asked),
             threshold=threshold,
+            groups=self.groups,
         )
+
+    @property
+    def groups(self) -> Ints | None:
+        """The environment of every task, where there are several."""
+        return self.envs if len(self.names) > 1 else None
 
 
 def at_work(book: Book) -> bool:
@@ -180,10 +208,13 @@ def report_of(read: Reading, ks: Sequence[int] | None = None, threshold: float =
         environments=each,
         missing=read.missing,
         merged=[str(book.path) for book in read.books[1:]],
+        disagreeing=read.tally.disagreeing,
         kept_from=manifest.parent if manifest.mixed else "",
     )
 
 
-def keep(made: Report) -> None:
-    """Write a report down as its run's metrics.json."""
-    write_whole(Path(made.path) / "metrics.json", pretty(made.json()))
+def keep(made: Report) -> Path:
+    """Write a report down in its run; one of several directories does not replace what is said of one."""
+    path = Path(made.path) / ("metrics.merged.json" if made.merged else "metrics.json")
+    write_whole(path, pretty(made.json()))
+    return path

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from rollbook.core.manifest import Limits, Sampling, Settings, ToolFormat
+from rollbook.core.manifest import LEAST, Limits, Sampling, Settings, ToolFormat
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
@@ -14,7 +14,11 @@ MOST = 10**9
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A run before it has a directory: its meaning, and the settings of its first round."""
+    """A run before it has a directory: its meaning, and the settings of its first round.
+
+    `env` may be a blend (a .yaml file); then samples, sampling, limits and tool_format are for those of its
+    environments that do not say otherwise, and `limit` is for each of them.
+    """
 
     env: str | Environment
     model: list[str] = []
@@ -46,14 +50,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_limits(self) -> None:
         limits = self.limits
-        for name, value, least in (
-            ("max-turns", limits.max_turns, 1),
-            ("max-tokens-total", limits.max_tokens_total, 1),
-            ("tool-chars", limits.tool_chars, 1),
-            ("stop-repeats", limits.stop_repeats, 2),
-        ):
+        for name in ("max_turns", "max_tokens_total", "tool_chars", "stop_repeats"):
+            value, least = getattr(limits, name), LEAST[name]
             if value is not None and not (isinstance(value, int) and least <= value <= MOST):
-                raise UsageError(f"--{name} {value}: give a whole number from {least} to {MOST}")
+                raise UsageError(f"--{name.replace('_', '-')} {value}: give a whole number from {least:g} to {MOST}")
         known = ("auto", *get_args(ToolFormat))
         if self.tool_format not in known:
             raise UsageError(f"--tool-format {self.tool_format}: known are {', '.join(known)}")

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from rollbook.book.book import Book, Draft
+from rollbook.book.claims import Claim
 from rollbook.book.durable import write_whole
 from rollbook.book.marks import Scored
 from rollbook.book.stored import Stored
@@ -19,7 +20,8 @@ from rollbook.collect.account import Account
 from rollbook.collect.concurrency import Fixed
 from rollbook.collect.job import Job
 from rollbook.collect.judging import resolve_judge, sitting, with_judge
-from rollbook.collect.planning import found, versions
+from rollbook.collect.member import found
+from rollbook.collect.planning import versions
 from rollbook.collect.progress import Display
 from rollbook.collect.report import Report, report
 from rollbook.collect.shift import Shift
@@ -51,12 +53,16 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Reverified(msgspec.Struct, frozen=True):
-    """What came of scoring a run again; `changes` are in changes.jsonl of the new book too."""
+    """What came of scoring a run again; `changes` are in changes.jsonl of the new book too.
+
+    `verified` counts this start; where the book was begun by an earlier one (`went_on`), that did the others.
+    """
 
     path: Path
     report: Report
     verified: int
     changes: list[Change]
+    went_on: bool = False
 
     @property
     def changed(self) -> int:
@@ -65,7 +71,7 @@ class Reverified(msgspec.Struct, frozen=True):
 
     def json(self) -> dict[str, JSON]:
         """The new run's numbers, and every reward that changed."""
-        found: dict[str, JSON] = {"verified": self.verified, "changed": self.changed}
+        found: dict[str, JSON] = {"verified": self.verified, "changed": self.changed, "went_on": self.went_on}
         return self.report.json() | found | {"changes": msgspec.to_builtins(self.changes)}
 
 
@@ -79,7 +85,7 @@ class Judge:
     async def play(self, job: Job, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
         """Score a kept rollout again; one that never got an answer stays what it was."""
         kept = self._stored.read(job.task.id, job.sample)
-        assert kept is not None, "only runs without pending rollouts are verified again"
+        assert kept is not None, "what has nothing to verify is not handed out"
         rollout = msgspec.structs.replace(kept, task=job.task, round=round_number, attempt=job.past.attempts + 1)
         if not self._wanted(kept):
             return rollout, _kept_error(kept)
@@ -137,7 +143,8 @@ def _environments(old: Book, env: str | None, folder: Path) -> Iterator[tuple[st
     if env is not None:
         if len(names) > 1:
             raise UsageError(f"--env {env}: the run has {len(names)} environments; reverify them as they are")
-        yield names[0], snapshot(found(env), folder / "source")
+        terms = old.manifest.environments[names[0]].terms
+        yield names[0], msgspec.structs.replace(snapshot(found(env), folder / "source"), terms=terms)
         return
     for name, spec in old.manifest.environments.items():
         if spec.snapshot:
@@ -184,10 +191,14 @@ async def reverify(
     settings: Settings = Settings(retry=[]),  # noqa: B008 - frozen
     judge_name: str = "",
 ) -> Reverified:
-    """Score what is stored again; what failed in verification is completed where the verifier now can."""
+    """Score what is stored again; what failed in verification is completed where the verifier now can.
+
+    Of a run that is not finished, what is there is scored again with `only` scored, and the rest stays pending.
+    """
     old = Book(run)
+    old.check_tasks()
     stored = Stored(old)
-    if stored.missing:
+    if stored.missing and (only != "scored" or stored.missing == old.plan.requested):
         raise UsageError(
             f"{run}: {stored.missing} of {old.plan.requested} rollouts have no answer yet: rollbook resume {run} first"
         )
@@ -195,13 +206,16 @@ async def reverify(
     before = old.manifest.judge
     spec, urls = resolve_judge(targets, judge_name or (before.name if before and targets else ""))
     check_same_judge(old, spec, settings, only)
+    went_on = (Path(out) / "run.json").exists()
     async with sitting(spec, with_judge(settings, urls)) as court:
         book = begun(old, env, only, Path(out), display, court.spec if court else None)
         round_ = book.open_round(with_judge(settings, urls))
         judge = await _judge_all(book, round_, stored, only, display, court)
     changes = list(differences(old, book))
     write_whole(book.path / "changes.jsonl", b"".join(map(to_line, changes)))
-    return Reverified(book.path, report(book.path), judge.verified, changes)
+    if only == "failed" and not judge.verified and not went_on:
+        display.note(f"nothing in {run} failed in verification: every rollout stays what it was")
+    return Reverified(book.path, report(book.path), judge.verified, changes, went_on)
 
 
 class _Reward(msgspec.Struct, frozen=True):
@@ -222,6 +236,12 @@ def differences(old: Book, new: Book) -> Iterator[Change]:
         yield Change(task, sample, was, None)
 
 
+def leave_out(claim: Claim, book: Book, stored: Stored) -> None:
+    """Hand out only what there is something to verify of; the rest of a chunk stays pending."""
+    claim.todo = [todo for todo in claim.todo if stored.has(book.tasks.task(todo[0]).id, todo[1])]
+    claim.left = len(claim.todo)
+
+
 def budgets(only: Only) -> dict[str, int]:
     """Nothing is tried twice, for the same text gets the same verdict; only a judge may come back."""
     once = dict.fromkeys(KINDS, 1)
@@ -232,7 +252,13 @@ async def _judge_all(
     book: Book, round_: Round, stored: Stored, only: Only, display: Display, court: Court | None = None
 ) -> Judge:
     account = Account(book, round_.settings)
-    shift = Shift(book, round_, listener=account.take, inherited=account.inherit)
+
+    def inherited(claim: Claim) -> None:
+        account.inherit(claim)
+        if stored.missing:
+            leave_out(claim, book, stored)
+
+    shift = Shift(book, round_, listener=account.take, inherited=inherited)
     manifest = book.manifest
     hosts = round_.settings.hosts
     async with stages(manifest.environments, manifest.limits, run=book.path, hosts=hosts, court=court) as on:

@@ -14,8 +14,9 @@ from rollbook.book.book import Book, refuse_occupied
 from rollbook.book.claims import nothing_left
 from rollbook.book.durable import writing
 from rollbook.collect.crew import Crew
-from rollbook.collect.judging import check_judge, resolve_judge, same_judge, sitting, with_judge
-from rollbook.collect.planning import check_unchanged, found, plan
+from rollbook.collect.judging import check_judges, resolve_judge, same_judge, sitting, with_judge
+from rollbook.collect.member import members_of
+from rollbook.collect.planning import check_unchanged, plan
 from rollbook.collect.progress import Display, Silent
 from rollbook.collect.report import Report, report
 from rollbook.collect.request import Request
@@ -63,6 +64,7 @@ def run(
 ) -> Result | Awaitable[Result]:
     """Run a model `samples` times on every task; returns when all are scored, raises Shortfall when some are not.
 
+    `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
     A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
     operational ones of core.manifest.Settings, such as concurrency=64.
     """
@@ -144,11 +146,11 @@ async def _run(request: Request, display: Display, *, signals: bool, allow_short
     spec, urls = resolve_model(request.model, request.model_name)
     judge, judge_urls = resolve_judge(request.judge, request.judge_name)
     settings = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
-    loaded = found(request.env, request.data, request.template)
-    check_judge(loaded, judge is not None)
+    members = members_of(request)
+    check_judges([member.loaded for member in members], judge is not None)
     async with sitting(judge, settings) as court, opened(spec, settings, display) as model:
         judge = court.spec if court else None
-        book = plan(request, loaded, model.spec if model else spec, settings, judge)
+        book = plan(request, members, model.spec if model else spec, settings, judge, display.note)
         return await _work(book, book.rounds()[0], model, court, display, signals, allow_shortfall)
 
 
@@ -192,7 +194,7 @@ def _finish(book: Book, made: Report, cause: str = "", allow_shortfall: bool = F
     return Result(book.path, made)
 
 
-def plan_request(request: Request) -> Path:
+def plan_request(request: Request, say: Callable[[str], None] = lambda _: None) -> Path:
     """Write the run directory and the settings of its first round; asks no model."""
     spec, urls = resolve_model(request.model, request.model_name)
     if not spec.name:
@@ -200,10 +202,10 @@ def plan_request(request: Request) -> Path:
     judge, judge_urls = resolve_judge(request.judge, request.judge_name)
     if judge and not judge.name:
         raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
-    loaded = found(request.env, request.data, request.template)
-    check_judge(loaded, judge is not None)
+    members = members_of(request)
+    check_judges([member.loaded for member in members], judge is not None)
     first = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
-    return plan(request, loaded, spec, first, judge).path
+    return plan(request, members, spec, first, judge, say).path
 
 
 def work(run: str | Path, given: dict[str, JSON], display: Display) -> Result:
@@ -223,9 +225,9 @@ def resume(run: str | Path, given: dict[str, JSON], retry: list[str] | None, dis
 
 
 def extend(run: str | Path, samples: int, given: dict[str, JSON], display: Display) -> Result:
-    """Add samples to every task, up to `samples`, and work them off."""
+    """Add samples to every task that has fewer than `samples`, and work them off."""
     book = Book(run)
-    held = max((part.samples[1] for part in book.plan.parts), default=0)
+    held = _held(book)
     settings = settings_of(_last(book), given)
     _check_model(book, settings)
     with writing(book.path):
@@ -233,6 +235,15 @@ def extend(run: str | Path, samples: int, given: dict[str, JSON], display: Displ
     if not added:
         raise UsageError(f"{run} has {held} samples of every task already: give more than that with -k")
     return _new_round(book, {"retry": [], **given}, display)
+
+
+def _held(book: Book) -> int:
+    """How many samples of every task there are; in a blend, of those that have the fewest."""
+    most: dict[str, int] = {}
+    for part in book.plan.parts:
+        env = book.tasks.task(part.tasks[0]).env
+        most[env] = max(most.get(env, 0), part.samples[1])
+    return min(most.values(), default=0)
 
 
 def _last(book: Book) -> Settings:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import chain
 from pathlib import Path
+from typing import Annotated, TypeAlias
+from unicodedata import normalize
 
 import msgspec
 import numpy as np
@@ -22,11 +24,18 @@ LONG = 200
 """An answer longer than that is kept by its beginning and its hash."""
 
 _WRITTEN_PLAINLY = re.compile(r"-?[1-9][0-9]{0,30}|0").fullmatch
-_NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*)(?:\.([0-9]+))?").fullmatch
+_NUMBER = re.compile(
+    r"([+-]?)(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]*))?|([0-9]*)\.([0-9]+))"
+).fullmatch
+MINUS = "\u2212"
 BLOCK = 256 << 10
 """Small enough that the lines of a block stay in the processor's cache while they are taken apart."""
 CUT_SHORT = ("length", "context_length")
 STRAY = -1
+
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+"""What a sum of very many still fits a column for."""
 
 
 class _Turn(msgspec.Struct, gc=False):
@@ -34,8 +43,8 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: Count
+    completion_tokens: Count
 
 
 class _Timing(msgspec.Struct, gc=False):
@@ -46,8 +55,8 @@ class _Line(msgspec.Struct, gc=False):
     """What of a scored line the numbers need."""
 
     task: str
-    sample: int
-    attempt: int
+    sample: Count
+    attempt: Count
     reward: float
     parts: dict[str, float]
     answer: str | None
@@ -210,15 +219,18 @@ def whole_blocks(path: Path, digests: Digests) -> Iterator[tuple[int, memoryview
 def normal(text: str) -> str:
     """An answer as it is voted for: a plain number written in one way, in other text only white space folded.
 
-    What is not a number through and through stays as it is: `10 am` is neither `10 pm` nor `10`.
+    What is not a number through and through stays as it is: `10 am` is neither `10 pm` nor `10`. A whole number that
+    begins with a zero may be a code, so `007` is not `7`.
 
     >>> [normal(text) for text in ("12", "+1,000.00", " 10  am", "$7", "007", "")]
     ['12', '1000', '10 am', '$7', '007', '']
+    >>> [normal(text) for text in (".5", "+00.50", "7.", "-0", "\u22127", "1e3")]
+    ['0.5', '0.5', '7', '0', '-7', '1e3']
     """
     if _WRITTEN_PLAINLY(text):
         return text
-    folded = " ".join(text.split())
-    number = _NUMBER(folded)
+    folded = " ".join((text if text.isascii() else normalize("NFC", text)).split())
+    number = _NUMBER(folded.replace(MINUS, "-", 1) if folded.startswith(MINUS) else folded)
     written = _written(*number.groups("")) if number else folded
     if len(written) <= LONG:
         return written
@@ -226,10 +238,10 @@ def normal(text: str) -> str:
     return f"{written[:LONG]}... ({digest})"
 
 
-def _written(sign: str, whole: str, fraction: str) -> str:
+def _written(sign: str, whole: str, fraction: str, padded: str, beyond: str) -> str:
     """A number without the commas, the zeros and the sign that say nothing."""
-    rest = fraction.rstrip("0")
-    number = whole.replace(",", "") + (f".{rest}" if rest else "")
+    rest = (fraction or beyond).rstrip("0")
+    number = (whole.replace(",", "") or padded.lstrip("0") or "0") + (f".{rest}" if rest else "")
     return f"-{number}" if sign == "-" and number != "0" else number
 
 

@@ -67,6 +67,17 @@ class Standing:
             base += len(asked) * len(samples)
         return places, chunks
 
+    def epochs(self, sheet: Sheet, rows: Ints) -> Ints:
+        """Under which lease each line was written: the first, unless its chunk had two owners."""
+        _, chunks = self.find(rows, sheet.sample)
+        met, which = np.unique(chunks, return_inverse=True)
+        worker = worker_of(sheet.path)
+        return np.array([self._epoch(chunk, worker) for chunk in met.tolist()], np.int64)[which]
+
+    def _epoch(self, chunk: int, worker: str) -> int:
+        contested = self._leases.epochs.get(chunk, 0) > 1
+        return self._leases.owners(chunk).get(worker, NEVER) if contested else 1
+
     def _limits(self, path: Path, chunks: Ints) -> tuple[Ints, Bools]:
         """For every line: up to where its chunk's seal lets this file count, and whether its chunk had two owners."""
         met, which = np.unique(chunks, return_inverse=True)

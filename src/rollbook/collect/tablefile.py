@@ -8,8 +8,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from itertools import islice
+from math import isfinite
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -19,20 +20,55 @@ from rollbook.errors import UsageError
 ENDINGS = (".jsonl", ".csv", ".parquet")
 BATCH = 5000
 FORMULA = "=+-@\t\r"
+_is_whole = re.compile(r"-?(0|[1-9][0-9]{0,14})").fullmatch
+_is_fraction = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)").fullmatch
 _is_number = re.compile(r"[+-]?[0-9][0-9.,]*(e[+-]?[0-9]+)?", re.IGNORECASE).fullmatch
 
 
-class Rows(Protocol):
-    """A table: rows whose numbers have names, and may have columns of any JSON besides."""
+Kind: TypeAlias = Literal["null", "boolean", "integer", "number", "text"]
+"""What a column holds; nested values, and values of several kinds, are text."""
 
-    names: list[str]
-    prefix: str
+LONGEST_EXACT = 15
+"""Digits of whole numbers that a float beside them holds as they are; longer ones are text."""
+
+
+class Rows(Protocol):
+    """A table: rows of any JSON."""
 
     def __iter__(self) -> Iterator[dict[str, JSON]]: ...
 
-    def fields(self) -> list[str]:
-        """All columns."""
+    def fields(self) -> dict[str, Kind]:
+        """All columns, and what each of them holds."""
         ...
+
+
+def kind_of(value: JSON) -> Kind:
+    """What a value is, told from how it is written if it is `msgspec.Raw`.
+
+    >>> [kind_of(msgspec.Raw(text)) for text in (b"3", b"-0.5", b"true", b"null", b"[1]", b'"3"')]
+    ['integer', 'number', 'boolean', 'null', 'text', 'text']
+    """
+    written = bytes(value) if isinstance(value, msgspec.Raw) else encode(value)
+    if written in (b"null", b"true", b"false"):
+        return "null" if written == b"null" else "boolean"
+    if written[:1] not in b"-0123456789":
+        return "text"
+    if not written.lstrip(b"-").isdigit():
+        return "number"
+    return "integer" if len(written) <= LONGEST_EXACT else "text"
+
+
+def wider(one: Kind, two: Kind) -> Kind:
+    """What holds both kinds.
+
+    >>> wider("null", "integer"), wider("integer", "number"), wider("number", "boolean")
+    ('integer', 'number', 'text')
+    """
+    if one == two or two == "null":
+        return one
+    if one == "null":
+        return two
+    return "number" if {one, two} == {"integer", "number"} else "text"
 
 
 def check_ending(path: Path) -> None:
@@ -80,7 +116,7 @@ def write_lines(path: Path, lines: Iterator[bytes]) -> int:
 
 
 def _write_csv(path: Path, rows: Rows) -> int:
-    fields = rows.fields()
+    fields = list(rows.fields())
     count = 0
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fields, restval="")
@@ -96,14 +132,15 @@ def _write_parquet(path: Path, rows: Rows) -> int:
         import pyarrow.parquet as pq
     except ImportError:
         raise UsageError(f"-o {path}: Parquet needs pyarrow: pip install 'rollbook[parquet]'") from None
-    fields, numbers = rows.fields(), set(rows.names)
-    kinds = {"n": pa.int64(), "failed": pa.int64(), "majority": pa.string()}
-    kind = {name: kinds.get(name.removeprefix(rows.prefix), pa.float64()) for name in numbers}
-    schema = pa.schema([(name, kind.get(name, pa.string())) for name in fields])
+    types = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64()}
+    kinds = {name: types.get(kind, pa.string()) for name, kind in rows.fields().items()}
+    schema = pa.schema(list(kinds.items()))
     count, left = 0, iter(rows)
     with pq.ParquetWriter(path, schema) as writer:
         while some := list(islice(left, BATCH)):
-            cells = [{k: v if k in numbers else cell_text(v) for k, v in row.items()} for row in some]
+            cells = [
+                {k: cell_text(v) if kinds[k] == pa.string() else _plain(v) for k, v in row.items()} for row in some
+            ]
             writer.write_table(pa.Table.from_pylist(cells, schema))
             count += len(some)
     return count
@@ -116,9 +153,65 @@ def _unformulated(text: str | None) -> str | None:
     return f"'{text}"
 
 
+def _plain(value: JSON) -> JSON:
+    return decode(value) if isinstance(value, msgspec.Raw) else value
+
+
 def cell_text(value: JSON) -> str | None:
     """A cell: plain values as they are, nested ones as JSON."""
-    plain = decode(value) if isinstance(value, msgspec.Raw) else value
+    plain = _plain(value)
     if plain is None or isinstance(plain, str):
         return plain
     return str(plain) if isinstance(plain, int | float) else encode(plain).decode()
+
+
+TEXTS = ("id", "answer", "majority", "bucket")
+"""Columns whose cells stay text in a CSV file, which does not tell 2 from "2"."""
+
+
+def read_table(path: Path) -> Iterator[dict[str, JSON]]:
+    """The rows of a table that `write_table` wrote, with null where a row has nothing."""
+    from rollbook.environments.rows import rows
+
+    if path.suffix == ".csv":
+        return ({name: _read_cell(name, cell) for name, cell in row.items()} for row in _csv_rows(path))
+    if path.suffix == ".parquet":
+        return ({name: _read_nested(name, cell) for name, cell in row.values.items()} for row in rows(path))
+    return (row.values for row in rows(path))
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
+    """CSV by the reader that `--data` has; it leaves empty cells out."""
+    from rollbook.environments.rows import rows
+
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            names = next(csv.reader(file), [])
+    except (OSError, ValueError, csv.Error) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    for row in rows(path):
+        yield dict.fromkeys(names, "") | row.values
+
+
+def _read_cell(name: str, cell: str) -> JSON:
+    """A cell of CSV: nothing, a number where it is one, JSON where it was nested, else text."""
+    if not cell:
+        return None
+    text = cell[1:] if cell[0] == "'" and _unformulated(cell[1:]) == cell else cell
+    if name in TEXTS or name.endswith("majority"):
+        return _read_nested(name, text)
+    if text in ("True", "False"):
+        return text == "True"
+    if _is_whole(text):
+        return int(text)
+    return float(text) if _is_fraction(text) and isfinite(float(text)) else _read_nested(name, text)
+
+
+def _read_nested(name: str, cell: JSON) -> JSON:
+    """What was written as JSON text, as it was."""
+    if name == "bucket" or not isinstance(cell, str) or cell[:1] not in ("[", "{"):
+        return cell
+    try:
+        return decode(cell)
+    except ValueError:
+        return cell

@@ -10,38 +10,44 @@ import numpy as np
 from rollbook.book.book import Book
 from rollbook.book.marks import journal_files
 from rollbook.book.vouched import Vouched
+from rollbook.collect.doubles import Piece, count_once
 from rollbook.collect.sheet import Sheet
 from rollbook.collect.sheets import read_sheets
 from rollbook.collect.standing import Standing
-from rollbook.stats.columns import SILENT, Bools, Columns, Ints, Names, merged
+from rollbook.stats.columns import SILENT, Bools, Columns, Names, merged
+
+NONE = np.zeros(0, np.int64)
 
 
 class Tally:
     """Everything the numbers need of a run. Tasks are named by their rows, answers and parts by their numbers.
 
-    The first book's plan says what was asked. A key that two directories have counts once, from the first.
+    The first book's plan says what was asked. A key that several directories have counts once; `disagreeing` are the
+    keys for which they do not have the same reward and answer.
     """
 
     def __init__(self, books: Sequence[Book]) -> None:
-        self.dropped = 0
         self.answers, self.parts = Names(), Names()
         self._plan = Standing(books[0])
-        self.columns = merged([each for book in books for each in self._of(book, book is books[0])])
+        self._several = len(books) > 1
+        pieces = [piece for book in books for piece in self._of(book, book is books[0])]
+        self.disagreeing = count_once(pieces, self.answers.texts) if self._several else 0
+        for piece in pieces if self._several else ():
+            self._plan.seen[piece.place[piece.chosen]] = True
+        self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces)
+        self.columns = merged([piece.columns.where(piece.chosen) for piece in pieces])
 
-    def _of(self, book: Book, first: bool) -> Iterator[Columns]:
+    def _of(self, book: Book, first: bool) -> list[Piece]:
         standing = self._plan if first else Standing(book)
-        before = None if first else self._plan.seen.copy()
         held = [*self._read(book, standing)]
         for number, line in standing.settle():
-            held[number][2][line] = True
-        for columns, sample, chosen in held:
-            if before is not None:
-                self._only_new(columns.task, sample, chosen, before)
-            self.dropped += len(chosen) - int(chosen.sum())
-            yield columns.where(chosen)
+            held[number].chosen[line] = True
+        for piece in held if self._several else ():
+            piece.chosen[piece.place < 0] = False  # asked for only there
+        return held
 
-    def _read(self, book: Book, standing: Standing) -> Iterator[tuple[Columns, Ints, Bools]]:
-        """Every file's columns and samples, and which of them count beyond doubt."""
+    def _read(self, book: Book, standing: Standing) -> Iterator[Piece]:
+        """Every file's lines, and which of them count beyond doubt."""
         vouched = Vouched(book.path, standing.seals)
         vouched.check_present(failures=False)
         sealed = {path: standing.extents(path) for path in journal_files(book.path, failures=False)}
@@ -49,13 +55,15 @@ class Tally:
             if not sealed[sheet.path] <= sheet.extents:  # it says what is wrong
                 vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
             columns = self._renamed(sheet)
-            yield columns, sheet.sample, standing.judge(sheet, columns.task, number)
+            yield self._piece(sheet, columns, standing, standing.judge(sheet, columns.task, number))
 
-    def _only_new(self, rows: Ints, sample: Ints, chosen: Bools, before: Bools) -> None:
-        """Leave out what another directory of the run has already."""
-        places, _ = self._plan.find(rows, sample)
-        chosen &= (places >= 0) & ~before[places]
-        self._plan.seen[places[chosen]] = True
+    def _piece(self, sheet: Sheet, columns: Columns, standing: Standing, chosen: Bools) -> Piece:
+        """What is to be known of a file's lines; their ranks only where there are others to compare them with."""
+        if not self._several:
+            return Piece(columns, chosen, NONE, NONE, NONE, sheet.path.name)
+        place, _ = self._plan.find(columns.task, sheet.sample)
+        epoch = standing.epochs(sheet, columns.task)
+        return Piece(columns, chosen, place, epoch, sheet.attempt, sheet.path.name)
 
     def _renamed(self, sheet: Sheet) -> Columns:
         """The sheet's columns with this tally's numbers instead of the sheet's own."""

@@ -13,7 +13,7 @@ import msgspec
 
 from rollbook.book.ledger import Past
 from rollbook.collect.job import Job
-from rollbook.collect.planning import name_of
+from rollbook.collect.member import name_of
 from rollbook.collect.player import Player
 from rollbook.collect.work import stages
 from rollbook.core.json import JSON, encode

@@ -38,7 +38,7 @@ async def stages(
     instances: Mapping[str, Environment] | None = None,
     court: Court | None = None,
 ) -> AsyncIterator[dict[str, Stage]]:
-    """The environments of a run, open for as long as the context is."""
+    """The environments of a run, open for as long as the context is; `limits` are for those without their own."""
     most = hosts or min(MOST_HOSTS, os.cpu_count() or 1)
     opened: dict[str, Stage] = {}
     try:
@@ -46,7 +46,8 @@ async def stages(
             held = (instances or {}).get(name)
             make = partial(load, spec, run) if held is None else partial(lambda e: e, held)
             log = run / "logs" / f"environment-{os.getpid()}.log" if run else None
-            stage = Stage(spec, limits, environment=make, run=run, hosts=most, log=log, court=court)
+            own = spec.terms.limits if spec.terms else limits
+            stage = Stage(spec, own, environment=make, run=run, hosts=most, log=log, court=court)
             opened[name] = stage
             await stage.open()
         yield opened

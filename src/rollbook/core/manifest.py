@@ -12,6 +12,21 @@ from rollbook.core.seal import Extent
 ToolFormat: TypeAlias = Literal["native", "schema", "text"]
 """How tools are offered and called: by the server's own fields, as JSON text held to a schema, or as free text."""
 
+FIXED = frozenset(("seed", "n", "model", "messages"))
+"""What an endpoint takes and nobody may give as sampling: the run decides it."""
+
+LEAST: dict[str, float] = {
+    "verify_s": 0.001,
+    "tool_s": 0.001,
+    "rollout_s": 0.001,
+    "memory_mb": 1,
+    "max_turns": 1,
+    "max_tokens_total": 1,
+    "tool_chars": 1,
+    "stop_repeats": 2,
+}
+"""The least that each limit may be."""
+
 
 class Sampling(msgspec.Struct, frozen=True):
     """How the model is sampled; always sent in full, so that no server default can decide."""
@@ -39,13 +54,26 @@ class Limits(msgspec.Struct, frozen=True):
     """The conversation ends when the model makes the same tool calls so many times running."""
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """What one environment of a blend has of its own; the only environment of a run has the run's.
+
+    `prefix` stands before the ids of its tasks in the book; the environment itself does not see it.
+    """
+
+    prefix: str
+    samples: int
+    sampling: Sampling
+    limits: Limits
+    tool_format: ToolFormat
+
+
 class EnvironmentSpec(msgspec.Struct, frozen=True):
     """An environment as an import spec plus JSON arguments; never a pickle.
 
     `target` is module:Class. `snapshot` names the folder of the run directory that holds the user's own source, put
     first on the import path; None for installed packages. `digest` is the sha256 of the source it was loaded from.
     `tools` are the schemas of its tools as models are shown them; `replies` says that it speaks back, `appeals` that
-    it asks a judge where the run has one.
+    it asks a judge where the run has one. `terms` are its own in a blend; None: those of the run.
     """
 
     spec: str
@@ -59,6 +87,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     tools: list[JSON] = []
     replies: bool = False
     appeals: bool = False
+    terms: Terms | None = None
 
     def same(self, other: EnvironmentSpec) -> bool:
         """Whether both are the same source with the same arguments."""

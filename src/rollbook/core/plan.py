@@ -79,6 +79,15 @@ class Chunks(Sequence[Chunk]):
         ends = self._ends[at]
         return Chunk(number, self._parts[at], ends[local - 1] if local else 0, ends[local])
 
+    def side_by_side(self) -> list[int]:
+        """The numbers of all chunks in an order in which every part gets ahead at the same pace.
+
+        >>> Chunks(Plan(1, [Part((0, 4), (0, 1), [2, 1, 1]), Part((4, 8), (0, 1), [2, 1, 1])])).side_by_side()
+        [0, 3, 1, 4, 2, 5]
+        """
+        done = [start / ends[-1] for ends in self._ends if ends for start in (0, *ends[:-1])]
+        return sorted(range(len(done)), key=done.__getitem__)
+
 
 def chunk_sizes(keys: int, workers: int) -> list[int]:
     """Big chunks first and singles last, so that the last worker to finish is not far behind.

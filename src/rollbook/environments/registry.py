@@ -25,6 +25,8 @@ from rollbook.environments.tool import tools_of
 from rollbook.errors import RollbookError, UsageError
 
 GROUP = "rollbook.environments"
+BLENDS = (".yaml", ".yml")
+"""How the names of files end that name several environments."""
 
 BUILT_IN = {
     "code": "rollbook.environments.code:Code",
@@ -77,11 +79,14 @@ class _Found:
     files: frozenset[Path] = frozenset()
 
 
-def resolve(spec: str, data: str | None = None, template: str | None = None) -> Loaded:
+def resolve(spec: str, data: str | None = None, template: str | None = None, *, beside: Path | None = None) -> Loaded:
     """The environment that a spec names; every mistake in it is a UsageError of one line.
 
-    `data` and `template` are the rows to ask and the file their prompts are made by: arguments of those names.
+    `data` and `template` are the rows to ask and the file their prompts are made by: arguments of those names. Files
+    and modules of the user's are looked for in the folder `beside`, for which None is the current one.
     """
+    if spec.lower().endswith(BLENDS):
+        raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")
     written = read(spec)
     args = dict(written.args)
     if "://" in written.target:
@@ -91,11 +96,12 @@ def resolve(spec: str, data: str | None = None, template: str | None = None) -> 
         found = _named(written.target)
         args |= _variant(written, found.cls)
     elif written.target.endswith(".py") or "/" in written.target:
-        found = _from_file(Path(written.target), written.part)
+        found = _from_file((beside or Path()) / written.target, written.part)
     else:
-        found = _from_module(written)
-    args = _with(found.cls, args, "data", "--data", data)
-    return _loaded(spec, found, _with(found.cls, args, "template", "--prompt-template", template))
+        found = _from_module(written, (beside or Path()).resolve())
+    names = ("--data", "--prompt-template") if beside is None else ("data", "template")
+    args = _with(found.cls, args, "data", names[0], data)
+    return _loaded(spec, found, _with(found.cls, args, "template", names[1], template))
 
 
 def read(spec: str) -> Written:
@@ -199,10 +205,10 @@ def _from_file(path: Path, name: str) -> _Found:
     return _found_in(root, module, path.resolve(), name, str(path))
 
 
-def _from_module(written: Written) -> _Found:
-    here = source.find(Path.cwd(), written.target) if written.part else None
+def _from_module(written: Written, folder: Path) -> _Found:
+    here = source.find(folder, written.target) if written.part else None
     if here is not None:
-        return _found_in(Path.cwd(), written.target, here.resolve(), written.part, written.target)
+        return _found_in(folder, written.target, here.resolve(), written.part, written.target)
     if not written.part or not _importable(written.target):
         hint = _meant(written.target, _targets())
         raise UsageError(f"unknown environment {written.target!r}{hint}; or file.py:Class, or module:Class")

@@ -21,18 +21,19 @@ from rollbook.environments.registry import Loaded, construct
 from rollbook.errors import UsageError
 
 
-def snapshot(loaded: Loaded, folder: Path) -> EnvironmentSpec:
-    """Pin what an environment was loaded from: the user's own source is copied to `folder`, a package is digested."""
+def snapshot(loaded: Loaded, folder: Path, beneath: str = "") -> EnvironmentSpec:
+    """Pin what an environment was loaded from: the user's own source is copied to `folder`, a package is digested.
+
+    `folder` lies in the run directory. The sources of several environments lie apart, each `beneath` it.
+    """
     if loaded.path is None:
         return msgspec.structs.replace(loaded.spec, digest=_package_digest(loaded.spec.target))
-    root = _root(loaded.path, loaded.spec.target)
-    files = {path.relative_to(root).as_posix(): path for path in _sources(loaded, root)}
+    files = sources(loaded)
     for name, path in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, folder / name)
-    return msgspec.structs.replace(
-        loaded.spec, digest=digest(files), snapshot=folder.name, origin=source.shown(loaded.path)
-    )
+        (folder / beneath / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / beneath / name)
+    kept = (Path(folder.name) / beneath).as_posix()
+    return msgspec.structs.replace(loaded.spec, digest=digest(files), snapshot=kept, origin=source.shown(loaded.path))
 
 
 def digest(files: Mapping[str, Path]) -> str:
@@ -88,10 +89,19 @@ def _import_kept(folder: Path, module: str) -> ModuleType:
         sys.dont_write_bytecode = writes
 
 
-def _sources(loaded: Loaded, root: Path) -> set[Path]:
-    assert loaded.path is not None
+def sources(loaded: Loaded) -> dict[str, Path]:
+    """The user's own files that an environment is made of, by their names beneath its root."""
+    root = root_of(loaded)
+    if root is None or loaded.path is None:
+        return {}
     found = source.closure(root, loaded.path) | set(loaded.files)
-    return found | set(_data_files(loaded.cls, loaded.path, root))
+    found |= set(_data_files(loaded.cls, loaded.path, root))
+    return {path.relative_to(root).as_posix(): path for path in found}
+
+
+def root_of(loaded: Loaded) -> Path | None:
+    """The folder that the user's own source is imported from; None for an installed package."""
+    return None if loaded.path is None else _root(loaded.path, loaded.spec.target)
 
 
 def _data_files(cls: type[Environment], path: Path, root: Path) -> Iterable[Path]:

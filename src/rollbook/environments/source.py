@@ -54,11 +54,16 @@ def import_from(root: Path, module: str) -> ModuleType:
     if loaded is not None and _file(loaded) == path.resolve():
         return loaded
     name = _called(module)
+    enter(root)
+    importlib.invalidate_caches()
+    return importlib.import_module(module) if name == module else _import_as(name, path)
+
+
+def enter(root: Path) -> None:
+    """From now on a module that is imported is this folder's, if it has one of that name."""
     _forget_namesakes(root)
     if str(root) not in sys.path[:1]:
         sys.path.insert(0, str(root))
-    importlib.invalidate_caches()
-    return importlib.import_module(module) if name == module else _import_as(name, path)
 
 
 def _called(module: str) -> str:

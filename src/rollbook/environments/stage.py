@@ -15,7 +15,7 @@ from rollbook.core.manifest import EnvironmentSpec, Limits
 from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score, as_score
 from rollbook.core.task import Task
-from rollbook.environments.court import Court
+from rollbook.environments.court import Court, Judge
 from rollbook.environments.environment import Environment
 from rollbook.environments.frames import Call, Record
 from rollbook.environments.guard import guarded
@@ -47,6 +47,7 @@ class Stage:
         court: Court | None = None,
     ) -> None:
         self.spec = spec
+        self._prefix = spec.terms.prefix if spec.terms else ""
         self._court = court if spec.appeals else None
         self._limits, self._make = limits, environment
         self._hosts = Hosts(spec, limits, run=run, most=hosts, log=log) if "sync" in (spec.verify, spec.state) else None
@@ -106,7 +107,7 @@ class Stage:
             self._places.leave()
             raise
         try:
-            await seat.open(task)
+            await seat.open(self._own(task))
         except BaseException:
             await self.leave(seat)  # it may have been opened though nobody waited for that any more
             raise
@@ -140,8 +141,17 @@ class Stage:
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
         """Score a rollout, or raise the failure its verifier, or its judge, came to."""
-        score = await self._verify(task, rollout)
-        return await self._appeal(self._court, task, rollout, score) if self._court else score
+        own = self._own(task)
+        shown = rollout if own is task else msgspec.structs.replace(rollout, task=own)
+        score = await self._verify(own, shown)
+        return await self._appeal(self._court.judge(rollout), own, shown, score) if self._court else score
+
+    def _own(self, task: Task) -> Task:
+        """The task as the environment made it: in a blend, the book's ids say whose they are as well."""
+        if not self._prefix:
+            return task
+        line = task.line()
+        return Task.from_line(msgspec.structs.replace(line, id=line.id.removeprefix(self._prefix)))
 
     async def _verify(self, task: Task, rollout: Rollout) -> Score:
         if self.spec.verify == "async":
@@ -162,11 +172,12 @@ class Stage:
             value = await guarded(verdict, self._limits.verify_s, "verify", "verifier_error", "verifier_timeout")
         return _scored(value, "verify")
 
-    async def _appeal(self, court: Court, task: Task, rollout: Rollout, score: Score) -> Score:
+    async def _appeal(self, judge: Judge, task: Task, rollout: Rollout, score: Score) -> Score:
         """The rule has spoken, in its process; the judge is asked from here, with a deadline of its own."""
         assert self._environment
-        hearing = self._environment.appeal(task, rollout, score, court.judge(rollout))
-        return _scored(await guarded(hearing, court.seconds, "judge", "verifier_error", "judge_error"), "judge")
+        assert self._court
+        hearing = self._environment.appeal(task, rollout, score, judge)
+        return _scored(await guarded(hearing, self._court.seconds, "judge", "verifier_error", "judge_error"), "judge")
 
 
 def _scored(verdict: JSON, where: str) -> Score:

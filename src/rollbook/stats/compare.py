@@ -31,7 +31,8 @@ class Difference(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """Two runs beside each other. The tests ask whether the differences of the tasks' means could be chance.
 
-    `gained` and `lost` are the tasks that more than half of the rollouts pass in only one of the runs.
+    `permutations` is how many choices of signs the permutation test drew; 0 where it counted all there are. `gained`
+    and `lost` are the tasks that more than half of the rollouts pass in only one of the runs.
     """
 
     tasks: int
@@ -39,6 +40,7 @@ class Comparison(msgspec.Struct, frozen=True):
     metrics: dict[str, Difference]
     costs: dict[str, Difference]
     permutation_p: float | None
+    permutations: int | None
     sign_p: float | None
     better: int
     worse: int
@@ -53,10 +55,14 @@ class Comparison(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Side:
-    """One run: its scored rollouts, and the pair number of each of its rows (-1: not compared)."""
+    """One run: its scored rollouts, and the pair number of each of its rows (-1: not compared).
+
+    `groups` has the environment of every pair, where there are several.
+    """
 
     columns: Columns
     pairs: Ints
+    groups: Ints | None = None
 
 
 def compare(
@@ -64,19 +70,21 @@ def compare(
 ) -> Comparison:
     """Pair two runs; `names` are the ids of the pairs. Pairs that either run has no score for are left out."""
     with np.errstate(over="ignore", invalid="ignore"):
-        one, two = (Tasks(_renumbered(side), threshold) for side in (a, b))
+        one, two = (Tasks(_renumbered(side), threshold, side.groups) for side in (a, b))
         both, at_a, at_b = np.intersect1d(one.rows, two.rows, return_indices=True)
         moved = two.means[at_b] - one.means[at_a]
         tiny = ROUNDING * np.maximum(two.scale[at_b], one.scale[at_a])
         up, down = int((moved > tiny).sum()), int((moved < -tiny).sum())
         solved_a = one.passed[at_a] / one.n[at_a] > SOLVED
         solved_b = two.passed[at_b] / two.n[at_b] > SOLVED
+        permuted = permutation_test(moved, seed=seed) if np.all(np.isfinite(moved)) else None
         return Comparison(
             tasks=len(both),
             threshold=threshold,
             metrics=_metrics(one, two, ks),
             costs={name: _pooled(one, two, one.sum(name), two.sum(name)) for name in COSTS},
-            permutation_p=permutation_test(moved, seed=seed) if np.all(np.isfinite(moved)) else None,
+            permutation_p=permuted.p if permuted else None,
+            permutations=permuted.drawn if permuted else None,
             sign_p=sign_test(up, down),
             better=up,
             worse=down,
@@ -104,7 +112,8 @@ def _metrics(one: Tasks, two: Tasks, ks: Sequence[int] | None) -> dict[str, Diff
             continue  # the others are then pass@1 or the mean
         found[f"pass^{k}"] = _paired(one, two, one.pass_hat(k), two.pass_hat(k), held)
         if k in votes[0] and k in votes[1]:
-            found[f"maj@{k}"] = _paired(one, two, votes[0][k].values, votes[1][k].values, held)
+            voted = one.polled(k), two.polled(k)
+            found[f"maj@{k}"] = _paired(one, two, votes[0][k].values, votes[1][k].values, voted)
         if graded:
             found[f"best@{k}"] = _paired(one, two, one.best_at(k), two.best_at(k), held)
     return found

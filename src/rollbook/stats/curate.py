@@ -6,6 +6,7 @@ import math
 import random
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -79,7 +80,7 @@ class Wish:
 
 @dataclass
 class Choice:
-    """The rows chosen, as lines without their newlines, and how they were come by."""
+    """The rows chosen, as lines without their newlines, and how many rows of every bucket there are and are chosen."""
 
     rows: int = 0
     kept: int = 0
@@ -104,7 +105,12 @@ def curate(lines: Iterable[bytes], wish: Wish) -> Choice:
     for expression in (wish.keep, wish.sort, wish.buckets.value if wish.buckets else None):
         if expression is not None and choice.rows:
             expression.check(known)
-    choice.lines = [line for _, _, line in _sorted(_drawn(held, wish, choice), wish)][: wish.limit]
+    chosen = _sorted(_drawn(held, wish), wish)[: wish.limit]
+    choice.lines = [line for _, _, line in chosen]
+    if wish.buckets:
+        choice.outside = sum(label is None for _, label, _ in held)
+        there, taken = (Counter(label for _, label, _ in rows) for rows in (held, chosen))
+        choice.buckets = {label: (there[label], taken[label]) for label in wish.buckets.labels}
     return choice
 
 
@@ -116,9 +122,7 @@ def _labelled(row: dict[str, JSON], line: bytes, label: str | None) -> bytes:
     return encode(row | {BUCKET: label})
 
 
-def _drawn(
-    held: list[tuple[JSON, str | None, bytes]], wish: Wish, choice: Choice
-) -> list[tuple[JSON, str | None, bytes]]:
+def _drawn(held: list[tuple[JSON, str | None, bytes]], wish: Wish) -> list[tuple[JSON, str | None, bytes]]:
     """From each bucket as many as are wanted, in the order they came."""
     if wish.buckets is None:
         return held
@@ -128,8 +132,6 @@ def _drawn(
         places = [at for at, (_, found, _) in enumerate(held) if found == label]
         wanted = len(places) if wish.per_bucket is None else min(wish.per_bucket, len(places))
         chosen.update(rng.sample(places, wanted))
-        choice.buckets[label] = (len(places), wanted)
-    choice.outside = sum(label is None for _, label, _ in held)
     return [held[at] for at in sorted(chosen)]
 
 

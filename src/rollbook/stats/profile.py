@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from rollbook.core.json import JSON
-from rollbook.stats.columns import SILENT, Bools, Columns
+from rollbook.stats.columns import SILENT, Bools, Columns, Ints
 from rollbook.stats.estimators import Floats, default_ks, finite
 from rollbook.stats.tasks import PASS, Tasks
 
 
 class Profile:
-    """The numbers of every task of one environment, by its row in tasks.jsonl."""
+    """The numbers of every task by its row in tasks.jsonl; `groups` are the environments of the rows, if several."""
 
     def __init__(
-        self, columns: Columns, answers: Sequence[str], ks: Sequence[int] | None = None, threshold: float = PASS
+        self,
+        columns: Columns,
+        answers: Sequence[str],
+        ks: Sequence[int] | None = None,
+        threshold: float = PASS,
+        groups: Ints | None = None,
     ) -> None:
-        self._tasks = held = Tasks(columns, threshold)
+        self._tasks = held = Tasks(columns, threshold, groups)
         self._answers = answers
         self.ks = default_ks(held.n) if ks is None else sorted(set(ks))
         self._at: dict[str, tuple[Bools, Floats]] = {}
@@ -26,12 +31,14 @@ class Profile:
             votes = held.maj_at(self.ks)
             self._add("pass@{}", {k: held.pass_at(k) for k in self.ks})
             self._add("pass^{}", {k: held.pass_hat(k) for k in self.ks if k > 1})
-            self._add("maj@{}", {k: vote.values for k, vote in votes.items()})
-            self._add("maj@{}_drawing_error", {k: np.sqrt(v.variances) for k, v in votes.items() if v.drawn.any()})
+            self._add("maj@{}", {k: vote.values for k, vote in votes.items()}, held.polled)
+            errors = {k: np.sqrt(vote.variances) for k, vote in votes.items() if vote.drawn.any()}
+            self._add("maj@{}_drawing_error", errors, held.polled)
             self._add("best@{}", {} if held.binary else {k: held.best_at(k) for k in self.ks})
 
-    def _add(self, name: str, values: Mapping[int, Floats]) -> None:
-        self._at |= {name.format(k): (self._tasks.covered(k), each) for k, each in values.items()}
+    def _add(self, name: str, values: Mapping[int, Floats], held: Callable[[int], Bools] | None = None) -> None:
+        has = held or self._tasks.covered
+        self._at |= {name.format(k): (has(k), each) for k, each in values.items()}
 
     @property
     def names(self) -> list[str]:

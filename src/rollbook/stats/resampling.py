@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from rollbook.stats.estimators import Floats, Interval, clustered_error
 
 DRAWS = 1000
 PERMUTATIONS = 10_000
+ENUMERATED = 14
+"""Up to so many tasks that moved, every choice of signs is counted."""
+
 COUNTED_FLIPS = 1000
 """Up to so many coins the tail is counted in whole numbers."""
 
@@ -52,20 +56,42 @@ def _reindexed(n: Floats, totals: Floats, draws: int, rng: np.random.Generator) 
     return np.concatenate(means)
 
 
-def permutation_test(differences: Floats, *, seed: int = 0, permutations: int = PERMUTATIONS) -> float | None:
+class Permuted(NamedTuple):
+    """The p of a permutation test, and how many choices of signs were drawn for it; 0: all of them were counted."""
+
+    p: float
+    drawn: int
+
+
+def permutation_test(differences: Floats, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Permuted | None:
     """The chance of a mean difference at least as large if each task's sign were a coin's; None without tasks.
 
-    The observed one counts among the permutations, so the value is never 0.
+    Few tasks: over every choice of signs. More: over drawn ones, the observed one among them, so it is never 0.
+
+    >>> permutation_test(np.array([1.0, 1.0, 1.0, 0.0]))
+    Permuted(p=0.25, drawn=0)
     """
     if not len(differences):
         return None
+    moved = differences[differences != 0]
+    least = abs(float(differences.sum())) - 1e-12 * float(np.abs(differences).sum())
+    if not math.isfinite(least):
+        return None  # sums that overflow
+    if len(moved) <= ENUMERATED:
+        return Permuted(float((np.abs(_every_sign(moved)) >= least).mean()), 0)
     rng = np.random.default_rng(seed)
-    sizes, times = np.unique(np.abs(differences[differences != 0]), return_counts=True)
-    permutations = max(1000, min(permutations, int(CELLS / max(1, len(sizes)))))
-    observed = abs(float(differences.sum()))
+    sizes, times = np.unique(np.abs(moved), return_counts=True)
+    permutations = max(1000, min(permutations, int(CELLS / len(sizes))))
     sums = np.concatenate([_signed(sizes, times, some, rng) for some in _portions(permutations, len(sizes))])
-    slack = 1e-12 * float(np.abs(differences).sum())
-    return (1 + int((np.abs(sums) >= observed - slack).sum())) / (1 + permutations)
+    return Permuted((1 + int((np.abs(sums) >= least).sum())) / (1 + permutations), permutations)
+
+
+def _every_sign(values: Floats) -> Floats:
+    """The sums under all choices of signs."""
+    sums = np.zeros(1)
+    for value in values.tolist():
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
 
 
 def _portions(draws: int, size: int) -> list[int]:

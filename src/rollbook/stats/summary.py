@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 import msgspec
 import numpy as np
 
 from rollbook.core.json import JSON
-from rollbook.stats.columns import SILENT, Columns
+from rollbook.stats.columns import SILENT, Columns, Ints
 from rollbook.stats.estimators import (
     Floats,
     Interval,
@@ -20,7 +21,6 @@ from rollbook.stats.estimators import (
     sample_std,
     within,
 )
-from rollbook.stats.latency import Histogram
 from rollbook.stats.resampling import bootstrap
 from rollbook.stats.tasks import PASS, Tasks
 
@@ -32,7 +32,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of one environment, or of all of a run's together. Fractions, not percents; None is undefined.
 
     `mean` and `std` are over scored rollouts, the error clustered by task. The numbers @k average over the tasks with
-    at least k scored rollouts; `coverage` says how many those are. Intervals are of 95%.
+    at least k scored rollouts; `coverage` says how many those are, `maj_coverage` how many of them vote. Tokens, turns,
+    `truncated` and `no_answer` are totals over scored rollouts. Intervals are of 95%.
     """
 
     env: str
@@ -47,12 +48,13 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     mean_interval: Interval | None
     mean_bootstrap: Interval | None
     std: float | None
-    parts: dict[str, float]
+    parts: dict[str, float | None]
     pass_at: dict[int, float]
     pass_hat: dict[int, float]
-    maj_at: dict[int, float]
-    best_at: dict[int, float]
+    maj_at: dict[int, float | None]
+    best_at: dict[int, float | None]
     coverage: dict[int, int]
+    maj_coverage: dict[int, int]
     pass_intervals: dict[int, Interval | None]
     pass_bootstrap: Interval | None
     maj_errors: dict[int, float]
@@ -92,10 +94,14 @@ def metrics(
     ks: Sequence[int] | None = None,
     tasks: int | None = None,
     threshold: float = PASS,
+    groups: Ints | None = None,
 ) -> Metrics:
-    """The numbers of scored rollouts. `tasks`: how many were asked; `names`: of the parts, by their numbers."""
+    """The numbers of scored rollouts. `tasks`: how many were asked; `names`: of the parts, by their numbers.
+
+    `groups` has the environment of every row, where there are several.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        held = Tasks(columns, threshold)
+        held = Tasks(columns, threshold, groups)
         wanted = default_ks(held.n) if ks is None else sorted(set(ks))
         failures = {kind: count for kind, count in sorted((failed or {}).items()) if count}
         return Metrics(
@@ -135,42 +141,36 @@ def _at(held: Tasks, ks: Sequence[int]) -> dict[str, JSON]:
     votes = held.maj_at(some)
     return {
         "coverage": covered,
+        "maj_coverage": {k: len(vote.values) for k, vote in votes.items()},
         "pass_at": {k: float(values.mean()) for k, values in passes.items()},
         "pass_hat": {k: float(held.pass_hat(k).mean()) for k in some},
         "pass_intervals": {k: share_interval(values) for k, values in passes.items()},
         "pass_bootstrap": bootstrap(np.ones(len(held)), held.passed / held.n) if len(held) else None,
-        "maj_at": _defined({k: float(v.values.mean()) for k, v in votes.items()}),
+        "maj_at": {k: finite(v.values.mean()) for k, v in votes.items()},
         "maj_errors": {k: v.error for k, v in votes.items() if v.error is not None},
-        "best_at": {} if held.binary else _defined({k: float(held.best_at(k).mean()) for k in some}),
+        "best_at": {} if held.binary else {k: finite(held.best_at(k).mean()) for k in some},
     }
 
 
 def _costs(columns: Columns) -> dict[str, JSON]:
-    latency = Histogram()
-    latency.add(columns.seconds)
+    halfway, late = np.quantile(columns.seconds, [0.5, 0.95]).tolist() if len(columns) else (None, None)
     return {
         "prompt_tokens": int(columns.prompt_tokens.sum()),
         "completion_tokens": int(columns.completion_tokens.sum()),
         "turns": int(columns.turns.sum()),
         "truncated": int(columns.truncated.sum()),
         "no_answer": int((columns.answer == SILENT).sum()),
-        "seconds_p50": latency.quantile(0.5),
-        "seconds_p95": latency.quantile(0.95),
+        "seconds_p50": halfway,
+        "seconds_p95": late,
     }
 
 
-def part_means(columns: Columns, names: Sequence[str]) -> dict[str, float]:
-    """The mean of every reward part over the rollouts that have it."""
+def part_means(columns: Columns, names: Sequence[str]) -> dict[str, float | None]:
+    """The mean of every reward part over the rollouts that have it; None where it overflows."""
     parts = columns.parts
     counts = np.bincount(parts.name, minlength=len(names))
     sums = np.bincount(parts.name, parts.value, minlength=len(names))
-    means = {name: sums[at] / counts[at] for at, name in enumerate(names) if counts[at]}
-    return _defined({name: float(means[name]) for name in sorted(means)})
-
-
-def _defined(values: dict[JSON, float]) -> dict[JSON, float]:
-    """Without what overflowed."""
-    return {key: value for key, value in values.items() if finite(value) is not None}
+    return {name: finite(sums[at] / counts[at]) for name, at in sorted(zip(names, count(), strict=False)) if counts[at]}
 
 
 def share_interval(values: Floats) -> Interval | None:

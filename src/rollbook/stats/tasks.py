@@ -16,9 +16,13 @@ PASS = 1.0
 
 
 class Tasks:
-    """One entry a task with a score, by ascending row in tasks.jsonl."""
+    """One entry a task with a score, by ascending row in tasks.jsonl.
 
-    def __init__(self, columns: Columns, threshold: float = PASS) -> None:
+    `groups` has the environment of every row, where there are several: one that reports no answers has no votes.
+    """
+
+    def __init__(self, columns: Columns, threshold: float = PASS, groups: Ints | None = None) -> None:
+        self._groups = groups
         order = np.lexsort((columns.reward, columns.task))
         self._columns, self._order = columns, order
         self.rewards = columns.reward[order]
@@ -100,17 +104,22 @@ class Tasks:
         return best_at_k(self.rewards[np.repeat(held, self.n)], self.n[held], k)
 
     def maj_at(self, ks: Sequence[int], seed: int = 0) -> dict[int, Majority]:
-        """maj@k of the covered tasks for every k; empty where no rollout has an answer."""
-        wanted = [k for k in ks if self.covered(k).any()]
-        if not wanted or not self.answered:
-            return {}
-        votes = maj_at_k(self.ballots, wanted, seed)
-        return {k: votes[k].where(self.covered(k)) for k in wanted}
+        """maj@k of the tasks that vote, for every k that any of them has; none where no rollout has an answer."""
+        wanted = [k for k in ks if self.polled(k).any()]
+        votes = maj_at_k(self.ballots, wanted, seed) if wanted else {}
+        return {k: votes[k].where(self.polled(k)) for k in wanted}
+
+    def polled(self, k: int) -> Bools:
+        """The tasks that have a maj@k: with at least k scored rollouts, of an environment that reports answers."""
+        return self.covered(k) & self.voting
 
     @cached_property
-    def answered(self) -> bool:
-        """Whether any rollout has an answer."""
-        return bool(np.any(self._columns.answer != SILENT))
+    def voting(self) -> Bools:
+        """The tasks of environments of which any rollout has an answer."""
+        spoken = self._columns.task[self._columns.answer != SILENT]
+        if self._groups is None:
+            return np.full(len(self), bool(len(spoken)))
+        return np.isin(self._groups[self.rows], np.unique(self._groups[spoken]))
 
     @cached_property
     def ballots(self) -> Ballots:

@@ -22,10 +22,10 @@ Ints = NDArray[np.integer]
 Bools = NDArray[np.bool_]
 S = TypeVar("S", bound=np.generic)
 
-EXACT_STEPS = 3e8
-"""How many multiplications exact answers may cost together; about two seconds."""
+EXACT_STEPS = 1e8
+"""How many multiplications the exact values of one k may cost over all tasks; about a second."""
 
-DRAWN_KEYS = 5e7
+DRAWN_COUNTS = 1e7
 FEWEST_DRAWS, MOST_DRAWS = 32, 4096
 DRAWN_AT_ONCE = 1e6
 
@@ -58,6 +58,31 @@ class Ballots:
         total: Ints = votes[self.starts[1:]] - votes[self.starts[:-1]] + self.silent
         return total
 
+    @cached_property
+    def owners(self) -> Ints:
+        """The task of every answer."""
+        return np.repeat(np.arange(len(self)), self.answers)
+
+    def sums(self, values: Floats) -> Floats:
+        """Values of the answers, added up by task."""
+        totals: Floats = np.bincount(self.owners, values, minlength=len(self)).astype(np.float64, copy=False)
+        return totals
+
+    @cached_property
+    def of_one(self) -> Floats:
+        """What a vote of one is worth: the mean."""
+        means: Floats = (self.sums(self.counts * self.scores) + self.silent * self.silent_score) / self.n
+        return means
+
+    @cached_property
+    def of_all(self) -> Floats:
+        """What the vote of all rollouts of a task is worth: there is only one choice of all."""
+        most = np.zeros(len(self), np.int64)
+        np.maximum.at(most, self.owners, self.counts)
+        wins = self.counts == most[self.owners]
+        shared = self.sums(wins * self.scores) / np.maximum(self.sums(wins.astype(np.float64)), 1.0)
+        return np.where(self.answers > 0, shared, self.silent_score)
+
     def table(self, tasks: Bools, values: NDArray[S], width: int) -> NDArray[S]:
         """Values of the answers of some tasks: one row a task, one column an answer, zeros behind."""
         held: NDArray[S] = np.zeros((int(tasks.sum()), width), values.dtype)
@@ -87,32 +112,46 @@ class Majority:
 
 @dataclass(frozen=True)
 class _Block:
-    """Tasks with about as many answers and the same largest k, by their patterns of votes, cheapest first."""
+    """Tasks with about as many answers, by their patterns of votes; `which` says which pattern a task has."""
 
     tasks: Bools
     counts: Ints
     silent: Ints
-    costs: Floats
     which: Ints
-    ks: list[int]
+
+    def costs(self, k: int) -> Floats:
+        """What each pattern costs to count for one k; nothing where there is no choice to count over."""
+        costs = np.zeros(len(self.counts))
+        open_ = self.counts.sum(axis=1) + self.silent > k
+        costs[open_] = np.maximum(steps(self.counts[open_], self.silent[open_], k), 1.0)
+        return costs
 
 
 def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, Majority]:
-    """The value of a vote of k for every k. A task with fewer than k rollouts has none: leave it out.
+    """The value of a vote of k for every k, each found without regard to the others.
+
+    A task with fewer than k rollouts has none: leave it out.
 
     >>> ballots = Ballots(np.array([2, 1]), np.array([1.0, 0.0]), np.array([2]), np.array([1]), np.array([0.0]))
     >>> {k: round(float(m.values[0]), 4) for k, m in maj_at_k(ballots, [1, 2, 4]).items()}
     {1: 0.5, 2: 0.6667, 4: 1.0}
     """
-    ks = sorted(set(ks))
+    blocks = list(_blocks(ballots)) if any(k > 1 for k in ks) else []
+    return {k: _at(ballots, blocks, k, seed) for k in sorted(set(ks))}
+
+
+def _at(ballots: Ballots, blocks: Sequence[_Block], k: int, seed: int) -> Majority:
+    """One k: of one and of all is known, what is cheap is counted, and the rest drawn."""
     size = len(ballots)
-    found = {k: Majority(np.zeros(size), np.zeros(size, np.bool_), np.zeros(size)) for k in ks}
-    blocks = list(_blocks(ballots, ks))
-    dearest = _affordable(np.concatenate([block.costs for block in blocks])) if blocks else 0.0
-    left = np.zeros(size, np.bool_)
-    for block in blocks:
-        left |= _count(ballots, block, int(np.searchsorted(block.costs, dearest, "right")), found)
-    _draw_all(ballots, np.flatnonzero(left), ks, seed, found)
+    values = ballots.of_one.copy() if k == 1 else np.where(ballots.n == k, ballots.of_all, 0.0)
+    found = Majority(values, np.zeros(size, np.bool_), np.zeros(size))
+    if k > 1 and blocks:
+        costs = [block.costs(k) for block in blocks]
+        dearest = _affordable(np.concatenate(costs))
+        for block, each in zip(blocks, costs, strict=True):
+            _count(ballots, block, (each > 0) & (each <= dearest), k, found)
+            found.drawn[block.tasks] = (each > dearest)[block.which]
+        _draw_all(ballots, np.flatnonzero(found.drawn), k, seed, found)
     return found
 
 
@@ -120,26 +159,17 @@ def _affordable(costs: Floats) -> float:
     """The dearest pattern that is still counted, if the cheap ones are counted first."""
     kinds, times = np.unique(costs, return_counts=True)
     within = int(np.searchsorted(np.cumsum(kinds * times), EXACT_STEPS, "right"))
-    return float(kinds[within - 1]) if within else -1.0
+    return float(kinds[within - 1]) if within else 0.0
 
 
-def _blocks(ballots: Ballots, ks: list[int]) -> Iterator[_Block]:
+def _blocks(ballots: Ballots) -> Iterator[_Block]:
     """A table of one width would be as wide as the task with most answers: tasks of like width get one of their own."""
     widths = 2 ** np.ceil(np.log2(np.maximum(ballots.answers, 1))).astype(np.int64)
-    tops = np.searchsorted(ks, ballots.n, "right")
-    for width, top in sorted(set(zip(widths.tolist(), tops.tolist(), strict=True))):
-        tasks = (widths == width) & (tops == top)
-        if top:
-            yield _block(ballots, tasks, width, ks[:top])
-
-
-def _block(ballots: Ballots, tasks: Bools, width: int, ks: list[int]) -> _Block:
-    patterns, which = distinct(np.column_stack([ballots.table(tasks, ballots.counts, width), ballots.silent[tasks]]))
-    costs = steps(patterns[:, :-1], patterns[:, -1], ks[-1])
-    order = np.argsort(costs, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return _Block(tasks, patterns[order, :-1], patterns[order, -1], costs[order], rank[which], ks)
+    for width in np.unique(widths).tolist():
+        tasks = widths == width
+        rows = np.column_stack([ballots.table(tasks, ballots.counts, width), ballots.silent[tasks]])
+        patterns, which = distinct(rows)
+        yield _Block(tasks, patterns[:, :-1], patterns[:, -1], which)
 
 
 def distinct(patterns: Ints) -> tuple[Ints, Ints]:
@@ -153,52 +183,37 @@ def distinct(patterns: Ints) -> tuple[Ints, Ints]:
     return patterns[first], which
 
 
-def _count(ballots: Ballots, block: _Block, cheap: int, found: dict[int, Majority]) -> Bools:
-    """Put in the exact values of the tasks with the cheap patterns; gives the tasks that are left."""
-    done, left = block.tasks.copy(), block.tasks.copy()
-    done[block.tasks], left[block.tasks] = block.which < cheap, block.which >= cheap
-    if done.any():
-        which = block.which[block.which < cheap]
-        scores = ballots.table(done, ballots.scores, block.counts.shape[1])
-        for k, share in vote_shares(block.counts[:cheap], block.silent[:cheap], block.ks).items():
-            won, nobody = share[which, :-1], share[which, -1]
-            found[k].values[done] = (won * scores).sum(axis=1) + nobody * ballots.silent_score[done]
-    return left
+def _count(ballots: Ballots, block: _Block, cheap: Bools, k: int, found: Majority) -> None:
+    """Put in the exact values of the tasks with the cheap patterns."""
+    if not cheap.any():
+        return
+    done = block.tasks.copy()
+    done[block.tasks] = cheap[block.which]
+    which = (np.cumsum(cheap) - 1)[block.which[cheap[block.which]]]
+    scores = ballots.table(done, ballots.scores, block.counts.shape[1])
+    share = vote_shares(block.counts[cheap], block.silent[cheap], [k])[k][which]
+    found.values[done] = (share[:, :-1] * scores).sum(axis=1) + share[:, -1] * ballots.silent_score[done]
 
 
-def _draw_all(ballots: Ballots, tasks: Ints, ks: list[int], seed: int, found: dict[int, Majority]) -> None:
-    """Put in values from random orders of each task's rollouts: the first k of an order are one choice of k."""
-    rng = np.random.default_rng(seed)
-    draws = int(np.clip(DRAWN_KEYS / max(1, int(ballots.n[tasks].sum())), FEWEST_DRAWS, MOST_DRAWS))
+def _draw_all(ballots: Ballots, tasks: Ints, k: int, seed: int, found: Majority) -> None:
+    """Put in values from random choices of k of each task's rollouts."""
+    rng = np.random.default_rng([k, seed])
+    cells = int((ballots.answers[tasks] + 1).sum())
+    draws = int(np.clip(DRAWN_COUNTS / max(1, cells), FEWEST_DRAWS, MOST_DRAWS))
     for task in tasks.tolist():
-        able = [k for k in ks if k <= ballots.n[task]]
-        for k, worth in zip(able, _draw(ballots, task, able, draws, rng), strict=True):
-            found[k].values[task], found[k].variances[task] = worth.mean(), worth.var(ddof=1) / draws
-            found[k].drawn[task] = True
+        worth = _draw(ballots, task, k, draws, rng)
+        found.values[task], found.variances[task] = worth.mean(), worth.var(ddof=1) / draws
 
 
-def _draw(ballots: Ballots, task: int, ks: list[int], draws: int, rng: np.random.Generator) -> Floats:
-    """What a vote is worth in every draw, for each k; few orders at a time are held."""
+def _draw(ballots: Ballots, task: int, k: int, draws: int, rng: np.random.Generator) -> Floats:
+    """What the vote is worth in every draw; few draws at a time are held."""
     mine = slice(ballots.starts[task], ballots.starts[task + 1])
-    counts, scores, nobody = ballots.counts[mine], ballots.scores[mine], float(ballots.silent_score[task])
-    given = np.repeat(np.arange(len(counts) + 1), [*counts, ballots.silent[task]])
+    scores, nobody = ballots.scores[mine], float(ballots.silent_score[task])
+    given = np.append(ballots.counts[mine], ballots.silent[task])
     at_once = max(1, int(DRAWN_AT_ONCE // len(given)))
-    parts = []
-    for start in range(0, draws, at_once):
-        orders = rng.permuted(np.broadcast_to(given, (min(at_once, draws - start), len(given))), axis=1)
-        parts.append([_worth(votes[:, :-1], scores, nobody) for votes in _counted(orders, len(counts), ks)])
-    return np.concatenate(parts, axis=1)
-
-
-def _counted(orders: Ints, answers: int, ks: list[int]) -> Iterator[Ints]:
-    """The votes among the first k of every order, for each k; the last column counts who gave no answer."""
-    votes = np.zeros((len(orders), answers + 1), np.int64)
-    rows, done = np.arange(len(orders)), 0
-    for k in ks:
-        for at in range(done, k):
-            votes[rows, orders[:, at]] += 1
-        done = k
-        yield votes
+    sizes = [min(at_once, draws - start) for start in range(0, draws, at_once)]
+    drawn = (rng.multivariate_hypergeometric(given, k, size) for size in sizes)
+    return np.concatenate([_worth(votes[:, :-1], scores, nobody) for votes in drawn])
 
 
 def _worth(votes: Ints, scores: Floats, silent_score: float) -> Floats:

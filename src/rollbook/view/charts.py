@@ -53,13 +53,13 @@ def pass_curve(metrics: Metrics) -> Chart:
         chart.band(band)
     chart.line([(k, metrics.pass_at[k]) for k in ks], "first", "pass")
     if votes_drawn(metrics):
-        chart.line(sorted(metrics.maj_at.items()), "second", "maj")
+        chart.line([(k, value) for k, value in sorted(metrics.maj_at.items()) if value is not None], "second", "maj")
     return chart
 
 
 def votes_drawn(metrics: Metrics) -> bool:
     """Whether maj@k has a line: it does not where its values are no shares."""
-    return bool(metrics.maj_at) and all(0 <= value <= 1 for value in metrics.maj_at.values())
+    return bool(metrics.maj_at) and all(value is not None and 0 <= value <= 1 for value in metrics.maj_at.values())
 
 
 def task_strip(tasks: Tasks, names: Sequence[str]) -> Chart:

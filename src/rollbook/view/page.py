@@ -33,7 +33,7 @@ Cell = str | int | float | None
 
 def write_page(read: Reading, report: Report) -> Path:
     """Write the page into the run directory."""
-    path = Path(report.path) / "report.html"
+    path = Path(report.path) / ("report.merged.html" if report.merged else "report.html")
     write_whole(path, page(read, report).encode("utf-8", "replace"))
     return path
 
@@ -67,6 +67,8 @@ def summary(report: Report) -> Iterator[str]:
         yield f'<p class="warn">two verifiers: what run {escape(report.kept_from)} scored keeps its scores</p>'
     if report.merged:
         yield f"<p>read together with {escape(', '.join(report.merged))}</p>"
+    if report.disagreeing:
+        yield f'<p class="warn">{escape(report.disagreement)}</p>'
     rows = list(report.environments.values())
     rows = rows if len(rows) == 1 else [*rows, report.overall]
     yield _summary_table(rows)
@@ -77,6 +79,8 @@ def _rests(rows: Sequence[Metrics]) -> Iterator[str]:
     """What the numbers @k rest on where it is not every task, and what passes where it is not a reward of 1."""
     for one in rows:
         few = [f"@{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks]
+        votes = {k: n for k, n in one.maj_coverage.items() if n < one.coverage[k]}
+        few += [f"maj@{k} rests on {n} of {one.tasks} tasks (the others report no answers)" for k, n in votes.items()]
         if few:
             yield f"<p>{escape(one.env)}: {', '.join(few)}</p>"
     if rows and rows[0].threshold != 1.0:
