@@ -37,3 +37,16 @@ def test_every_key_is_in_exactly_one_chunk(blocks: list[tuple[int, int, int]], w
     assert [key for chunk in chunks for key in chunk] == expected
     assert plan.requested == len(expected)
     assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 4)), min_size=1, max_size=5), st.integers(1, 4))
+def test_side_by_side_no_part_is_ahead_of_another_by_more_than_a_chunk(blocks, workers):
+    parts, row = [], 0
+    for tasks, samples in blocks:
+        parts.append(part((row, row + tasks), (0, samples), workers))
+        row += tasks
+    chunks = Chunks(Plan(1, parts))
+    order = chunks.side_by_side()
+    assert sorted(order) == list(range(len(chunks)))
+    begun = [chunks[number].start / chunks[number].part.keys for number in order]
+    assert begun == sorted(begun)
