@@ -81,7 +81,7 @@ def test_segments_roll_over_and_are_read_together(tmp_path: Path, monkeypatch: p
         await journal.close()
 
     asyncio.run(go())
-    assert len(list((book.path / "journals").glob("w.*.jsonl"))) > 2
+    assert len(list((book.path / "journals").glob("w.*.jsonl"))) > 1, "on a slow machine some commits are one"
     assert len(keys(book)) == 8
     assert all(r.turns[0].has_tokens for r in rollouts(book, tokens=True))
 

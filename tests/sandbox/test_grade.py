@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -302,3 +303,54 @@ def test_the_rule_is_the_tasks(grader: Grader) -> None:
     code = "print('Yes', 0.1)"
     assert not grader.inputs_sync(code, [("", "YES 0.1000001")]).passed
     assert grader.inputs_sync(code, [("", "YES 0.1000001")], rule=Rule(tolerance=1e-4, case=False)).passed
+
+
+THIEVES = {
+    "its frame": "def total(it): return it.gi_frame.f_globals['EXPECTED']",
+    "its builtins": "def total(it): return it.gi_frame.f_builtins['eval']('EXPECTED', it.gi_frame.f_globals)",
+    "its code": "def total(it): return it.gi_code.co_consts",
+    "the frame of an iterator": "def total(it): return iter(it).gi_frame.f_globals['EXPECTED']",
+}
+
+
+@pytest.mark.parametrize("name", THIEVES)
+def test_a_generator_handed_over_leads_nowhere(grader: Grader, name: str) -> None:
+    tests = "EXPECTED = 6\nassert total(x for x in [1, 2, 3]) == EXPECTED"
+    assert examined(grader, THIEVES[name], tests, "total", check="").reason == "failed"
+    assert examined(grader, "def total(it): return sum(it)", tests, "total", check="").passed
+
+
+def test_what_an_object_claims_to_hold_decides_nothing(grader: Grader) -> None:
+    code = "class All:\n    def __contains__(self, item): return True\ndef f(x): return All()"
+    assert examined(grader, code, "assert 5 in f(5)", "f", check="").reason == "refused"
+
+
+SILENT = ["", "# lost", "def check(c):\n    assert c(1) == 2", "def test_f():\n    assert f(1) == 2"]
+
+
+@pytest.mark.parametrize("tests", SILENT)
+def test_tests_that_ask_nothing_pass_nobody(grader: Grader, tests: str) -> None:
+    with pytest.raises(TestsBroken):
+        examined(grader, "def f(x): return 'wrong'", tests, "f", check="")
+
+
+def test_a_value_made_to_hash_without_end_costs_the_host_nothing(grader: Grader) -> None:
+    code = "def f(x): return {k * ((1 << 61) - 1): 1 for k in range(1, 9)}"
+    keys = "','.join(str(k * ((1 << 61) - 1)) for k in range(1, 40000))"
+    forged = f"import json\ns = '[\"s\",[' + {keys} + ']]'\njson.dumps = lambda v: s\ndef f(x): return 1"
+    began = time.process_time()
+    assert not grader.calls_sync(forged, "f", [([1], 1)]).passed
+    assert not grader.calls_sync(code, "f", [([1], 1)]).passed
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import threading\nthreading.Thread(target=lambda: print(int(input()) * 2)).start()",
+        "import atexit\natexit.register(lambda: print(int(input()) * 2))",
+        "import sys\nprint(int(input()) * 2)\nsys.exit()",
+    ],
+)
+def test_a_program_ends_as_python_ends_it(grader: Grader, code: str) -> None:
+    assert grader.inputs_sync(code, [("1", "2"), ("2", "4")]).passed

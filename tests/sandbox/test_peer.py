@@ -164,6 +164,7 @@ def test_a_function_of_the_tests_can_be_called_but_not_looked_into() -> None:
 
 def test_an_object_of_the_tests_shows_its_public_side() -> None:
     class Given:
+        __module__ = "__main__"  # as in the tests' own module
         shown = 1
         _hidden = 2
 

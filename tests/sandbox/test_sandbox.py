@@ -191,3 +191,19 @@ def test_a_result_has_the_code_with_which_it_ended(code: str, status: str, exit_
     with Sandbox(size=1) as box:
         result = box.run_sync(code)
     assert (result.status, result.exit) == (status, exit_code)
+
+
+def test_what_was_printed_survives_a_timeout_and_a_crash() -> None:
+    with Sandbox(Limits(seconds=0.1), size=1) as box, box.session() as session:
+        for end, status in (("while True: pass", "timeout"), ("import ctypes; ctypes.string_at(0)", "crash")):
+            for run in (box.run_sync, session.run_sync):
+                result = run(f"print('one')\nprint('two')\n{end}")
+                assert (result.status, result.stdout) == (status, "one\ntwo\n")
+
+
+def test_a_program_waits_for_its_threads_and_does_what_it_left_to_the_exit() -> None:
+    code = "import atexit, threading, time\natexit.register(print, 'bye')\n"
+    code += "threading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()\nprint('hi')"
+    with Sandbox(size=1) as box:
+        result = box.run_sync(code)
+    assert (result.status, result.stdout) == ("ok", "hi\nlate\nbye\n")

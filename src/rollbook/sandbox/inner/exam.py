@@ -61,9 +61,9 @@ def examiner(request: dict[str, Any], channel: Channel) -> int:
 
 
 def word(stage: str, ended: BaseException | None, calls: int) -> str:
-    """One word for how the tests ended. They are broken if they fail by themselves before they ask anything."""
+    """One word for how the tests ended. They are broken if they end before they ask anything, well or not."""
     if ended is None:
-        return "passed"
+        return "passed" if calls else "broken"
     if isinstance(ended, Gone):
         return "gone"
     if isinstance(ended, OneProcess):
@@ -96,7 +96,7 @@ def inputs(request: dict[str, Any], channel: Channel) -> int:
             exec(program[0], guest.fresh_space())
 
         open_streams(body["stdin"].encode())
-        return guest.reported(play)
+        return guest.to_the_end(play)
 
     conversation(channel, case)
 

@@ -1,6 +1,7 @@
 """The forked child: shuts every door behind itself, says that it starts, and runs the code it was given."""
 
 import ast
+import atexit
 import builtins
 import fcntl
 import os
@@ -191,6 +192,22 @@ def reported(play: Callable[[], str | None]) -> dict[str, Any]:
         return {"error": describe(error)}
     finally:
         flush()
+
+
+def to_the_end(play: Callable[[], str | None]) -> dict[str, Any]:
+    """A whole program: it ends as Python ends it, when its threads have ended and what it left to the exit is done."""
+    report = reported(play)
+    reported(finish)
+    return report
+
+
+def finish() -> None:
+    """Wait for the threads that are to be waited for, then call what was left to the exit."""
+    if threading := sys.modules.get("threading"):
+        this = threading.current_thread()
+        while others := [thread for thread in threading.enumerate() if thread is not this and not thread.daemon]:
+            others[0].join()
+    atexit._run_exitfuncs()
 
 
 def last_value(code: str, space: dict[str, Any], keep: int) -> str | None:

@@ -37,7 +37,7 @@ DOING: dict[str, Callable[..., Any]] = {
     ">=": operator.ge,
     "isinstance": lambda target, value: isinstance(value, target),
 }
-CLAIMS = frozenset({"==", "!=", "<", "<=", ">", ">=", "isinstance"})
+CLAIMS = frozenset({"==", "!=", "<", "<=", ">", ">=", "isinstance", "contains"})
 """What the candidate's own objects decide: a verdict must not rest on it."""
 
 
@@ -250,13 +250,17 @@ class Peer:
 
 
 def _check_given_away(what: str, target: Any, given: list[Any]) -> None:
-    """The tests' own objects: a function may be called, another object read by its public names and items."""
+    """The tests' own objects: a function may be called, another object read by its items.
+
+    Attributes are shown only of objects of the tests' own classes: a generator's lead to its frame, and so to all.
+    """
     plain = callable(target) or isinstance(target, type)
     if what == "call" and callable(target):
         return
     if what in ("item", "length", "iterate", "next", "contains", "truth") and not plain:
         return
-    if what == "attribute" and not plain and isinstance(given[0], str) and not given[0].startswith("_"):
+    own = not plain and type(target).__module__ == "__main__"
+    if what == "attribute" and own and isinstance(given[0], str) and not given[0].startswith("_"):
         return
     raise AttributeError(f"{what} of an object of the tests is not given away")
 

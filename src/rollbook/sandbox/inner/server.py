@@ -98,6 +98,7 @@ def preload(config: dict[str, Any]) -> None:
         __import__(name)
     import encodings.idna  # noqa: F401 - found late and oddly otherwise
 
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed survives a kill
     rehearse()
     gc.collect()
     gc.freeze()
