@@ -215,7 +215,92 @@ def test_functions_handed_over_are_called_where_they_are(grader: Grader) -> None
 def test_emptying_the_arguments_does_not_empty_the_tests(grader: Grader) -> None:
     code = "def order(xs):\n    xs.clear()\n    return []"
     tests = "xs = [3, 1]\nassert order(xs) == sorted(xs)"
-    assert examined(grader, code, tests, "order", check="").reason == "failed"
+    assert examined(grader, code, tests, "order", check="").reason == "refused"
+    assert examined(grader, code, "assert order([3, 1]) == [1, 3]", "order", check="").reason == "failed"
+
+
+IN_PLACE = "xs = [3, 1, 2]\norder(xs)\nassert xs == [1, 2, 3]"
+
+
+def test_what_is_changed_in_place_is_seen(grader: Grader) -> None:
+    right = examined(grader, "def order(xs): xs.sort()", IN_PLACE, "order", check="")
+    assert (right.passed, right.weak) == (True, False)
+    solution = "class Solution:\n    def order(self, xs): xs.sort()"
+    assert examined(grader, solution, IN_PLACE, "order", check="").passed
+    for wrong in ("def order(xs): return sorted(xs)", "def order(xs): xs.clear()", "def order(xs): pass"):
+        assert examined(grader, wrong, IN_PLACE, "order", check="").reason == "failed"
+
+
+def test_a_value_and_a_change_at_once_are_refused_unless_its_word_will_do(grader: Grader) -> None:
+    code = "def shrink(xs):\n    xs[:] = sorted(set(xs))\n    return len(xs)"
+    tests = "xs = [2, 1, 2]\nassert xs[: shrink(xs)] == [1, 2]\nassert len(xs) == 2"
+    refused = examined(grader, code, tests, "shrink", check="")
+    assert (refused.reason, "changes its arguments" in refused.detail) == ("refused", True)
+    weak = examined(grader, code, tests.replace("xs[: shrink(xs)] == [1, 2]", "shrink(xs) == 2"), "shrink", check="",
+                    allow_weak=True)  # fmt: skip
+    assert (weak.passed, weak.weak) == (True, True)
+
+
+UNITTEST = (
+    "import unittest\n"
+    "class Tests(unittest.TestCase):\n"
+    "    def test_square(self):\n"
+    "        self.assertEqual(square(3), 9)\n"
+    "    def test_bad(self):\n"
+    "        with self.assertRaises(TypeError): square(None)\n"
+    "unittest.main()\n"
+)
+
+
+def test_tests_may_end_by_an_exit_of_their_own(grader: Grader) -> None:
+    assert examined(grader, RIGHT, UNITTEST, check="").passed
+    assert examined(grader, "def square(x): return x + 5", UNITTEST, check="").reason == "failed"
+    for end, passed in (("sys.exit()", True), ("sys.exit(0)", True), ("sys.exit(1)", False), ("sys.exit('no')", False)):
+        assert examined(grader, RIGHT, f"import sys\nassert square(2) == 4\n{end}", check="").passed is passed
+    with pytest.raises(TestsBroken):
+        examined(grader, RIGHT, "import sys\nsys.exit(0)", check="")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os\ndef square(x): os._exit(0)", "exit"),
+        ("import sys\ndef square(x): sys.exit(0)", "exit"),
+        ("def square(x): raise SystemExit(0)", "exit"),
+        ("class Yes:\n    __eq__ = lambda *_: True\ndef square(x): return Yes()", "refused"),
+    ],
+)
+def test_tests_that_catch_everything_do_not_pass_who_is_gone(grader: Grader, code: str, reason: str) -> None:
+    caught = "try:\n    assert square(3) == 9\nexcept BaseException: pass\n"
+    expected = UNITTEST.replace("    def test", "    @unittest.expectedFailure\n    def test")
+    for tests in (caught, UNITTEST, expected):
+        assert examined(grader, code, tests, check="").reason == reason
+
+
+def test_an_async_function_is_awaited(grader: Grader) -> None:
+    code = "import asyncio\nasync def square(x):\n    await asyncio.sleep(0)\n    return x * x"
+    plain = "import asyncio\nassert asyncio.run(square(3)) == 9"
+    check = "async def check(candidate):\n    assert await candidate(3) == 9"
+    assert examined(grader, code, plain, check="").passed
+    assert examined(grader, code, check).passed
+    wrong = code.replace("x * x", "x")
+    assert examined(grader, wrong, plain, check="").reason == "failed"
+    assert examined(grader, wrong, check).reason == "failed"
+    assert grader.calls_sync(code, "square", [([3], 9), ([4], 16)]).passed
+    assert not grader.calls_sync(wrong, "square", [([3], 9)]).passed
+
+
+def test_dates_and_exact_numbers_cross_as_what_they_are(grader: Grader) -> None:
+    code = (
+        "from datetime import timedelta\nfrom fractions import Fraction\n"
+        "def next_day(day, price): return day + timedelta(days=1), price * 2, Fraction(1, 3)"
+    )
+    tests = (
+        "from datetime import date\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
+        "assert next_day(date(2024, 2, 28), Decimal('0.1')) == (date(2024, 2, 29), Decimal('0.2'), Fraction(1, 3))"
+    )
+    assert examined(grader, code, tests, "next_day", check="").passed
+    assert not examined(grader, code.replace("days=1", "days=2"), tests, "next_day", check="").passed
 
 
 def test_a_program_is_run_on_every_input(grader: Grader) -> None:

@@ -17,7 +17,24 @@ def test_white_space_at_the_ends_and_the_way_a_number_is_written_do_not_count(ex
 
 @pytest.mark.parametrize(
     ("expected", "printed"),
-    [("a\nb", "a b"), ("a", "A"), ("0.1", "0.10000001"), ("1", ""), ("a\n\nb", "a\nb"), ("nan", "NaN"), ("1 2", "12")],
+    [
+        ("a\nb", "a b"),
+        ("a", "A"),
+        ("0.1", "0.10000001"),
+        ("1", ""),
+        ("a\n\nb", "a\nb"),
+        ("nan", "NaN"),
+        ("1 2", "12"),
+        ("1000", "1_000"),
+        ("12", "\uff11\uff12"),
+        ("12", "\u0661\u0662"),
+        ("inf", "Infinity"),
+        ("-inf", "-Infinity"),
+        ("1", "1e"),
+        ("0", "."),
+        ("1", "0x1"),
+        ("1e999999999999999999999", "1e9999999999999999999999"),
+    ],
 )
 def test_everything_else_does(expected: str, printed: str) -> None:
     assert not Rule().same(expected, printed)
@@ -29,6 +46,8 @@ def test_rules_can_be_stricter_or_looser() -> None:
     assert Rule(tolerance=1e-6).same("1000000", "1000000.5")
     assert not Rule(tolerance=1e-6).same("1000000", "1000002")
     assert Rule(case=False).same("YES", "yes")
+    assert not Rule(tolerance=1e-6).same("1e400", "2e400"), "too large for a float, and not the same"
+    assert not Rule(tolerance=1e-6).same("1000.0", "1_000.0")
 
 
 @pytest.mark.parametrize(

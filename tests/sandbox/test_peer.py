@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,8 +70,22 @@ def stop() -> None:
     raise StopIteration
 
 
-CANDIDATE = [Account, odd, divide, count, fill, apply, pick, lambda *values, **named: (values, named), stop]
-ACCOUNT, ODD, DIVIDE, COUNT, FILL, APPLY, PICK, ECHO, STOP = range(9)
+def pop(items: list[int]) -> int:
+    return items.pop()
+
+
+async def later(value: Any) -> Any:
+    await asyncio.sleep(0)
+    return value
+
+
+def transpose(table: list[list[int]]) -> None:
+    table[:] = [list(row) for row in zip(*table, strict=True)]
+
+
+ECHO_ = lambda *values, **named: (values, named)  # noqa: E731
+CANDIDATE = [Account, odd, divide, count, fill, apply, pick, ECHO_, stop, pop, later, transpose]
+ACCOUNT, ODD, DIVIDE, COUNT, FILL, APPLY, PICK, ECHO, STOP, POP, LATER, TRANSPOSE = range(12)
 
 
 @contextmanager
@@ -99,15 +115,78 @@ def test_values_cross_with_their_types() -> None:
         assert call(peer, DIVIDE, 7, 2) == 3.5
 
 
-def test_what_a_function_does_to_its_arguments_is_seen_only_where_its_word_will_do() -> None:
-    with asking() as peer:
+@pytest.mark.parametrize("weak", [False, True])
+def test_what_a_function_that_returns_nothing_does_to_its_arguments_is_done_to_the_callers(weak: bool) -> None:
+    with asking(weak) as peer:
         items, more = [3, 1, 2], {"old": 0}
-        assert call(peer, FILL, items, more) is None
-        assert (items, more) == ([3, 1, 2], {"old": 0})
-    with asking(weak=True) as peer:
-        assert call(peer, FILL, items, more) is None
+        assert call(peer, FILL, items, more=more) is None
         assert (items, more) == ([1, 2, 3], {"old": 0, "n": 3})
-        assert peer.weakened
+        first, second = table = [[1, 2], [3, 4]]
+        call(peer, TRANSPOSE, table)
+        assert (table, first, second) == ([[1, 3], [2, 4]], [1, 3], [2, 4])
+        assert not peer.weakened
+
+
+def test_what_one_that_returns_a_value_does_beside_is_seen_only_where_its_word_will_do() -> None:
+    with asking() as peer:
+        items = [3, 1, 2]
+        assert Remote(peer, POP, "pop")(items) == 2
+        assert items == [3, 1, 2]
+        assert isinstance(peer.objection(AssertionError()), OneProcess)
+        assert peer.objection(None) is None, "if the tests pass all the same, they did not look"
+    with asking(weak=True) as peer:
+        assert call(peer, POP, items) == 2
+        assert (items, peer.weakened) == ([3, 1], True)
+
+
+def test_what_nobody_holds_on_to_nobody_misses() -> None:
+    with asking() as peer:
+        remote = Remote(peer, POP, "pop")
+        assert (remote([1, 2]), remote(items=[1, 2])) == (2, 2)
+        failed = AssertionError()
+        assert peer.objection(failed) is failed
+        held = [1, 2]
+        assert remote(items=held) == 2
+        assert isinstance(peer.objection(failed), OneProcess)
+
+
+def test_what_the_tests_do_to_arguments_of_the_candidate_is_done_too() -> None:
+    def grow(items: list[int]) -> None:
+        items.append(len(items))
+
+    def twice(function: Any) -> list[int]:
+        items: list[int] = []
+        function(items)
+        function(items)
+        return items
+
+    ours, theirs = socket.socketpair()
+    candidate = Peer(Channel(theirs.detach()))
+    candidate.expose(twice)
+    thread = Thread(target=candidate.serve)
+    thread.start()
+    channel = Channel(ours.detach(), within_s=10)
+    assert call(Peer(channel, guarded=True), 0, grow) == [0, 1]
+    channel.close()
+    thread.join(10)
+
+
+def test_a_coroutine_is_awaited_where_it_is() -> None:
+    async def both(peer: Peer) -> list[Any]:
+        return [await call(peer, LATER, 1), *await asyncio.gather(call(peer, LATER, [2]), call(peer, LATER, None))]
+
+    with asking() as peer:
+        assert asyncio.run(call(peer, LATER, 3)) == 3
+        assert asyncio.run(both(peer)) == [1, [2], None]
+
+
+def test_that_the_other_end_was_gone_stays_so_whatever_the_tests_catch() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    peer = Peer(Channel(ours.detach(), within_s=10), guarded=True)
+    with contextlib.suppress(BaseException):
+        peer.ask("call", 0, (), {})
+    assert isinstance(peer.objection(None), Gone)
 
 
 def test_an_end_of_iteration_out_of_a_call_does_not_end_a_loop_of_the_tests() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from datetime import UTC, date, datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from rollbook.sandbox.inner.plain import DEEPEST, NotPlain, pack, refill, unpack
 
 keys = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
-leaves = keys | st.complex_numbers(allow_nan=False) | st.fractions() | st.decimals(allow_nan=False)
+moments = st.dates() | st.datetimes(timezones=st.none() | st.just(UTC)) | st.times() | st.timedeltas()
+leaves = keys | st.complex_numbers(allow_nan=False) | st.fractions() | st.decimals(allow_nan=False) | moments
 values = st.recursive(
     leaves,
     lambda inner: (
@@ -84,6 +86,12 @@ class Items(list):  # type: ignore[type-arg]
         return iter("lies")
 
 
+class Moment(datetime):
+    def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
+        return "2000-01-01"
+
+
+EAST = timezone(timedelta(hours=5, minutes=30))
 Point = namedtuple("Point", "x y")
 Colour = IntEnum("Colour", "RED GREEN")
 
@@ -95,6 +103,8 @@ Colour = IntEnum("Colour", "RED GREEN")
         (Texts("true"), "true"),
         (Items([1, 2]), [1, 2]),
         (Point(1, 2), (1, 2)),
+        (Moment(2024, 2, 29, 1, tzinfo=EAST), datetime(2024, 2, 29, 1, tzinfo=EAST)),
+        (date(2024, 2, 29), date(2024, 2, 29)),
         (Colour.GREEN, 2),
         (Counter("aab"), {"a": 2, "b": 1}),
         (OrderedDict(a=1), {"a": 1}),
@@ -133,6 +143,10 @@ def test_what_is_too_deep_or_holds_itself_is_refused() -> None:
         ["f", "x"],
         ["F", ["1", "0"]],
         ["b", "x"],
+        ["T", "never"],
+        ["Y", 5],
+        ["E", [1, "x"]],
+        ["E", 5],
     ],
 )
 def test_what_nobody_packed_is_refused(data: Any) -> None:
@@ -141,7 +155,17 @@ def test_what_nobody_packed_is_refused(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "data"), [([1], [2, 3]), ({1: 2}, {3: 4}), ({1}, {2}), (deque([1]), deque([5])), (bytearray(b"a"), b"bc")]
+    ("value", "data"),
+    [
+        ([1], [2, 3]),
+        ([[1], 2], [[3, 4], [5]]),
+        ([1, 2], []),
+        ({1: [2], 3: 4}, {1: [5], 6: {}}),
+        ({1: 2}, {3: 4}),
+        ({1}, {2}),
+        (deque([1]), deque([5])),
+        (bytearray(b"a"), b"bc"),
+    ],
 )
 def test_a_container_takes_on_what_another_holds(value: Any, data: Any) -> None:
     refill(value, data)

@@ -12,7 +12,9 @@ import pytest
 
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError
+from rollbook.sandbox.errors import Full
 from rollbook.sandbox.grade import Grader
+from rollbook.sandbox.remote import _refused
 from support.alive import eventually
 from support.commands import Process
 
@@ -114,6 +116,12 @@ def test_a_session_over_http_is_a_session(served: str, snapshot: bool) -> None:
         assert (lost.status, lost.state) == ("timeout", "rolled back" if snapshot else "lost")
         after = session.run_sync("'x' in globals()")
         assert (after.value, after.restarted) == (str(snapshot), not snapshot)
+
+
+def test_no_room_over_there_is_told_as_that() -> None:
+    answer = b'{"error": "256 sessions are open"}'
+    assert isinstance(_refused(429, answer, "x"), Full)
+    assert not isinstance(_refused(503, answer, "x"), Full)
 
 
 def test_over_http_there_is_no_grading(served: str) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from rollbook.errors import UsageError
+from rollbook.processes.tree import members
 from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
-from support.alive import alive, eventually
+from support.alive import alive, eventually, open_fds
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +123,6 @@ def test_nothing_survives_the_kill_of_the_host(tmp_path: Path) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    from rollbook.processes.tree import members
-
     assert eventually(lambda: len(members(root)) >= 3, 20), "launcher, zygote and guest should be up"
     return [process.pid for process in members(root)]
 
@@ -164,6 +163,42 @@ def test_a_sandbox_can_be_opened_again() -> None:
     for _ in range(2):
         with box:
             assert box.run_sync("1 + 1").value == "2"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_sandbox_cancelled_while_it_opens_leaves_nothing(times: int) -> None:
+    async def go() -> Sandbox:
+        box = Sandbox(size=1)
+        opening = asyncio.create_task(box.__aenter__())
+        for _ in range(times):
+            await asyncio.sleep(0.02)
+            opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        return box
+
+    below = {process.pid for process in members(os.getpid())}
+    fds = len(open_fds())
+    box = asyncio.run(go())
+    assert (box._threads, box._slots) == (None, set())
+    assert eventually(lambda: {process.pid for process in members(os.getpid())} <= below)
+    assert eventually(lambda: len(open_fds()) <= fds)
+    with box:
+        assert box.run_sync("1 + 1").value == "2"
+
+
+def test_one_that_cannot_open_says_so_when_it_is_not_cancelled() -> None:
+    async def go(cancel: bool) -> None:
+        opening = asyncio.create_task(Sandbox(size=1, packages=["no_such_package"]).__aenter__())
+        await asyncio.sleep(0)
+        if cancel:
+            opening.cancel()
+        await opening
+
+    with pytest.raises(SandboxError, match="no_such_package"):
+        asyncio.run(go(False))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(go(True))
 
 
 def test_a_slot_that_cannot_come_up_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

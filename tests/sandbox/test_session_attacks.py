@@ -114,7 +114,7 @@ def test_a_turn_that_ends_its_process_is_told_as_what_it_is(box: Sandbox, name: 
 
 GOES_ON: dict[str, tuple[str, str, Callable[[Result], Any]]] = {
     "a huge value": ("ok", "'x' * 30_000_000", lambda r: r.truncated and len(r.value or "") == LIMITS.keep_bytes),
-    "a value too large for memory": ("memory", "'x' * 100_000_000", lambda r: r.value is None),
+    "a value too large for memory": ("memory", "'x' * 10**9", lambda r: r.value is None),
     "a huge int": ("error", "10 ** 100_000", lambda r: r.error and r.error.type == "ValueError"),
     "a deep value": (
         "error",
@@ -185,11 +185,12 @@ def test_a_thread_gets_no_cpu_between_turns(box: Sandbox, snapshot: bool) -> Non
         before = process.cpu_s()
         time.sleep(0.3)
         assert process.cpu_s() == before
-        after = s.run_sync("import time\ntime.sleep(60)")
+        wall_s = 2 if snapshot else 20
+        after = s.run_sync("import time\ntime.sleep(60)", limits=msgspec.structs.replace(LIMITS, wall_seconds=wall_s))
         assert after.status == "timeout"
         if not snapshot:
             assert after.cpu_seconds >= LIMITS.seconds, "the thread's time is the turn's"
-            assert after.seconds < LIMITS.wall_s
+            assert after.seconds < wall_s
 
 
 @both_kinds
@@ -305,7 +306,7 @@ def test_a_turn_cannot_touch_the_holder_of_the_state(box: Sandbox, name: str, en
 
 
 def test_a_state_that_will_not_fork_is_given_up_by_a_deadline(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.sandbox.snapshot.FORK_S", 0.3)
+    monkeypatch.setattr("rollbook.sandbox.forking.FORK_S", 0.3)
     with box.session(snapshot=True) as s:
         s.run_sync("import os\nos.fork = lambda: 1")
         result = s.run_sync("1")
@@ -329,13 +330,64 @@ def test_a_state_that_answers_without_a_fork_is_no_answer(box: Sandbox) -> None:
 
 
 def test_a_state_that_burns_time_instead_of_forking_is_given_up(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.sandbox.snapshot.FORK_CPU_S", 0.1)
+    monkeypatch.setattr("rollbook.sandbox.forking.FORK_CPU_S", 0.1)
     burn = "import sys, time\ndef burn():\n  end = time.process_time() + 0.6\n  while time.process_time() < end: pass\n"
     with box.session(snapshot=True) as s:
         s.run_sync(burn + "sys.modules['inner.roles'].reap = burn")
         result = s.run_sync("1")
         assert (result.status, result.state) == ("killed", "lost")
         assert s.run_sync("2").restarted
+
+
+FORGED_REPLY = FORGED + (
+    "import sys, time\nframe_ = sys._getframe()\n"
+    "while 'message' not in frame_.f_locals: frame_ = frame_.f_back\n"
+    "say({'done': frame_.f_locals['message']['turn'], 'body': {'value': 'mine'}})\n"
+)
+STUCK = {
+    "spins": FORGED_REPLY + "while True: pass",
+    "sleeps": FORGED_REPLY + "time.sleep(60)",
+    "naps": FORGED_REPLY + "while True: time.sleep(0.01)",
+    "has a fork that spins": "import sys\ndef spin():\n  while True: pass\nsys.modules['inner.roles'].say_hello = spin",
+    "has a fork that sleeps": "import sys, time\nsys.modules['inner.roles'].say_hello = lambda: time.sleep(60)",
+    "may not fork": "import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (0, 0))",
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_a_state_that_will_not_go_on_is_given_up_soon_and_begun_afresh(box: Sandbox, name: str) -> None:
+    with box.session(snapshot=True) as s:
+        assert s.run_sync(STUCK[name]).status == "ok"
+        stuck = time.monotonic()
+        result = s.run_sync("1")
+        assert (result.status, result.state) == ("killed", "lost")
+        assert time.monotonic() - stuck < 8, "the deadline itself is ten seconds"
+        after = s.run_sync("6 * 7")
+        assert (after.value, after.restarted) == ("42", True)
+
+
+def test_a_state_with_many_threads_goes_on(box: Sandbox) -> None:
+    """They sleep, and it does not: only its own first thread is looked at."""
+    threads = "import threading, time\nfor _ in range(20): threading.Thread(target=time.sleep, args=(60,), daemon=True)"
+    with box.session(snapshot=True) as s:
+        s.run_sync(f"{threads}.start()")
+        assert [s.run_sync("1").status for _ in range(3)] == ["ok"] * 3
+
+
+MEMORY_ERRORS = {
+    "class MemoryError(Exception): pass\nraise MemoryError": ("error", "MemoryError"),
+    "class Mine(MemoryError): pass\nraise Mine": ("memory", "Mine"),
+    "import builtins\nbuiltins.MemoryError = ValueError\nint('x')": ("error", "ValueError"),
+    "raise MemoryError": ("memory", "MemoryError"),
+}
+
+
+@pytest.mark.parametrize("code", MEMORY_ERRORS)
+def test_memory_runs_out_by_type_not_by_name(box: Sandbox, code: str) -> None:
+    with box.session() as session:
+        for run in (box.run_sync, session.run_sync):
+            result = run(code)
+            assert (result.status, result.error and result.error.type) == MEMORY_ERRORS[code]
 
 
 def test_code_with_half_a_character_runs(box: Sandbox) -> None:
@@ -345,7 +397,7 @@ def test_code_with_half_a_character_runs(box: Sandbox) -> None:
 
 
 def test_a_fork_that_never_says_hello_ends_with_the_session(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.sandbox.snapshot.FORK_S", 0.3)
+    monkeypatch.setattr("rollbook.sandbox.forking.FORK_S", 0.3)
     hide = "import sys, time\nsys.modules['inner.roles'].say_hello = lambda: time.sleep(60)"
     with box.session(snapshot=True) as s:
         s.run_sync(hide)

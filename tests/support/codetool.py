@@ -23,6 +23,12 @@ def code_environment(**settings):
         env.shutdown()
 
 
+def run_on(session):
+    """Turn after turn, until one raises: what was killed may not be dead just yet."""
+    while True:
+        session.run_sync("1")
+
+
 def log(content):
     """A conversation that ends with this."""
     return [{"role": "user", "content": "Solve it."}, {"role": "assistant", "content": content}]

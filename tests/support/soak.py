@@ -14,7 +14,7 @@ import msgspec
 
 from rollbook.processes.tree import members
 from rollbook.sandbox import Limits, Sandbox, owner
-from rollbook.sandbox.groups import candidates
+from rollbook.sandbox.hierarchies import candidates, clocks
 from support.alive import eventually
 
 ATTACKS = Path(__file__).parent.parent / "sandbox" / "attacks"
@@ -52,7 +52,8 @@ def held() -> Held:
     """Looked up in the kernel."""
     below = [process.pid for process in members(os.getpid()) if process.pid != os.getpid()]
     temporary = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith(owner.prefix())]
-    groups = [name for base, _ in candidates() for name in listed(base) if name.startswith(owner.prefix())]
+    bases = [*(base for base, _ in candidates()), *clocks()]
+    groups = [name for base in bases for name in listed(base) if name.startswith(owner.prefix())]
     mounts = max((lines(f"/proc/{pid}/mountinfo") for pid in below), default=0)
     return Held(len(below), len(os.listdir("/proc/self/fd")), mounts, len(temporary), len(groups))
 

@@ -10,7 +10,6 @@ import pytest
 
 from rollbook.errors import UsageError
 from rollbook.trainers.nemo_rl import CodeEnvironment, Return
-from rollbook.trainers.nemo_rl.config import MIB
 from support.alive import eventually
 from support.codetool import Talk, code, code_environment, log
 
@@ -140,22 +139,38 @@ def test_files_stay_with_their_sample_and_only_there(env):
     assert two.run("import os\nos.listdir()") == "[]"
 
 
-def test_a_session_begins_with_the_files_of_its_working_dir(env, tmp_path):
+def test_a_session_works_in_its_working_dir(env, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "in.txt").write_text("given")
     (tmp_path / "link").symlink_to("/etc/passwd")
     talk = Talk(env, working_dir=str(tmp_path))
-    assert talk.run("import os\nopen('data/in.txt').read(), os.listdir()") == "('given', ['data'])"
+    assert talk.run("import os\nopen('data/in.txt').read(), sorted(os.listdir())") == "('given', ['data', 'link'])"
+    assert "FileNotFoundError" in talk.run("open('link').read()")
     talk.run("open('data/in.txt', 'w').write('changed')")
     assert talk.run("open('data/in.txt').read()") == "'changed'"
-    assert (tmp_path / "data" / "in.txt").read_text() == "given"
-    assert "error[refused]" in Talk(env, working_dir=str(tmp_path / "none")).run("1")
+    assert (tmp_path / "data" / "in.txt").read_text() == "changed"
+    talk.run("open('made', 'w').write('made')\nos._exit(0)")
+    assert talk.run("open('made').read()") == "'made'"
 
 
-def test_a_working_dir_that_is_too_large_is_refused(tmp_path):
-    (tmp_path / "big").write_bytes(bytes(2 * MIB))
-    with code_environment(max_files_bytes=MIB) as env:
-        assert "more than 1048576 bytes" in Talk(env, working_dir=str(tmp_path)).run("1")
+@pytest.mark.parametrize("path", ["/proc/self", "/proc/1", "/", "/etc", "relative", "/nowhere", "/a\0b", "/dev/null"])
+def test_a_working_dir_that_cannot_be_had_is_the_error_of_that_sample_alone(env, path):
+    back = env.step([log(code("1")), log(code("2"))], [{"working_dir": path}, {}])
+    first, second = contents(back)
+    assert first.startswith("<result>error[refused]: metadata working_dir: folder ")
+    assert second == "<result>2</result>"
+
+
+def test_a_working_dir_is_one_samples_alone_and_stays_what_it_was(env, tmp_path):
+    one, other = Talk(env, working_dir=str(tmp_path)), Talk(env, working_dir=str(tmp_path))
+    assert one.run("1") == "1"
+    assert "another session has it; give every session a folder of its own" in other.run("1")
+    one.metadata["working_dir"] = "/elsewhere"
+    assert f"error[refused]: metadata working_dir=/elsewhere: the session works in {tmp_path}" in one.run("1")
+    del one.metadata["working_dir"]
+    assert "error[refused]" in one.run("1")
+    one.metadata["working_dir"] = str(tmp_path)
+    assert one.run("2") == "2"
 
 
 def test_64_samples_at_once_each_with_a_state_of_its_own(env):

@@ -130,8 +130,9 @@ def test_a_samples_limits_come_before_the_environments(env):
     assert "error[timeout]" in Talk(env).run(burn.format(0.8))
     assert Talk(env, timeout_seconds=5).run(burn.format(0.8)) == "'done'"
     assert "error[timeout]" in Talk(env, timeout_seconds=0.1).run(burn.format(0.3))
-    assert Talk(env, memory_limit_bytes=512 * MIB).run("len(bytearray(300_000_000))") == "300000000"
-    assert "limit of 64 MiB" in Talk(env, memory_limit_bytes=64 * MIB).run("len(bytearray(100_000_000))")
+    much = Talk(env, memory_limit_bytes=512 * MIB, timeout_seconds=10)
+    assert much.run("len(bytearray(300_000_000))") == "300000000"
+    assert "limit of 64 MiB" in Talk(env, memory_limit_bytes=64 * MIB).run("len(bytearray(150_000_000))")
 
 
 def test_time_may_change_from_turn_to_turn_and_memory_may_not(env):
@@ -158,9 +159,9 @@ def test_a_killed_zygote_is_told_and_the_environment_goes_on():
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not alive(zygote), 5)
         told = talk.run("x")
-        assert told.startswith(("error[sandbox]: ", "error[killed]: "))
+        assert told.startswith("error[sandbox]: ")
         assert told.endswith(LOST)
-        assert talk.metadata["last_status"] in ("sandbox", "killed")
+        assert talk.metadata["last_status"] == "sandbox"
         assert talk.run("'x' in globals()") == f"{AFRESH}\nFalse"
         assert Talk(env).run("1") == "1"
         assert sleeper.run("x").endswith(LOST)
@@ -177,11 +178,9 @@ def test_a_zygote_killed_in_the_middle_of_a_turn_is_told_too():
         began = time.monotonic()
         told = talk.run("while True: pass")
         assert time.monotonic() - began < 10
-        assert FORM.search(told)
-        assert "\nsession: " in told
-        after = [talk.run("'x' in globals()") for _ in range(3)]
-        assert f"{AFRESH}\nFalse" in after[:2], "at the latest once the loss was told"
-        assert after[2] == "False"
+        assert told.startswith("error[sandbox]: ")
+        assert told.endswith(LOST)
+        assert [talk.run("'x' in globals()") for _ in range(2)] == [f"{AFRESH}\nFalse", "False"]
 
 
 def test_where_there_is_no_sandbox_every_sample_is_told_and_nothing_runs(env):

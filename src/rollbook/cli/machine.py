@@ -154,15 +154,17 @@ def _seccomp() -> Finding:
 
 
 def slurm() -> Finding:
-    """Found or not, it is not used yet: a yes would promise too much."""
+    """Found or not, it is not used: a yes would promise too much."""
     found = shutil.which("sbatch")
     return Finding("slurm", False, f"{LATER}; {found or 'sbatch is not on PATH'}")
 
 
 def ray() -> Finding:
-    """The same."""
-    found = f"ray {_version('ray')} is installed" if find_spec("ray") else "ray is not installed"
-    return Finding("ray", False, f"{LATER}; {found}")
+    """What it is good for here: the trainers' code environment, and not the workers of a run."""
+    use = "CodeEnvironment.remote, for NeMo RL, runs in its actors; workers of a run do not"
+    if find_spec("ray") is None:
+        return Finding("ray", False, f"not installed (pip install ray); {use}")
+    return Finding("ray", True, f"ray {_version('ray')}; {use}")
 
 
 def gpu() -> Finding:

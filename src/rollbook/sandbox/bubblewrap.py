@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollbook.core.json import JSON, encode
-from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.errors import Refused, SandboxError
+from rollbook.sandbox.folder import Folder
 from rollbook.sandbox.inner import walls
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.limits import Limits
@@ -48,6 +49,10 @@ class Bubblewrap:
 
     def account(self, role: str, limits: Limits) -> None:
         """Nobody counts but the kernel, each process for itself."""
+
+    def mount(self, folder: Folder, uid: int) -> int:
+        """Not to be had: bwrap would find the folder by its name alone."""
+        raise Refused(f"folder {folder.path}: only the built-in sandbox mounts folders of the host")
 
     def order(self, order: dict[str, JSON], handles: list[int]) -> None:
         """Start a guest; what becomes of it is told on its control line."""
@@ -122,6 +127,10 @@ class Bubblewrap:
             "cpu_s": usage.ru_utime + usage.ru_stime,
             "peak_kb": usage.ru_maxrss,
         }
+
+    def answers(self) -> bool:
+        """There is nobody but us whose death could end a guest."""
+        return self.alive
 
     def last_words(self) -> str:
         """What bwrap complained of last."""

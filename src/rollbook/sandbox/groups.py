@@ -1,8 +1,10 @@
-"""Control groups, where this process may make some: they bound the memory of all processes of a guest together.
+"""Control groups, where this process may make some: they bound the memory of all processes of a guest together, and
+tell their CPU time.
 
-Of version 1 the memory controller will do, below the group that this process is in. In version 2 a group with processes
-in it gives no controllers to those below it, so that a neighbour is made instead, where that is permitted; or one says
-where with ROLLBOOK_CGROUP, a group that was delegated to this user and has no processes of its own.
+Of version 1 the memory controller will do, below the group that this process is in; the CPU time is told by another
+hierarchy, if that may be written too. In version 2 a group with processes in it gives no controllers to those below it,
+so that a neighbour is made instead, where that is permitted; or one says where with ROLLBOOK_CGROUP, a group that was
+delegated to this user and has no processes of its own.
 """
 
 from __future__ import annotations
@@ -12,31 +14,52 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from rollbook.sandbox import owner
 from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.hierarchies import candidates, clocks, points
 
-ENV = "ROLLBOOK_CGROUP"
 REMOVE_S = 2.0
 _number = itertools.count()
 
 
-class Group:
-    """One control group of ours."""
+class Timer(NamedTuple):
+    """The CPU time that a group tells, in units of its own."""
 
-    def __init__(self, path: Path, version: int) -> None:
-        self._path, self._version = path, version
+    file: Path
+    per_second: float
+
+    def cpu_s(self) -> float:
+        """Of all processes in it, also of those that are dead."""
+        text = self.file.read_text()
+        return int(text.split()[1 if text.startswith("usage_usec") else 0]) / self.per_second
+
+
+class Group:
+    """One control group of ours. In version 1 its CPU time is told by a twin in another hierarchy."""
+
+    def __init__(self, path: Path, version: int, twin: Path | None = None) -> None:
+        self._path, self._version, self._twin = path, version, twin
         self._limit = 0
         self.seen = 0
         """The kills that were there when somebody last looked."""
+
+    @property
+    def clock(self) -> Timer | None:
+        """Where its CPU time is told."""
+        if self._version == 2:
+            return Timer(self._path / "cpu.stat", 1e6)
+        return Timer(self._twin / "cpuacct.usage", 1e9) if self._twin else None
 
     def enter(self, pid: int) -> None:
         """Move a process here; what it starts will be here too."""
         self._write("cgroup.procs", str(pid))
 
-    def door(self) -> int:
-        """A descriptor by which a process moves itself here: it writes a 0."""
-        return os.open(self._path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+    def doors(self) -> list[int]:
+        """Descriptors by which a process moves itself here: it writes a 0 to each."""
+        places = [self._path, *([self._twin] if self._twin else [])]
+        return [os.open(place / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for place in places]
 
     def used_bytes(self) -> int:
         """The memory in use."""
@@ -66,14 +89,9 @@ class Group:
     def remove(self) -> None:
         """Away with it. Its last process may be on its way out still; what cannot go now, goes after we have."""
         end = time.monotonic() + REMOVE_S
-        while time.monotonic() < end:
-            try:
-                return self._path.rmdir()
-            except FileNotFoundError:
-                return None
-            except OSError:
+        for path in (self._path, self._twin):
+            while path and not _removed(path) and time.monotonic() < end:
                 time.sleep(0.005)
-        return None
 
     def _read(self, name: str) -> str:
         return (self._path / name).read_text()
@@ -90,30 +108,30 @@ class Group:
 class Groups:
     """Where groups can be made."""
 
-    def __init__(self, base: Path, version: int) -> None:
-        self._base, self._version = base, version
+    def __init__(self, base: Path, version: int, clocks: Path | None = None) -> None:
+        self._base, self._version, self._clocks = base, version, clocks
 
-    def make(self) -> Group:
-        """A new one, whose name tells whose it is."""
-        path = self._base / f"{owner.prefix()}{next(_number)}"
+    def make(self, clock: bool = False) -> Group:
+        """A new one, whose name tells whose it is; one whose CPU time is wanted may need a twin."""
+        name = f"{owner.prefix()}{next(_number)}"
+        twin = self._clocks / name if self._clocks and clock else None
         try:
-            path.mkdir()
+            (self._base / name).mkdir()
+            if twin:
+                twin.mkdir()
         except OSError as error:
+            _removed(self._base / name)
             raise SandboxError(f"no control group could be made: {error}") from None
-        return Group(path, self._version)
-
-    def clear(self) -> None:
-        """Remove those of the dead."""
-        for path in owner.left_behind(self._base):
-            with suppress(OSError):
-                path.rmdir()
+        return Group(self._base / name, self._version, twin)
 
 
 def find() -> Groups | None:
-    """Where this process may make groups that bound memory; None if nowhere."""
+    """Where this process may make groups that bound memory; None if nowhere. What the dead have left goes first."""
+    for point in points():
+        owner.clear_groups(point)
+    times = next(filter(_takes_groups, clocks()), None)
     for base, version in candidates():
-        groups = Groups(base, version)
-        groups.clear()
+        groups = Groups(base, version, times if version == 1 else None)
         if _works(groups):
             return groups
     return None
@@ -135,45 +153,20 @@ def _works(groups: Groups) -> bool:
     return True
 
 
-def candidates(proc: Path = Path("/proc/self")) -> list[tuple[Path, int]]:
-    """Folders that may serve, with the version of their hierarchy."""
-    if named := os.environ.get(ENV):
-        return [(Path(named), 2 if Path(named, "cgroup.controllers").exists() else 1)]
+def _takes_groups(base: Path) -> bool:
+    path = base / f"{owner.prefix()}{next(_number)}"
     try:
-        own = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
-        mounts = [line.split() for line in (proc / "mountinfo").read_text().splitlines()]
-    except OSError:
-        return []
-    found: list[tuple[Path, int]] = []
-    for _, controllers, path in own:
-        if "memory" in controllers.split(","):
-            found += [(_place(mount, path), 1) for mount in mounts if _kind(mount) == "cgroup" and _memory(mount)]
-        elif not controllers:
-            for mount in mounts:
-                if _kind(mount) == "cgroup2":
-                    place = _place(mount, path)
-                    found += [(folder, 2) for folder in (place, place.parent) if _gives_memory(folder)]
-    return found
-
-
-def _kind(mount: list[str]) -> str:
-    return mount[mount.index("-") + 1]
-
-
-def _memory(mount: list[str]) -> bool:
-    return "memory" in mount[-1].split(",")
-
-
-def _place(mount: list[str], path: str) -> Path:
-    """Where a group is found below its mount, which may show a part of the hierarchy only."""
-    root, point = mount[3], mount[4]
-    below = path[len(root) :] if root != "/" and path.startswith(root) else path
-    return Path(point + "/" + below.lstrip("/"))
-
-
-def _gives_memory(folder: Path) -> bool:
-    """Whether the groups below it can bound memory."""
-    try:
-        return "memory" in (folder / "cgroup.subtree_control").read_text().split()
+        path.mkdir()
     except OSError:
         return False
+    return _removed(path)
+
+
+def _removed(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

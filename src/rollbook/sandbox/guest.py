@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from rollbook.sandbox.channel import HostEnd, frame_bound
+from rollbook.sandbox.clock import Clock, Family
 from rollbook.sandbox.errors import Forged, SandboxError
+from rollbook.sandbox.folder import Folder
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.memory import Account
@@ -32,11 +34,19 @@ class End(msgspec.Struct, frozen=True):
 class Guest:
     """Made by `Slot.launch`, which gives it its descriptors; whoever asked for it closes it."""
 
-    def __init__(self, limits: Limits, isolation: tuple[str, ...], account: Account | None = None) -> None:
-        self.isolation = isolation
+    def __init__(
+        self,
+        limits: Limits,
+        isolation: tuple[str, ...],
+        account: Account | None = None,
+        folder: Folder | None = None,
+    ) -> None:
+        self.isolation, self._folder = isolation, folder
         self.started = False
-        self._account = account
+        self._account, self._several = account, limits.processes > 1
         self._process: Process | None = None
+        self._clock: Clock | None = account.clock if account and self._several else None
+        self._grouped = self._clock is not None
         ours, self._theirs = socket.socketpair()
         self.channel = HostEnd(ours, frame_bound(limits.keep_bytes))
         ours, self._zygotes = socket.socketpair()
@@ -55,6 +65,16 @@ class Guest:
         return self._process
 
     @property
+    def clock(self) -> Clock:
+        """The CPU time of all its processes."""
+        return self._clock or self.process
+
+    def cpu_s(self, end: End) -> float:
+        """The same once it is dead: by the group's word where there is one, else by the kernel's last one."""
+        counted = self.clock.cpu_s()
+        return counted if self._grouped else max(end.cpu_s, counted)
+
+    @property
     def streams(self) -> tuple[Stream, Stream]:
         """Its stdout and stderr."""
         return self.out, self.err
@@ -71,10 +91,14 @@ class Guest:
             self._zygotes.close()
             if self._account:
                 self._account.let_in()
+            if self._folder:
+                self._folder.let_in()
         begun, handles = self._control.receive(1)
         if not handles:
             raise SandboxError(f"no guest could be started: {begun.get('failed')}")
         self._process = Process(handles[0])
+        if self._several and not self._grouped:
+            self._clock = Family(self._process)
 
     def wait_until_started(self, limits: Limits) -> list[int]:
         """Until the walls are up, by a deadline; gives the descriptor that came with the word, if one did."""
@@ -120,6 +144,11 @@ class Guest:
         """Whether the kernel killed something of it for want of memory since this was last asked."""
         return self._account is not None and self._account.ran_out()
 
+    def renew(self, limits: Limits, own_mb: float) -> None:
+        """What it holds by now does not count against the limit of the turn to come."""
+        if self._account:
+            self._account.renew(limits, own_mb)
+
     def close(self) -> None:
         """End it and everything in it, and let go."""
         if self._process:
@@ -130,3 +159,5 @@ class Guest:
             held.close()
         if self._account:
             self._account.close()
+        if self._folder:
+            self._folder.close()

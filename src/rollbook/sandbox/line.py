@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
-from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.errors import Full, SandboxError
 
 T = TypeVar("T")
 MOST = 1000
@@ -30,7 +30,7 @@ class Line:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
             if len(self._waiting) >= MOST:
-                raise SandboxError(f"{MOST} turns wait for one session: await some of them first")
+                raise Full(f"{MOST} turns wait for one session: await some of them first")
             self._waiting.append((future, work))
             first, self._busy = not self._busy, True
         if first:

@@ -1,33 +1,55 @@
 """The memory of guests, counted by control groups where there are any.
 
-The address space of each process is always bounded: a program learns of that as a MemoryError, which it may catch, and
-a session keeps its state. What processes have together, with their files and what the kernel holds for them, only a
-group can bound, and it kills. A zygote lives in a group with those of its guests that come one after another: nothing
-has to be moved, and a run costs nothing more. A session has a group of its own.
+What processes have together, with their files and what the kernel holds for them, only a group can bound, and it kills.
+A zygote lives in a group with those of its guests that come one after another: nothing has to be moved, and a run costs
+nothing more. A session has a group of its own, and so has who may have several processes: their CPU time is told there.
+
+Without a group the address space of each process is bounded, which counts what is merely reserved. With one it is not.
+There a process's own private memory is bounded as well, so that who asks for far too much gets a MemoryError, which it
+may catch: beyond the limit lies room for the stacks of all threads, which are hardly ever used. Tests and code share a
+group, which cannot tell how much each has: there is no such room for them. Nor can the group of a session that takes
+snapshots tell the state from the turn that began as a copy of it: every turn may add as much as the limit says, and is
+weighed when it is over.
 """
 
 from __future__ import annotations
 
 import os
+from math import ceil
 
+from rollbook.sandbox.clock import Clock
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.groups import Group, Groups
-from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.limits import THREADS, Limits
 
 SLACK_MB, PROCESS_MB = 8, 4
 """What the kernel needs for a guest, and what a copy of the interpreter grows by when it runs."""
-AT_ONCE = {"candidate": 2, "examiner": 2, "snapshot": 2}
-"""How many processes of this role's kind fill a group at the same time, each up to the limit."""
+PAIRS = ("candidate", "examiner")
+"""Roles of which two share the zygote's group at the same time, each up to the limit."""
 STAY = ("session", "snapshot")
+STACKS_MB = 8 * THREADS
+STEP_MB = 8
 
 
 class Account:
     """What a guest uses is counted here."""
 
-    def __init__(self, group: Group, own: bool, several: bool) -> None:
-        self._group, self._own, self._several = group, own, several
+    def __init__(self, group: Group, own: bool, base: int, spare_mb: int) -> None:
+        self._group, self._own, self._base = group, own, base
+        self.spare_mb = spare_mb
+        """How much private memory a process may reserve beyond the limit."""
         self._kills = group.seen
-        self.door = group.door() if own else None
+        self.doors = group.doors() if own else []
+
+    @property
+    def clock(self) -> Clock | None:
+        """The CPU time of all its processes, if that is told and the group is its own."""
+        return self._group.clock if self._own else None
+
+    def renew(self, limits: Limits, own_mb: float) -> None:
+        """Beyond what is held by now, as much again as the limit says; in steps, since every change takes time."""
+        held_mb = STEP_MB * ceil(own_mb / STEP_MB)
+        _bound(self._group, self._base + (held_mb << 20) + _bytes_of(limits))
 
     def ran_out(self) -> bool:
         """Whether somebody was killed for want of memory since this was last asked."""
@@ -36,17 +58,14 @@ class Account:
 
     def let_in(self) -> None:
         """The guest has been told where to go."""
-        if self.door is not None:
-            os.close(self.door)
-            self.door = None
+        while self.doors:
+            os.close(self.doors.pop())
 
     def close(self) -> None:
-        """The guest is gone. What was killed of it without anybody asking must not be put down to the next."""
+        """The guest is gone."""
         self.let_in()
         if self._own:
             self._group.remove()
-        elif self._several:
-            self._group.kills()
 
 
 class Memory:
@@ -71,27 +90,36 @@ class Memory:
         """Where a new guest is counted, with its limit set; None without groups."""
         if not (self._groups and self._group):
             return None
-        if role in STAY:
-            group = self._groups.make()
-            self._allow(group, role, limits, copies=1, own=True)
-            return Account(group, True, limits.processes > 1)
-        self._allow(self._group, role, limits, copies=2, own=False)
-        return Account(self._group, False, limits.processes > 1)
-
-    def _allow(self, group: Group, role: str, limits: Limits, copies: int, own: bool) -> None:
-        """Beyond the limit: the zygote where it is in there too, its copy, and the files, which are memory as well."""
-        each = limits.memory_mb + limits.files_mb + SLACK_MB + PROCESS_MB * limits.processes
+        several = limits.processes > 1
+        if not (role in STAY or several):
+            guests = 2 if role in PAIRS else 1
+            # The zygote is in there, and its copy that is the guest.
+            _bound(self._group, 2 * self._base + guests * _bytes_of(limits))
+            return Account(self._group, False, self._base, STACKS_MB if guests == 1 else 0)
+        group = self._groups.make(clock=several)
         try:
-            group.limit(copies * self._base + (AT_ONCE.get(role, 1) * each << 20))
-        except OSError as error:
-            if own:
-                group.remove()
-            raise SandboxError(f"the memory of a guest cannot be bounded: {error}") from None
+            _bound(group, self._base + _bytes_of(limits))
+            return Account(group, True, self._base, STACKS_MB)
+        except BaseException:
+            group.remove()
+            raise
 
     def close(self) -> None:
         """The zygote has been killed."""
         if self._group:
             self._group.remove()
+
+
+def _bytes_of(limits: Limits) -> int:
+    """What a guest may have beyond the interpreter's own: its limit, and files, which are memory as well."""
+    return limits.memory_mb + limits.files_mb + SLACK_MB + PROCESS_MB * limits.processes << 20
+
+
+def _bound(group: Group, size: int) -> None:
+    try:
+        group.limit(size)
+    except OSError as error:
+        raise SandboxError(f"the memory of a guest cannot be bounded: {error}") from None
 
 
 def _entered(groups: Groups, pid: int) -> Group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.errors import Full, SandboxError
 from rollbook.sandbox.session import Session
 from rollbook.sandbox.slot import Slot
 
@@ -24,9 +24,7 @@ class Nursery:
         """Take a place."""
         with self._lock:
             if len(self._sessions) >= self._most:
-                raise SandboxError(
-                    f"{self._most} sessions are open: close some, or allow more with Sandbox(sessions=...)"
-                )
+                raise Full(f"{self._most} sessions are open: close some, or allow more with Sandbox(sessions=...)")
             self._sessions.add(session)
 
     def leave(self, session: Session) -> None:

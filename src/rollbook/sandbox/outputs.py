@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal, InvalidOperation
 from typing import Literal, TypeAlias
 
@@ -11,6 +12,8 @@ import msgspec
 from rollbook.core.json import JSON
 
 Spaces: TypeAlias = Literal["exact", "lines", "words"]
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?").fullmatch
+"""As programs print them: what else Python reads as a number (1_000, other scripts' digits, inf) is just a word."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -43,18 +46,19 @@ class Rule(msgspec.Struct, frozen=True):
         return len(one) == len(two) and all(a == b or self._same_number(a, b) for a, b in zip(one, two, strict=True))
 
     def _same_number(self, one: str, two: str) -> bool:
+        if not (_NUMBER(one) and _NUMBER(two)):
+            return False
         try:
             a, b = Decimal(one), Decimal(two)
-        except InvalidOperation:
-            return False
-        if a.is_nan() or b.is_nan():
+        except InvalidOperation:  # an exponent beyond all bounds
             return False
         return a == b or near(float(a), float(b), self.tolerance)
 
 
 def near(one: float, two: float, tolerance: float) -> bool:
     """Whether two numbers lie no further apart than allowed."""
-    return tolerance > 0 and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance)
+    finite = math.isfinite(one) and math.isfinite(two)  # two numbers beyond all floats may be quite different ones
+    return tolerance > 0 and finite and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def same_value(expected: JSON, value: JSON, tolerance: float = 1e-9) -> bool:

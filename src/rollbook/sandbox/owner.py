@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+FOLDERS_MOST = 10_000
 _NAME = re.compile(r"rollbook-(\d+)-(\d+)-(\d+)-").match
 
 
@@ -31,6 +32,23 @@ def clear_folders(folder: Path) -> None:
     """Remove the temporary folders of the dead."""
     for path in left_behind(folder):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def clear_groups(point: Path) -> None:
+    """Remove the control groups of the dead, wherever they lie below a place; where guests still die, not yet."""
+    folders = [point]
+    for folder in folders:
+        for path in left_behind(folder):
+            with suppress(OSError):
+                path.rmdir()
+        if len(folders) < FOLDERS_MOST:
+            folders += _folders_in(folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False) and not _NAME(entry.name)]
+    return []
 
 
 def _namespace() -> int:

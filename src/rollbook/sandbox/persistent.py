@@ -16,10 +16,17 @@ class Persistent:
     processes of earlier turns do not. Another role whose replies are reports can stand in for the session's."""
 
     def __init__(
-        self, slot: Slot, limits: Limits, files: Mapping[str, bytes], role: str = "session", code: str = ""
+        self,
+        slot: Slot,
+        limits: Limits,
+        files: Mapping[str, bytes],
+        folder: str | None = None,
+        *,
+        role: str = "session",
+        code: str = "",
     ) -> None:
         self._limits = limits
-        self._guest = slot.launch(role, limits, code=code, files=files)
+        self._guest = slot.launch(role, limits, code=code, files=files, folder=folder)
         try:
             self._guest.wait_until_started(limits)
         except BaseException:
@@ -29,7 +36,7 @@ class Persistent:
     def turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run what the body says in the state."""
         process, turn = self._guest.process, Turn(self._guest, limits)
-        turn.watch(process)
+        turn.watch(process, self._guest.clock)
         process.go()
         lives = turn.send(body) and turn.wait(process, {})
         process.stop()
@@ -40,8 +47,9 @@ class Persistent:
             return turn.result("kept", process.peak_mb())
         process.kill()
         end = self._guest.end()
-        turn.died(end.ended, end.cpu_s)
-        return turn.result("lost", end.peak_kb / 1024, end.cpu_s)
+        cpu_s = self._guest.cpu_s(end)
+        turn.died(end.ended, cpu_s)
+        return turn.result("lost", end.peak_kb / 1024, cpu_s)
 
     def _is_alone(self) -> bool:
         """No other process of the session is left between turns: it could not be stopped for certain."""

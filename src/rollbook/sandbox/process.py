@@ -8,10 +8,18 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from rollbook.processes.tree import members
 
 ROUNDS = 16
+
+
+class Size(NamedTuple):
+    """The most memory that a process has ever held at once, and what it holds by now that is no file's."""
+
+    peak_mb: float
+    own_mb: float
 
 
 class Process:
@@ -20,23 +28,25 @@ class Process:
     def __init__(self, pidfd: int) -> None:
         self.pidfd = pidfd
         self.pid = pid_of(pidfd)
-        self._clock = (~self.pid << 3) | 2  # how the kernel names the CPU clock of another process
         self._cpu_s = 0.0
 
     def cpu_s(self) -> float:
         """The CPU time of all its threads; the last that was known once it is gone."""
-        with suppress(OSError):
-            self._cpu_s = time.clock_gettime(self._clock)
+        self._cpu_s = cpu_clock(self.pid) or self._cpu_s
         return self._cpu_s
 
     def peak_mb(self) -> float:
         """The most memory it has ever held at once; 0 when it is gone or the kernel does not tell."""
+        return self.size().peak_mb
+
+    def size(self) -> Size:
+        """The memory it has."""
         try:
             with open(f"/proc/{self.pid}/status", "rb", buffering=0) as file:
-                _, _, rest = file.read(8192).partition(b"VmHWM:")
+                text = file.read(8192)
         except OSError:
-            return 0.0
-        return int(rest.split(maxsplit=1)[0]) / 1024 if rest else 0.0
+            return Size(0.0, 0.0)
+        return Size(_megabytes(text, b"VmHWM:"), _megabytes(text, b"RssAnon:") + _megabytes(text, b"RssShmem:"))
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it is still there."""
@@ -87,6 +97,20 @@ class Process:
         os.close(self.pidfd)
 
 
+def _megabytes(status: bytes, name: bytes) -> float:
+    """A line of what /proc says of a process; 0 when it does not."""
+    _, _, rest = status.partition(name)
+    return int(rest.split(maxsplit=1)[0]) / 1024 if rest else 0.0
+
+
+def cpu_clock(pid: int) -> float:
+    """The CPU time of all threads of a process, to the nanosecond; 0 when it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # how the kernel names the clock of another process
+    except OSError:
+        return 0.0
+
+
 def pid_of(pidfd: int) -> int:
     """The process's number, or -1 once it has been reaped."""
     with open(f"/proc/self/fdinfo/{pidfd}", "rb", buffering=0) as file:
@@ -98,7 +122,17 @@ def pid_of(pidfd: int) -> int:
 
 def is_dead(pid: int) -> bool:
     """Whether a process is gone, or is a zombie that nobody has reaped."""
+    return _state(pid) in "ZX"
+
+
+def is_asleep(pid: int) -> bool:
+    """Whether a process's first thread waits for something else than a core."""
+    return _state(pid) == "S"
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for what a process does; none when there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True
+        return ""

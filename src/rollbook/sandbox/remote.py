@@ -13,7 +13,7 @@ import msgspec
 
 from rollbook.core.json import JSON, encode
 from rollbook.errors import UsageError
-from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.errors import Full, SandboxError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.result import Result
 
@@ -118,5 +118,5 @@ def _refused(status: int, said: bytes, where: str) -> Exception:
         words = msgspec.json.decode(said, type=_Refusal).error
     except msgspec.DecodeError:
         words = "no sandbox answers there"
-    kind = UsageError if status == 400 else SandboxError
+    kind = {400: UsageError, 429: Full}.get(status, SandboxError)
     return kind(f"the sandbox at {where}: HTTP {status}: {words}")

@@ -20,11 +20,12 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the child says about itself: a value, an exit or an error."""
+    """What the child says about itself: a value, an exit or an error, and whether that is Python's MemoryError."""
 
     value: str | None = None
     exit: int | None = None
     error: Error | None = None
+    memory: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ class Run:
 
     def __init__(self, guest: Guest, limits: Limits) -> None:
         self._guest, self._limits = guest, limits
-        self._watch = Watch(guest.process, limits, guest.streams)
+        self._watch = Watch(guest.process, limits, guest.streams, clock=guest.clock)
         self._report = Report()
 
     def result(self) -> Result:
@@ -53,7 +53,7 @@ class Run:
 
     def _describe(self) -> Result:
         guest, watch, end = self._guest, self._watch, self._guest.end()
-        cpu = watch.since_begin(max(end.cpu_s, guest.process.cpu_s()))
+        cpu = watch.since_begin(guest.cpu_s(end))
         value, cut = clip(self._report.value, self._limits)
         for stream in guest.streams:
             stream.drain()

@@ -8,12 +8,13 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from os import PathLike
 from threading import BoundedSemaphore, Semaphore
 from typing import Any, TypeVar
 
 from rollbook.errors import UsageError
 from rollbook.sandbox.bubblewrap import Bubblewrap
-from rollbook.sandbox.errors import Refused, SandboxError
+from rollbook.sandbox.errors import Full, Refused, SandboxError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.nursery import Nursery
 from rollbook.sandbox.persistent import Persistent
@@ -25,7 +26,7 @@ from rollbook.sandbox.slot import Slot
 from rollbook.sandbox.snapshot import Snapshot
 from rollbook.sandbox.terms import Require, terms_of
 from rollbook.sandbox.tiers import Tiers, prove
-from rollbook.sandbox.twin import awaited, blocking
+from rollbook.sandbox.twin import awaited, blocking, to_its_end
 from rollbook.sandbox.uids import Uids
 
 WAIT_S = 300.0
@@ -86,10 +87,14 @@ class Sandbox:
         self.close()
 
     async def __aenter__(self) -> Sandbox:
-        return await asyncio.to_thread(self.__enter__)
+        try:
+            return await to_its_end(self.__enter__)
+        except asyncio.CancelledError:
+            await to_its_end(self.close)
+            raise
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.close)
+        await to_its_end(self.close)
 
     def close(self) -> None:
         """End every zygote and all that runs in them."""
@@ -138,7 +143,7 @@ class Sandbox:
 
     def _submit(self, work: Callable[[], Any]) -> Future[Any]:
         if not self._room.acquire(blocking=False):
-            raise SandboxError(f"{self._waiting} runs wait already: await some first, or Sandbox(waiting=...)")
+            raise Full(f"{self._waiting} runs wait already: await some first, or Sandbox(waiting=...)")
         try:
             future = self._pool().submit(work)
         except BaseException:
@@ -166,6 +171,9 @@ class Sandbox:
         slot = self._free.get(timeout=WAIT_S)
         keep = False
         try:
+            if slot and not slot.alive:
+                self._drop(slot)
+                slot = None
             slot = slot or self._add_slot()
             result = work(slot)
             keep = True
@@ -175,29 +183,50 @@ class Sandbox:
         finally:
             self._free.put(slot if keep else None)
             if slot and not keep:
-                self._slots.discard(slot)
-                slot.close()
+                self._drop(slot)
         return result
+
+    def _drop(self, slot: Slot) -> None:
+        self._slots.discard(slot)
+        slot.close()
 
     run = awaited(_run)
     run_sync = blocking(_run)
 
     def session(
-        self, snapshot: bool = False, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        snapshot: bool = False,
+        limits: Limits | None = None,
+        files: Mapping[str, bytes] | None = None,
+        folder: str | PathLike[str] | None = None,
     ) -> Session:
-        """Turns that share their state, a context of its own. With `snapshot`, a turn that dies is rolled back."""
+        """Turns that share their state, a context of its own. With `snapshot`, a turn that dies is rolled back.
+
+        It begins with `files` in a folder of its own, or works in `folder`, one of the host's, to read and to write.
+        """
         check_names(files or {})
+        if files and folder is not None:
+            raise UsageError("session: files lie in the session's own folder; give them or a folder of the host")
         limits = limits or self.limits
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
-        begin = partial(self._begin, limits, snapshot, dict(files or {}))
+        place = None if folder is None else os.fspath(folder)
+        begin = partial(self._begin, limits, snapshot, dict(files or {}), place)
         return Session(self._nursery, self._pool(), limits, begin, self._places)
 
-    def _begin(self, limits: Limits, snapshot: bool, files: dict[str, bytes]) -> State:
+    def _begin(self, limits: Limits, snapshot: bool, files: dict[str, bytes], folder: str | None) -> State:
         if self._remote:
+            if folder is not None:
+                raise Refused(f"folder {folder}: a sandbox that is served elsewhere cannot mount it")
             return self._remote.session(limits, snapshot, files)
         kind = Snapshot if snapshot else Persistent
-        return kind(self._nursery.slot(), limits, files)
+        slot = self._nursery.slot()
+        try:
+            return kind(slot, limits, files, folder)
+        except SandboxError:
+            if slot.alive:
+                raise
+        return kind(self._nursery.slot(), limits, files, folder)  # it died just now: another one, once
 
 
 def check_provider(name: str) -> str:

@@ -58,7 +58,7 @@ class Series:
                 self._guest.close()
 
     def _turn(self, body: Mapping[str, JSON]) -> Result:
-        self._guest = guest = self._guest or Persistent(self._slot, self._limits, {}, self._role, self._code)
+        self._guest = guest = self._guest or Persistent(self._slot, self._limits, {}, role=self._role, code=self._code)
         result = guest.turn(body, self._limits)
         if result.state == "lost":
             guest.close()

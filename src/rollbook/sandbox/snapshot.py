@@ -20,6 +20,7 @@ from contextlib import ExitStack
 
 from rollbook.core.json import JSON
 from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.forking import Forking
 from rollbook.sandbox.gate import Call, Gate
 from rollbook.sandbox.guest import KILL_S, Guest
 from rollbook.sandbox.limits import Limits
@@ -30,20 +31,20 @@ from rollbook.sandbox.turn import Turn
 from rollbook.sandbox.watch import Watch
 
 REFUSALS_MOST = 10_000
-FORK_S, FORK_CPU_S = 10.0, 1.0
 
 
 class Snapshot:
     """A timeout, a crash, an exit or memory run out undoes the turn (not its files; threads end with every turn)."""
 
-    def __init__(self, slot: Slot, limits: Limits, files: Mapping[str, bytes]) -> None:
-        self._held = ExitStack()
-        self._guest = slot.launch("snapshot", limits, files=files)
+    def __init__(self, slot: Slot, limits: Limits, files: Mapping[str, bytes], folder: str | None = None) -> None:
+        self._slot, self._limits, self._held = slot, limits, ExitStack()
+        self._guest = slot.launch("snapshot", limits, files=files, folder=folder)
         self._held.callback(self._guest.close)
         try:
             self._gate = open_gate(self._guest, limits)
             self._held.callback(self._gate.close)
             self._holder = first_holder(self._guest, self._gate, limits)
+            self._own_mb = self._first_mb = self._holder.size().own_mb
         except BaseException:
             self._held.close()
             raise
@@ -51,50 +52,59 @@ class Snapshot:
     def turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run what the body says in a fork of the state."""
         turn, arrival = Turn(self._guest, limits), Arrival(self._gate, forks=1, known=self._holder.pid)
-        before = self._holder.cpu_s()
+        self._guest.renew(limits, self._own_mb - self._first_mb)
         self._holder.go()
         if not turn.send(body):
-            return turn.result("lost")
-        self._wait_for(arrival, turn, limits)
+            return self._lost(turn)
+        in_time = self._wait_for(arrival, turn, limits)
         self._holder.stop()
-        in_time = self._holder.cpu_s() - before <= max(FORK_CPU_S, limits.seconds)
         if arrival.process and in_time:
             return self._watch(turn, arrival, arrival.process)
-        if turn.status == "error" and in_time:
-            return turn.result("kept")
         turn.reject("of earlier turns keeps the session from forking")
         arrival.give_up()
-        return turn.result("lost")
+        return self._lost(turn)
 
-    def _wait_for(self, arrival: Arrival, turn: Turn, limits: Limits) -> None:
-        """Until the runner is there, or the holder says that it cannot fork, or has died."""
+    def _wait_for(self, arrival: Arrival, turn: Turn, limits: Limits) -> bool:
+        """Until the runner is there, or the holder says that it cannot fork, or has died; whether it was in time."""
         lines = {self._gate.fileno(): arrival.look, self._guest.channel.fileno(): turn.hear}
         lines[self._holder.pidfd] = lambda: True
-        Watch(self._holder, limits, self._guest.streams, FORK_S).wait(lines)
+        forking = Forking(self._holder, limits, self._guest.streams)
+        forking.wait(lines)
+        return forking.verdict is None
 
     def _watch(self, turn: Turn, arrival: Arrival, runner: Process) -> Result:
         watch = turn.watch(runner)
         arrival.let_in()
         lives = turn.wait(runner, {self._gate.fileno(): lambda: arrival.refuse_others(watch)})
+        runner.stop()
+        size = runner.size()
+        if lives and size.own_mb > self._first_mb + self._limits.memory_mb:
+            turn.overdrew()
         if not lives or turn.status == "memory":
             return self._roll_back(turn, runner)
-        runner.stop()
         self._holder.kill()
         self._holder.close()
-        self._holder = runner
-        return turn.result("kept", runner.peak_mb())
+        self._holder, self._own_mb = runner, size.own_mb
+        return turn.result("kept", size.peak_mb)
 
     def _roll_back(self, turn: Turn, runner: Process) -> Result:
         peak_mb = runner.peak_mb()
         runner.kill()
         if not runner.gone(KILL_S):
             raise SandboxError(f"process {runner.pid} does not die")
+        if turn.status is None:
+            self._slot.check()  # the code has ended itself, or all has ended with the zygote
         turn.died(runner.exit_code(), runner.cpu_s())
         self._guest.channel.forget()
         lost = self._guest.process.gone() or self._holder.gone()
         result = turn.result("lost" if lost else "rolled back", peak_mb)
         runner.close()
         return result
+
+    def _lost(self, turn: Turn) -> Result:
+        """The code has ended its own state, unless it was the zygote's end: that is no result."""
+        self._slot.check()
+        return turn.result("lost")
 
     def close(self) -> None:
         """The end of the state."""

@@ -18,6 +18,7 @@ FULL = NAMESPACES | {"seccomp"}
 CGROUP = "cgroup"
 UNCOUNTED = "no process limit"
 MEMORY_OPEN = "no cgroup: total memory open"
+HOST_FOLDER = "folder of the host: total size open"
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -35,8 +36,11 @@ class Terms(msgspec.Struct, frozen=True):
         if self.require == "full" and missing:
             raise SandboxError(f'require="full": this machine gives no {", no ".join(missing)}')
 
-    def layers(self, isolation: tuple[str, ...], limits: Limits) -> tuple[str, ...]:
-        """The walls of a guest with these limits; SandboxError when they cannot hold it."""
+    def layers(self, isolation: tuple[str, ...], limits: Limits, hosted: bool = False) -> tuple[str, ...]:
+        """The walls of a guest with these limits, perhaps in a folder of the host; Refused when they cannot hold it."""
+        return (*self._of_processes(isolation, limits), *([HOST_FOLDER] if hosted else []))
+
+    def _of_processes(self, isolation: tuple[str, ...], limits: Limits) -> tuple[str, ...]:
         if limits.processes == 1 or "remote" in isolation:
             return isolation
         if not set(isolation) >= NAMESPACES:

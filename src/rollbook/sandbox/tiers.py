@@ -66,8 +66,8 @@ class Tiers:
                 yield tier
 
     def _refusal(self, reasons: list[str]) -> str:
-        way_out = "" if self._terms.allow_weaker else f"; allow weaker walls with allow_weaker=True or {ENV}=1"
-        return f"no sandbox here ({'; '.join(reasons)}){way_out}"
+        ways = f"; allow weaker walls with allow_weaker=True, --allow-weaker of `rollbook sandbox`, or {ENV}=1"
+        return f"no sandbox here ({'; '.join(reasons)}){'' if self._terms.allow_weaker else ways}"
 
     def _start(self, config: dict[str, JSON]) -> Slot:
         return Slot(Zygote(config, base_python(), self._groups), self._uids, self._terms)

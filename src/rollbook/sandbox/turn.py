@@ -9,6 +9,7 @@ import msgspec
 
 from rollbook.core.json import JSON
 from rollbook.sandbox.channel import frame_bound
+from rollbook.sandbox.clock import Clock
 from rollbook.sandbox.errors import Forged
 from rollbook.sandbox.exchange import Exchange
 from rollbook.sandbox.guest import Guest
@@ -63,9 +64,9 @@ class Turn:
             over = True
         return over
 
-    def watch(self, process: Process) -> Watch:
+    def watch(self, process: Process, clock: Clock | None = None) -> Watch:
         """Start the clocks of the process that runs it."""
-        self._watch = Watch(process, self._limits, self._guest.streams)
+        self._watch = Watch(process, self._limits, self._guest.streams, clock=clock)
         self._watch.begin()
         return self._watch
 
@@ -80,12 +81,16 @@ class Turn:
         """It did what ends it, whatever it says of itself."""
         self._status, self._report = "killed", Report(error=Error("Killed", f"the code {why}"))
 
+    def overdrew(self) -> None:
+        """It came to its end with more memory than it may keep."""
+        self._status, self._report = "memory", out_of_memory(self._limits)
+
     def died(self, code: int | None, cpu_s: float) -> None:
         """Its process ended before it replied. Even with 0 that is no success: the turn did not come to its end."""
-        if self._status is None and code == -signal.SIGKILL and self._guest.ran_out():
-            self._status, self._report = "memory", out_of_memory(self._limits)
+        if self._status is None and code in (None, -signal.SIGKILL) and self._guest.ran_out():
+            self.overdrew()
         if self._status is None:
-            self._status = status_of_death(code, cpu_s, self._limits)
+            self._status = status_of_death(code, self._cpu_seconds(cpu_s), self._limits)
         if self._status in ("ok", "error") and self._report.error is None:
             self._status = "error"
             words = f"the process exited with {code} in the middle of the turn"
@@ -94,7 +99,7 @@ class Turn:
     def count(self) -> None:
         """It lived, but the kernel may have killed processes that it had started."""
         if self._limits.processes > 1 and self._guest.ran_out():
-            self._status, self._report = "memory", out_of_memory(self._limits)
+            self.overdrew()
 
     def result(self, state: State, peak_mb: float = 0.0, cpu_s: float | None = None) -> Result:
         """What to say of it."""

@@ -42,3 +42,18 @@ def blocking(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P]
         return result
 
     return call
+
+
+async def to_its_end(work: Callable[[], T]) -> T:
+    """Done in a thread, and cancelled only when it is done: what opens or closes must not be left halfway."""
+    done = asyncio.get_running_loop().run_in_executor(None, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not done.done():
+        try:
+            await asyncio.wait([done])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        done.exception()  # nobody else will ask for it
+        raise cancelled
+    return done.result()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from rollbook.sandbox.clock import Clock
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import THREADS, Limits
 from rollbook.sandbox.process import Process
@@ -22,10 +23,21 @@ CORES = max(1, min(os.cpu_count() or 1, THREADS))
 
 
 class Watch:
-    """A stretch of code under way. Until `begin`, only the deadline for the set-up counts."""
+    """A stretch of code under way. Until `begin`, only the deadline for the set-up counts.
 
-    def __init__(self, process: Process, limits: Limits, streams: Sequence[Stream], setup_s: float = SETUP_S) -> None:
+    What is killed when it is due is the process; whose CPU time counts is the clock's business.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        limits: Limits,
+        streams: Sequence[Stream],
+        setup_s: float = SETUP_S,
+        clock: Clock | None = None,
+    ) -> None:
         self._process, self._limits, self._streams = process, limits, streams
+        self._clock = clock or process
         self.verdict: Status | None = None
         self._due = time.monotonic() + setup_s
         self._began: float | None = None
@@ -34,7 +46,7 @@ class Watch:
 
     def begin(self) -> None:
         """The clocks start here."""
-        self._cpu_before = self._process.cpu_s()
+        self._cpu_before = self._clock.cpu_s()
         self._began = time.monotonic()
         self._due = self._began + self._limits.wall_s
 
@@ -46,7 +58,7 @@ class Watch:
     @property
     def cpu_seconds(self) -> float:
         """The CPU time since it began."""
-        return self.since_begin(self._process.cpu_s())
+        return self.since_begin(self._clock.cpu_s())
 
     def since_begin(self, cpu_s: float) -> float:
         """What of a process's CPU time was used since it began."""
@@ -117,5 +129,5 @@ def out_of_memory(limits: Limits) -> Report:
 def status_of_report(report: Report) -> Status:
     """One word for what code says of itself."""
     if report.error is not None:
-        return "memory" if report.error.type == "MemoryError" else "error"
+        return "memory" if report.memory else "error"
     return "error" if report.exit else "ok"

@@ -1,4 +1,4 @@
-# status: timeout
+# status: timeout memory
 held = []
 while True:
     try:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import sys
 from typing import Any
 
@@ -56,13 +55,14 @@ def announce(birth: int) -> None:
 def confine(request: dict[str, Any], handles: list[int], stays: bool) -> Channel:
     """The limits, and the walls that a process can put up for itself."""
     limits = request["limits"]
-    with open("/proc/self/statm") as file:
-        limits["base_bytes"] = int(file.read().split()[0]) * resource.getpagesize()
+    limits |= guest.used_memory()
     os.environ.clear()  # bwrap leaves a PWD
     os.chdir(walls.BOX)
     guest.write_files(request["files"], walls.BOX)
     guest.arrange(handles)
-    guest.rlimits(limits, stays, guest.hard_limits())
+    hard = guest.hard_limits()
+    guest.lower(guest.COMMON, hard)
+    guest.rlimits(limits, stays, hard)
     if walls.landlock_abi():
         walls.landlock(request["places"] + ["/dev"], [walls.BOX, "/dev/null"])
     guest.become_nobody("user", 0)

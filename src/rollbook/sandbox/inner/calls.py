@@ -2,6 +2,7 @@
 
 CALLS = {
     "x86_64": {
+        "open": 2, "creat": 85, "mknod": 133, "openat": 257, "mknodat": 259, "openat2": 437,
         "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
         "shutdown": 48, "bind": 49, "listen": 50, "socketpair": 53, "setsockopt": 54, "clone": 56, "fork": 57,
         "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "semop": 65, "semctl": 66, "msgget": 68, "msgsnd": 69,
@@ -27,6 +28,7 @@ CALLS = {
         "listmount": 458,
     },
     "aarch64": {
+        "mknodat": 33, "openat": 56, "openat2": 437,
         "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
         "lookup_dcookie": 18, "fcntl": 25, "inotify_init1": 26, "ioctl": 29, "ioprio_set": 30, "umount2": 39,
         "mount": 40, "pivot_root": 41, "truncate": 45, "chroot": 51, "fchmod": 52, "fchmodat": 53, "fchownat": 54,

@@ -2,11 +2,12 @@
 
 A frame is a length (4 bytes, little-endian) and that many bytes of JSON; descriptors ride with its first byte. Three
 lines are made of them. The host tells a zygote what to launch, and hands over the guest's stdin, stdout, stderr,
-channel, perhaps the door to a control group, and control line. On the control line the zygote says {"begun"} with the
-guest's pidfd, and at last {"ended", "cpu_s", "peak_kb"}; the guest never holds it. On the channel, descriptor 3 of the
-guest, the guest says {"started"} once its walls are up, and from then on whatever its role says. Nothing on a channel
-can be trusted from then on: the code inside can find the descriptor and write to it. The host's end
-(`rollbook.sandbox.channel`) bounds every frame.
+channel, perhaps the doors to control groups and a folder to mount, and control line. On the control line the zygote
+says {"begun"} with the guest's pidfd, and at last {"ended", "cpu_s", "peak_kb"}; the guest never holds it. (An order
+that is empty is a question: whoever lives says {"alive"}.) On the channel, descriptor 3 of the guest, the guest says
+{"started"} once its walls are up, and from then on whatever its role says. Nothing on a channel can be trusted from
+then on: the code inside can find the descriptor and write to it. The host's end (`rollbook.sandbox.channel`) bounds
+every frame.
 
 To add a role, write a function of (request, channel) in `roles.py`, name it in `ROLES`, and launch it from the host
 with `slot.launch("name", limits, ...)`. A role that answers messages passes its function to `conversation`; the host

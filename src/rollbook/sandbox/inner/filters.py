@@ -41,6 +41,12 @@ _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 CLONE_THREAD, NEW_NAMESPACES = 0x00010000, 0x7E020000
 AF_UNIX, SOCK_STREAM, SOCK_SEQPACKET = 1, 1, 5
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP, PR_SET_PDEATHSIG = 8, 15, 0x8901, 0x8902, 1
+MODES = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "open": 2, "openat": 3, "creat": 1} | {
+    "mknod": 1,
+    "mknodat": 2,
+}
+"""Which argument of a call says what may be done with a file."""
+SETUID_SETGID = 0o6000
 X32, UNHEARD_OF = 0x40000000, 463
 """The x32 way in has numbers of its own; and what a later kernel adds is not there."""
 SOMEBODY = 0x7FFFFFFE
@@ -60,9 +66,9 @@ def _deny(code: int) -> bytes:
 
 
 @cache
-def ready(alone: bool, forks: bool) -> Filter:
+def ready(alone: bool, forks: bool, hosted: bool) -> Filter:
     """The filter of a process in its namespaces, to be installed."""
-    return Filter(program(alone, forks))
+    return Filter(program(alone, forks, hosted=hosted))
 
 
 def own(alone: bool, pid: int) -> Filter:
@@ -71,9 +77,10 @@ def own(alone: bool, pid: int) -> Filter:
 
 
 @cache
-def program(alone: bool, forks: bool = False, apart: bool = True) -> bytes:
+def program(alone: bool, forks: bool = False, apart: bool = True, hosted: bool = False) -> bytes:
     """The filter. `alone` forbids other processes (threads stay); `forks` asks the host about each, and says hello;
-    not `apart`: there are no namespaces, and the host's processes and files have names."""
+    not `apart`: there are no namespaces, and the host's processes and files have names; `hosted`: the working folder
+    is the host's."""
     if ARCH not in CALLS:
         raise Unsupported(f"no seccomp filter for {ARCH}")
     calls, blocks = CALLS[ARCH], {UNHEARD_OF: [_deny(errno.ENOSYS)]}
@@ -89,6 +96,8 @@ def program(alone: bool, forks: bool = False, apart: bool = True) -> bytes:
         blocks |= _leave_others_alone(calls)
     if not apart:
         blocks |= _leave_the_host_alone(calls)
+    if hosted:
+        blocks |= _leave_no_traps(calls)
     start = [_op(_LOAD, _ARCH), _op(_JEQ, AUDIT[ARCH], 1, 0), _op(_RET, _KILL), _op(_LOAD, _NR)]
     if ARCH == "x86_64":
         start += [_op(_JGE, X32, 0, 1), _op(_RET, _KILL)]
@@ -123,6 +132,13 @@ def _leave_the_host_alone(calls: dict[str, int]) -> dict[int, Block]:
     blocks = {calls[name]: only_self for name in SIGNALS if name != "tkill"}
     blocks |= {calls[name]: [_deny(errno.EPERM)] for name in [*OWNERSHIP, "tkill"] if name in calls}
     return blocks | {calls["prctl"]: _on_argument(0, _deny_values(PR_SET_PDEATHSIG))}
+
+
+def _leave_no_traps(calls: dict[str, int]) -> dict[int, Block]:
+    """No file that would run as its owner, whoever starts it: it outlives the session, and is the host's."""
+    rules = [_op(_JSET, SETUID_SETGID, 0, 1), _deny(errno.EPERM)]
+    blocks = {calls[name]: _on_argument(place, rules) for name, place in MODES.items() if name in calls}
+    return blocks | {calls["openat2"]: [_deny(errno.ENOSYS)]}  # its mode lies in memory
 
 
 def _deny_values(*values: int) -> Block:

@@ -22,21 +22,23 @@ SIGNALS_MOST = 256
 CHANNEL = 3
 STARTED = {"started": True}
 STARTED_FRAME = framed(STARTED)
-LIMITED = (
-    resource.RLIMIT_AS,
-    resource.RLIMIT_CORE,
-    resource.RLIMIT_FSIZE,
-    resource.RLIMIT_NOFILE,
-    resource.RLIMIT_NPROC,
-    resource.RLIMIT_MEMLOCK,
-    resource.RLIMIT_MSGQUEUE,
-    resource.RLIMIT_SIGPENDING,
-    resource.RLIMIT_CPU,
-)
-FOREVER = 1 << 40
+FILES_OPEN = 64
 NO_CORE = 1
 """Too small for any core, and the one size that also keeps the kernel from starting a program to take it."""
+BOUNDLESS = 1 << 46
+COMMON = {
+    resource.RLIMIT_AS: BOUNDLESS,
+    resource.RLIMIT_DATA: BOUNDLESS,
+    resource.RLIMIT_CPU: BOUNDLESS,
+    resource.RLIMIT_CORE: NO_CORE,
+    resource.RLIMIT_MEMLOCK: 0,
+    resource.RLIMIT_MSGQUEUE: 0,
+    resource.RLIMIT_SIGPENDING: SIGNALS_MOST,
+}
+"""Limits that all guests have, and their zygote too; what bounds a guest lies below them, or is not the kernel's."""
 MESSAGE_MOST, TRACEBACK_MOST = 2000, 4000
+OUT_OF_MEMORY = MemoryError
+"""The real one: a program may call its own classes so."""
 
 
 def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int], stays: bool, forks: bool) -> Channel:
@@ -45,12 +47,15 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
     The zygote has made for all what can be made once: the rules, the filters, and that no privileges can be gained.
     """
     limits, apart = request["limits"], config["tier"] == NAMESPACES
-    if limits["processes"] > 1 or "group" in request:
-        be_counted(request.get("group"), config["proc"])
+    if limits["processes"] > 1 or config["grouped"]:
+        be_counted(request["doors"], config["proc"])
     if apart:
         namespaces(config, stays)
-        walls.private_box(limits["files_mb"], FILES_MOST)
-        write_files(request["files"], walls.BOX)
+        if request["tree"] is not None:
+            walls.host_box(request["tree"])
+        else:
+            walls.private_box(limits["files_mb"], FILES_MOST)
+            write_files(request["files"], walls.BOX)
     else:
         os.chdir(request["box"])
     if request["rules"] is not None:
@@ -64,12 +69,13 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
     kernel.prctl(kernel.PR_SET_DUMPABLE, int(forks and config["mode"] == "user"))
     if not apart:
         die_with(config["zygote"])
-    return behind_filter(limits["processes"] == 1, forks, apart)
+    filter = filters.ready(limits["processes"] == 1, forks, request["tree"] is not None) if apart else None
+    return behind_filter(filter or filters.own(True, os.getpid()), forks)
 
 
-def behind_filter(alone: bool, forks: bool, apart: bool) -> Channel:
+def behind_filter(filter: kernel.Filter, forks: bool) -> Channel:
     """The last door; what a filter asks is answered by the host, who gets the line for it with the word."""
-    gate = filters.ready(alone, forks).install(forks) if apart else filters.own(alone, os.getpid()).install()
+    gate = filter.install(forks)
     channel = Channel(CHANNEL)
     if gate:
         channel.send(STARTED, gate)
@@ -79,13 +85,11 @@ def behind_filter(alone: bool, forks: bool, apart: bool) -> Channel:
     return channel
 
 
-def be_counted(group: int | None, proc: int) -> None:
-    """Join a cgroup of one's own, if there is one; and where memory runs out, be the one to go."""
-    if group is not None:
-        os.write(group, b"0")
-    handle = os.open("self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
-    os.write(handle, b"1000")
-    os.close(handle)
+def be_counted(doors: list[int], proc: int) -> None:
+    """Join control groups of one's own, if there are any; and where memory runs out, be the one to go."""
+    for door in doors:
+        os.write(door, b"0")
+    os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc), b"1000")  # all descriptors are closed later
 
 
 def die_with(zygote: int) -> None:
@@ -156,25 +160,44 @@ def arrange(handles: list[int]) -> None:
 
 def hard_limits() -> dict[int, int]:
     """What whoever started us allows, which nobody here can raise."""
-    return {what: limit for what in LIMITED if (limit := resource.getrlimit(what)[1]) != resource.RLIM_INFINITY}
+    kinds = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return {what: limit for what in kinds if (limit := resource.getrlimit(what)[1]) != resource.RLIM_INFINITY}
 
 
 def rlimits(limits: dict[str, Any], stays: bool, hard: dict[int, int]) -> None:
-    """The kernel's own limits; soft and hard alike, so that none can be raised."""
-    values = (
-        int(limits["base_bytes"]) + (limits["memory_mb"] << 20),
-        NO_CORE,
-        limits["files_mb"] << 20,
-        64,
-        limits["threads"] + limits.get("threads_of_others", 0),
-        0,
-        0,
-        SIGNALS_MOST,
-        FOREVER if stays else int(limits["seconds"]) + 2,
-    )
-    for what, value in zip(LIMITED, values, strict=True):
+    """The kernel's own limits."""
+    kind, size = memory_bound(limits)
+    bounds = {
+        kind: size,
+        resource.RLIMIT_FSIZE: limits["files_mb"] << 20,
+        resource.RLIMIT_NOFILE: FILES_OPEN,
+        resource.RLIMIT_NPROC: limits["threads"] + limits.get("threads_of_others", 0),
+    }
+    if not stays:
+        bounds[resource.RLIMIT_CPU] = int(limits["seconds"]) + 2
+    lower(bounds, hard)
+
+
+def lower(bounds: dict[int, int], hard: dict[int, int]) -> None:
+    """Soft and hard alike, so that none can be raised."""
+    for what, value in bounds.items():
         least = min(value, hard[what]) if what in hard else value
         resource.setrlimit(what, (least, least))
+
+
+def used_memory() -> dict[str, int]:
+    """The address space and the private memory of this interpreter, which a run's limit comes on top of."""
+    with open("/proc/self/statm") as file:
+        fields = [int(pages) * resource.getpagesize() for pages in file.read().split()]
+    return {"base_bytes": fields[0], "base_data": fields[5]}
+
+
+def memory_bound(limits: dict[str, Any]) -> tuple[int, int]:
+    """On the address space; where a group counts what is used, on private memory, and the rest is reserved freely."""
+    allowed, spare_mb = limits["memory_mb"] << 20, limits["spare_mb"]
+    if spare_mb is None:
+        return resource.RLIMIT_AS, limits["base_bytes"] + allowed
+    return resource.RLIMIT_DATA, limits["base_data"] + allowed + (spare_mb << 20)
 
 
 def run(code: str, space: dict[str, Any], keep: int) -> dict[str, Any]:
@@ -189,7 +212,7 @@ def reported(play: Callable[[], str | None]) -> dict[str, Any]:
     except SystemExit as exit:
         return {"exit": exit.code & 0xFF if type(exit.code) is int else int(exit.code is not None)}
     except BaseException as error:  # noqa: BLE001 - whatever a program raises is its result
-        return {"error": describe(error)}
+        return {"error": describe(error), "memory": issubclass(type(error), OUT_OF_MEMORY)}
     finally:
         flush()
 

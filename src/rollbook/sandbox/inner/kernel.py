@@ -1,6 +1,7 @@
 """System calls that Python does not have, by ctypes. Runs inside the zygote: the standard library and nothing else."""
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -11,12 +12,17 @@ _syscall.restype = ctypes.c_long
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
-    1, 2, 4, 8, 32, 4096, 16384, 1 << 18,
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = (
+    1, 2, 4, 8, 32, 4096, 16384, 1 << 18, 1 << 19,
 )  # fmt: skip
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 SECCOMP_NEW_LISTENER = 8
+AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000, 1, 4
+MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_IDMAP = 2, 4, 8, 0x100000
+RESOLVE_NO_SYMLINKS = 4
+OPEN_TREE, MOVE_MOUNT, OPENAT2, MOUNT_SETATTR = 428, 429, 437, 442
+"""Young enough to have one number on all machines."""
 
 NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "close_range": 436, "landlock": 444, "seccomp": 317},
@@ -71,6 +77,34 @@ def pivot_root(new: str) -> None:
     syscall("pivot_root", number("pivot_root"), b".", b".")
     check(_libc.umount2(b".", MNT_DETACH), "umount2")
     os.chdir("/")
+
+
+def open_without_links(path: str, flags: int) -> int:
+    """Open a path that no symbolic link is part of."""
+    how = struct.pack("=3Q", flags, 0, RESOLVE_NO_SYMLINKS)
+    try:
+        return syscall(path, OPENAT2, AT_FDCWD, os.fsencode(path), how, ctypes.c_size_t(len(how)))
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            raise Unsupported("the kernel does not open folders without following links") from None
+        raise
+
+
+def open_tree(handle: int) -> int:
+    """A mount of a folder that lies nowhere, without what is mounted below it."""
+    return syscall("open_tree", OPEN_TREE, handle, b"", OPEN_TREE_CLONE | AT_EMPTY_PATH | os.O_CLOEXEC)
+
+
+def move_mount(tree: int, target: str) -> None:
+    """Put such a mount in its place."""
+    syscall("move_mount", MOVE_MOUNT, tree, b"", AT_FDCWD, target.encode(), MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def mount_setattr(tree: int, users: int | None = None) -> None:
+    """A mount for untrusted code; with a user namespace, its files are owned as that says."""
+    flags = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | (MOUNT_ATTR_IDMAP if users is not None else 0)
+    attributes = struct.pack("=4Q", flags, 0, MS_PRIVATE, users or 0)
+    syscall("mount_setattr", MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes)))
 
 
 def prctl(option: int, value: int = 0) -> None:

@@ -4,14 +4,20 @@ Both ends are the same: a request names an object of the other end and what to d
 exception. While one end waits for its answer it serves the other's requests, so that a function handed over can be
 called. An object is known to the other end by its number, never by itself; the tests' end gives away of its objects
 only what the tests handed over: calls of functions, public attributes and items of other objects.
+
+What a function does to its arguments is done to the caller's as well when it returns None: such a function is there to
+change them. One that returns a value is asked for that, and what it does on the side stays where it is: otherwise code
+could empty a list before the tests look up in it what is right.
 """
 
 import builtins
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .channel import Channel
+from .coroutines import awaited, is_coroutine
 from .plain import MUTABLE, NotPlain, pack, refill, unpack
 
 MOST_NESTED = 100
@@ -36,6 +42,7 @@ DOING: dict[str, Callable[..., Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "isinstance": lambda target, value: isinstance(value, target),
+    "await": awaited,
 }
 CLAIMS = frozenset({"==", "!=", "<", "<=", ">", ">=", "isinstance", "contains"})
 """What the candidate's own objects decide: a verdict must not rest on it."""
@@ -97,6 +104,25 @@ for _name, _what in _SPECIAL.items():
     setattr(Remote, f"__{_name}__", _passed_on(_what))
 
 
+def weigh(given: tuple[Any, ...], named: dict[str, Any]) -> list[int]:
+    """How many hold on to each argument."""
+    return [*map(sys.getrefcount, given), *map(sys.getrefcount, named.values())]
+
+
+class _Scales:
+    """A call like those of a handle, with arguments that nobody else has."""
+
+    def __call__(self, *given: Any, **named: Any) -> list[int]:
+        return self._weigh(given, named)
+
+    def _weigh(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[int]:
+        return weigh(given, named)
+
+
+NOBODYS = {False: max(_Scales()([])), True: max(_Scales()([], named=[]))}
+"""How many hold on to an argument that was written down for the call alone, with and without names."""
+
+
 class Peer:
     """One end. `guarded`: this is the tests' end; `weak`: it may rest on what the candidate's objects say."""
 
@@ -105,6 +131,8 @@ class Peer:
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._nested = 0
+        self._broken: BaseException | None = None
+        self._unseen = False
         self.weakened = False
         self.calls = 0
 
@@ -122,13 +150,13 @@ class Peer:
         """What the other end hands over at the start, by name."""
         names = self._receive().get("hello")
         if not isinstance(names, dict) or not all(isinstance(number, int) for number in names.values()):
-            raise Gone
+            raise self._end_of_it(Gone())
         return {name: Remote(self, number, name) for name, number in names.items()}
 
     def claim(self, what: str, number: int, *given: Any) -> Any:
         """Ask the candidate's object for a judgement, where that is allowed."""
         if not self._weak:
-            raise OneProcess(f"{what} of an object of the candidate's own class")
+            raise self._end_of_it(OneProcess(f"{what} of an object of the candidate's own class"))
         self.weakened = True
         return self.ask(what, number, given, {})
 
@@ -137,21 +165,42 @@ class Peer:
         self.calls += 1
         packed = [self._pack(value) for value in given]
         names = {name: self._pack(value) for name, value in named.items()}
-        self._send({"do": what, "to": number, "args": packed, "named": names, "changes": self._weak})
+        self._send({"do": what, "to": number, "args": packed, "named": names})
         answer = self._await()
-        if self._weak:
-            self._take_home(answer, given)
         if "raised" in answer:
             raise self._exception(answer["raised"], what)
+        if answer.get("changed"):
+            self._take_home(answer, given, named)
         return self._unpack(answer.get("value"))
 
-    def _take_home(self, answer: dict[str, Any], given: tuple[Any, ...]) -> None:
-        """What the candidate did to its arguments is done to ours: a claim of its, like any other."""
-        for place, data in answer.get("changed") or []:
-            if not (isinstance(place, int) and 0 <= place < len(given) and isinstance(given[place], MUTABLE)):
+    def _take_home(self, answer: dict[str, Any], given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """What the other end did to its arguments is done to ours, if it may be."""
+        beside = self._guarded and answer.get("value") is not None
+        if beside and not self._weak:
+            self._unseen = self._unseen or self._somebody_could_look(given, named)
+            return
+        arguments = [*given, *named.values()]
+        for place, data in answer["changed"]:
+            if not (isinstance(place, int) and 0 <= place < len(arguments) and isinstance(arguments[place], MUTABLE)):
                 raise NotPlain("not an answer")
-            refill(given[place], self._unpack(data))
-            self.weakened = True
+            refill(arguments[place], self._unpack(data))
+            self.weakened = self.weakened or beside
+
+    def _somebody_could_look(self, given: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        """Whether the tests hold on to an argument: what they wrote down only for the call, they never see again."""
+        return max(weigh(given, named)) > NOBODYS[bool(named)]
+
+    def objection(self, ended: BaseException | None) -> BaseException | None:
+        """Why the tests ended, told better: they may have caught what they cannot undo, or not seen what was done."""
+        if self._broken:
+            return self._broken
+        if ended and self._unseen and not isinstance(ended, Gone | OneProcess):
+            return OneProcess("the code returns a value and changes its arguments too, which the tests do not see")
+        return ended
+
+    def _end_of_it(self, error: BaseException) -> BaseException:
+        self._broken = self._broken or error
+        return error
 
     def _await(self) -> dict[str, Any]:
         while True:
@@ -191,8 +240,8 @@ class Peer:
         if self._guarded:
             _check_given_away(what, target, given)
         value = DOING[what](target, *given, **named)
-        changed = [*self._changed(given, frame["args"])] if frame.get("changes") else []
-        return {"value": self._pack(value), "changed": changed}
+        before = [*frame["args"], *frame["named"].values()]
+        return {"value": self._pack(value), "changed": [*self._changed([*given, *named.values()], before)]}
 
     def _changed(self, given: list[Any], before: list[Any]) -> Iterator[tuple[int, Any]]:
         for place, value in enumerate(given):
@@ -207,6 +256,8 @@ class Peer:
     def _keep(self, value: Any) -> Any:
         if type(value) is Remote:
             return ["back", value._number]
+        if is_coroutine(value):
+            return ["coming", self.expose(value)]
         return ["handle", [self.expose(value), type(value).__name__]]
 
     def _unpack(self, data: Any) -> Any:
@@ -216,9 +267,15 @@ class Peer:
         if tag == "handle":
             number, name = held
             return Remote(self, int(number), str(name))
+        if tag == "coming":
+            return self._coming(int(held))
         if tag == "back" and isinstance(held, int) and 0 <= held < len(self._objects):
             return self._objects[held]
         raise NotPlain("not a packed value")
+
+    async def _coming(self, number: int) -> Any:
+        """A coroutine of the other end, as one of ours."""
+        return self.ask("await", number, (), {})
 
     def _exception(self, raised: Any, what: str) -> BaseException:
         name, given = str(raised[0]), [self._unpack(data) for data in raised[1]]
@@ -236,16 +293,16 @@ class Peer:
         try:
             self._channel.send(frame)
         except OSError:
-            raise Gone from None
+            raise self._end_of_it(Gone()) from None
 
     def _receive(self) -> dict[str, Any]:
         """The next frame; Gone at the end, or when it is no frame: a large one ends at our own memory's limit."""
         try:
             frame, _ = self._channel.receive()
         except (OSError, EOFError, ValueError, RecursionError, MemoryError):
-            raise Gone from None
+            raise self._end_of_it(Gone()) from None
         if not isinstance(frame, dict):
-            raise Gone
+            raise self._end_of_it(Gone())
         return frame
 
 
@@ -255,7 +312,7 @@ def _check_given_away(what: str, target: Any, given: list[Any]) -> None:
     Attributes are shown only of objects of the tests' own classes: a generator's lead to its frame, and so to all.
     """
     plain = callable(target) or isinstance(target, type)
-    if what == "call" and callable(target):
+    if (what == "call" and callable(target)) or (what == "await" and is_coroutine(target)):
         return
     if what in ("item", "length", "iterate", "next", "contains", "truth") and not plain:
         return

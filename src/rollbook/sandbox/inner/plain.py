@@ -4,11 +4,11 @@ A value is packed as JSON. What JSON has no form for is tagged: `["t", [1, 2]]` 
 they hold, so that nobody's `__eq__` crosses with them; every other object stays, and a handle to it crosses.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
 DEEPEST = 150
 LARGE = 1 << 63
@@ -25,8 +25,6 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "f": float,
     "c": lambda pair: complex(*map(float, pair)),
     "r": lambda bounds: range(*bounds),
-    "D": Decimal,
-    "F": lambda pair: Fraction(int(pair[0], 16), int(pair[1], 16)),
 }
 
 
@@ -36,15 +34,61 @@ class NotPlain(Exception):
 
 def pack(value: Any, keep: Callable[[Any], Any], deep: int = 0) -> Any:
     """A value as JSON; `keep` packs an object that cannot cross."""
-    if value is None or value is True or value is False:
+    kind = type(value)
+    if value is None or kind is bool or kind is str or (kind is int and -LARGE < value < LARGE):
         return value
     if deep > DEEPEST:
         raise NotPlain(f"nested more than {DEEPEST} deep")
-    kind = type(value)
     for base, packed in _PACKERS:
         if issubclass(kind, base):
             return packed(value, lambda inner: pack(inner, keep, deep + 1))
-    return keep(value)
+    return _late(value) or keep(value)
+
+
+def _late(value: Any) -> Any:
+    """A value of a module that somebody has loaded."""
+    for tag, late in _LATE.items():
+        base = getattr(sys.modules.get(late.module), late.name, None)
+        if base and issubclass(type(value), base):
+            return [tag, late.pack(base, value)]
+    return None
+
+
+class Late(NamedTuple):
+    """A kind of value whose module is loaded only where there is one: every guest pays for what its zygote has."""
+
+    module: str
+    name: str
+    pack: Callable[[Any, Any], Any]
+    make: Callable[[Any, Any], Any]
+
+
+def _iso(base: Any, value: Any) -> Any:
+    return base.isoformat(value)
+
+
+def _from_iso(base: Any, text: Any) -> Any:
+    return base.fromisoformat(text)
+
+
+_LATE = {
+    "D": Late("decimal", "Decimal", lambda base, value: base.__str__(value), lambda base, text: base(text)),
+    "F": Late(
+        "fractions",
+        "Fraction",
+        lambda _, value: [hex(value.numerator), hex(value.denominator)],
+        lambda base, pair: base(int(pair[0], 16), int(pair[1], 16)),
+    ),
+    "T": Late("datetime", "datetime", _iso, _from_iso),
+    "Y": Late("datetime", "date", _iso, _from_iso),
+    "H": Late("datetime", "time", _iso, _from_iso),
+    "E": Late(
+        "datetime",
+        "timedelta",
+        lambda _, value: [value.days, value.seconds, value.microseconds],
+        lambda base, parts: base(*parts),
+    ),
+}
 
 
 def _float(value: float, _: Any) -> Any:
@@ -80,8 +124,6 @@ _PACKERS: list[tuple[type, Callable[[Any, Any], Any]]] = [
     (bytearray, lambda value, _: ["a", bytearray.hex(value)]),
     (complex, lambda value, _: ["c", [repr(complex.__pos__(value).real), repr(complex.__pos__(value).imag)]]),
     (range, lambda value, _: ["r", [value.start, value.stop, value.step]]),
-    (Decimal, lambda value, _: ["D", Decimal.__str__(value)]),
-    (Fraction, lambda value, _: ["F", [hex(value.numerator), hex(value.denominator)]]),
 ]
 
 
@@ -99,21 +141,36 @@ def unpack(data: Any, find: Callable[[str, Any], Any], deep: int = 0) -> Any:
             return _MAKERS[tag](unpack(item, find, deep + 1) for item in held)
         if tag == "d":
             return {unpack(key, find, deep + 1): unpack(item, find, deep + 1) for key, item in held}
+        if late := _LATE.get(tag):
+            return late.make(getattr(import_module(late.module), late.name), held)
         return _MAKERS[tag](held) if tag in _MAKERS else find(tag, held)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise NotPlain(f"not a packed value: {error}") from None
 
 
 def refill(value: Any, data: Any) -> None:
-    """Make a container hold what another one holds: how a change made elsewhere comes home."""
-    if isinstance(value, list | bytearray):
+    """Make a container hold what another one holds: how a change made elsewhere comes home.
+
+    A container in it that is still in its place stays the same one: somebody may hold on to a row of a table.
+    """
+    if isinstance(value, list):
+        value[:] = [_kept(old, new) for old, new in zip(value, data, strict=False)] + data[len(value) :]
+    elif isinstance(value, dict):
+        held = {key: _kept(value[key], new) if key in value else new for key, new in data.items()}
+        value.clear()
+        value.update(held)
+    elif isinstance(value, bytearray):
         value[:] = data
     else:
         value.clear()
-        if isinstance(value, deque):
-            value.extend(data)
-        else:
-            value.update(data)
+        (value.extend if isinstance(value, deque) else value.update)(data)
+
+
+def _kept(old: Any, new: Any) -> Any:
+    if not (isinstance(old, MUTABLE) and isinstance(new, MUTABLE) and isinstance(old, type(new))):
+        return new
+    refill(old, new)
+    return old
 
 
 MUTABLE = (list, dict, set, deque, bytearray)

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import filters, guest, kernel, walls
+from . import filters, guest, kernel, launcher, walls
 from .channel import LENGTH, Channel, framed
 from .exam import EXAM_ROLES
 from .roles import ROLES
@@ -30,23 +30,29 @@ MANY_THREADS = 4096
 """The kernel counts threads by user: where guests have the host's, its own must find room."""
 
 
-def enter(config: dict[str, Any]) -> None:
-    """New namespaces around us; the first process of the pid namespace goes on as the zygote, its launcher waits."""
+def enter(config: dict[str, Any], orders: Channel, mounts: Channel) -> None:
+    """New namespaces around us; the first process of the pid namespace goes on as the zygote, its launcher stays."""
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWPID
     user, group = os.getuid(), os.getgid()
     config["uncounted"] = user == 0 and config["mode"] == "user"
     kernel.unshare(flags | (kernel.CLONE_NEWUSER if config["mode"] == "user" else 0))
     if config["mode"] == "user":
         kernel.map_root(user, group, config["proc"])
+    kernel.mount(
+        None, "/", None, kernel.MS_REC | kernel.MS_SLAVE
+    )  # what the host mounts is seen, and nothing goes back
     launched = os.fork()
     if launched:
-        os.waitpid(launched, 0)
+        orders.close()  # so that the host hears at once when the zygote is gone
+        launcher.serve(mounts, launched, config["mode"] == "root")
         os._exit(0)
+    mounts.close()
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.unshare(kernel.CLONE_NEWNS)
     os.setsid()
 
 
-def stay(config: dict[str, Any]) -> None:
+def stay(config: dict[str, Any], orders: Channel) -> None:
     """Without namespaces: the zygote goes on in a child, and whoever is left of it when it ends comes to us."""
     abi, least = walls.landlock_abi(), OLDEST_LANDLOCK[config["tier"]]
     if abi < least:
@@ -57,6 +63,7 @@ def stay(config: dict[str, Any]) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     launcher, launched = os.getpid(), os.fork()
     if launched:
+        orders.close()
         signal.sigwait(ends)
         bury_all(launched)
         clear(config["stage"])
@@ -117,12 +124,6 @@ def rehearse() -> None:
     os.close(nowhere)
 
 
-def used_bytes() -> int:
-    """The address space of this interpreter, which a run's limit comes on top of."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
 def many_files() -> None:
     """Two descriptors for every guest may be more than the usual limit allows."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -136,10 +137,11 @@ def prepare(config: dict[str, Any]) -> None:
     if config["mode"] == "root":
         os.setgroups([])
     for alone, forks in ((True, False), (False, False), (True, True)):
-        filters.ready(alone, forks)
+        filters.ready(alone, forks, False)
     filters.program(True, apart=False)
     config["rules"] = rules(config, config.get("empty")) if walls.landlock_abi() else None
     config["zygote"], config["hard"] = os.getpid(), guest.hard_limits()
+    guest.lower(guest.COMMON, config["hard"])
     config["others"] = MANY_THREADS if config["tier"] == "same-user" else 0
 
 
@@ -162,8 +164,8 @@ class Living(NamedTuple):
 class Zygote:
     """Forks guests and buries them."""
 
-    def __init__(self, orders: Channel, config: dict[str, Any], own_pids: int | None, base_bytes: int) -> None:
-        self._orders, self._config, self._own_pids, self._base = orders, config, own_pids, base_bytes
+    def __init__(self, orders: Channel, config: dict[str, Any], own_pids: int | None, base: dict[str, int]) -> None:
+        self._orders, self._config, self._own_pids, self._base = orders, config, own_pids, base
         self._living: dict[int, Living] = {}
         self._boxes = 0
         self._poll = select.poll()
@@ -180,12 +182,15 @@ class Zygote:
 
     def _obey(self) -> None:
         request, handles = self._orders.receive(HANDLES_MOST)
-        request["limits"] |= {"base_bytes": self._base, "threads_of_others": self._config["others"]}
+        if not request:
+            return say_alive(Channel(handles.pop()))
+        request["limits"] |= {**self._base, "threads_of_others": self._config["others"]}
         control = Channel(handles.pop())
-        if request.get("group"):
-            request["group"] = handles[-1]
+        given = len(handles) - request["doors"] - request["mount"]
+        request["doors"] = handles[given : given + request["doors"]]
+        request["tree"] = handles[-1] if request["mount"] else None
         try:
-            self._launch(request, handles, control)
+            self._launch(request, handles[:given], control)
         except OSError as error:
             with suppress(OSError):
                 control.send({"failed": str(error)})
@@ -197,7 +202,7 @@ class Zygote:
         box = self._make_box(request)
         child = self._fork()
         if not child:
-            self._be_guest(request, handles if request.get("group") is None else handles[:-1])
+            self._be_guest(request, handles)
         if box:
             os.close(request["rules"])
         pidfd = os.pidfd_open(child)
@@ -254,6 +259,13 @@ class Zygote:
             os._exit(code)
 
 
+def say_alive(control: Channel) -> None:
+    """Somebody wants to know whether it was we who died."""
+    with suppress(OSError):
+        control.send({"alive": True})
+    control.close()
+
+
 def ended(code: int, usage: resource.struct_rusage) -> bytes:
     """The last frame about a guest: put together by hand, as everything that is done for every guest is kept short."""
     told = b'{"ended": %d, "cpu_s": %.6f, "peak_kb": %d}'
@@ -271,9 +283,9 @@ def layers(config: dict[str, Any]) -> list[str]:
     return [*found, "uid" if config["tier"] == "user" else "same user", "no namespaces", "read-only folder"]
 
 
-def main(handle: int) -> None:
+def main(orders_handle: int, mounts_handle: int) -> None:
     """Come up, say what walls there are, serve."""
-    orders = Channel(handle)
+    orders, mounts = Channel(orders_handle), Channel(mounts_handle)
     config, _ = orders.receive()
     os.environ.clear()
     many_files()
@@ -281,15 +293,16 @@ def main(handle: int) -> None:
     config["proc"] = os.open("/proc", os.O_DIRECTORY | os.O_CLOEXEC)
     own_pids = None
     if config["tier"] == guest.NAMESPACES:
-        enter(config)
+        enter(config, orders, mounts)
         own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     else:
-        stay(config)
+        mounts.close()
+        stay(config, orders)
     preload(config)
-    base_bytes = used_bytes()
+    base = guest.used_memory()
     if own_pids is not None:
         walls.new_root(config)
     prepare(config)
     orders.send({"ready": layers(config)})
     with suppress(EOFError):  # the host is gone
-        Zygote(orders, config, own_pids, base_bytes).serve()
+        Zygote(orders, config, own_pids, base).serve()

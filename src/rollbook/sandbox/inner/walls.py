@@ -122,6 +122,12 @@ def _bind(place: str, stage: str) -> None:
     kernel.mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_REC)
 
 
+def host_box(tree: int) -> None:
+    """A folder of the host's as the working folder: it stays when the process is gone."""
+    kernel.move_mount(tree, BOX)
+    os.chdir(BOX)
+
+
 def private_box(megabytes: int, files: int) -> None:
     """A working folder of one's own, bounded in bytes and in files, that vanishes with the process."""
     kernel.mount("box", BOX, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, f"size={megabytes}m,nr_inodes={files},mode=777")

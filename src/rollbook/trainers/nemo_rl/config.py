@@ -30,7 +30,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_memory_limit_bytes: int = 16 * GIB
     """The most that a sample may ask for."""
     max_files_bytes: int = 16 * MIB
-    """What the files of a session may hold."""
+    """What the files of a session may hold; in a working_dir, each of them."""
     max_output_chars: int = 8192
     """What is shown of each of stdout, stderr, the value and an error's message; the rest is cut, with a mark."""
     snapshots: bool = True

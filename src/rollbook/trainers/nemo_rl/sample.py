@@ -113,7 +113,7 @@ def turn(given: Mapping[str, object]) -> int | None:
 
 
 def working_dir(given: Mapping[str, object]) -> str | None:
-    """The folder whose files a session begins with."""
+    """The folder of the host that a session works in."""
     value = given.get("working_dir")
     if value is None or isinstance(value, str):
         return value or None

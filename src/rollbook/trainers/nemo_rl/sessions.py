@@ -19,6 +19,7 @@ class Held:
     """A session that one turn at a time has to itself."""
 
     memory_mb: int
+    working_dir: str | None = None
     session: Session | None = None
     turns: int = 0
     due: float = 0.0
@@ -55,7 +56,7 @@ class Sessions:
                 held.busy = True
                 return held
             crowded = self._make_room()
-            held = self._held[asked.session_id] = Held(asked.memory_mb)
+            held = self._held[asked.session_id] = Held(asked.memory_mb, asked.working_dir)
         for one in crowded:
             one.close()
         return self._opened(held, asked)
@@ -138,3 +139,5 @@ def check(held: Held, asked: Asked) -> None:
             f"metadata memory_limit_bytes: the session began with {held.memory_mb} MiB and keeps them, "
             f"{asked.memory_mb} MiB cannot be had in the middle of it"
         )
+    if asked.working_dir != held.working_dir:
+        raise Refused(f"metadata working_dir={asked.working_dir}: the session works in {held.working_dir or 'its own'}")

@@ -7,15 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
 
 import msgspec
 
 from rollbook.errors import UsageError
-from rollbook.sandbox import Limits, Result, Sandbox, SandboxError, Session
+from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
 from rollbook.trainers.nemo_rl.config import MIB, Config
 from rollbook.trainers.nemo_rl.descriptors import room_for
-from rollbook.trainers.nemo_rl.folder import files_of
 from rollbook.trainers.nemo_rl.outcome import LOST, Outcome, Problem, failed, outcome_of, timeout_of
 from rollbook.trainers.nemo_rl.sample import Asked, Refused
 from rollbook.trainers.nemo_rl.sessions import Held, Sessions
@@ -26,10 +24,8 @@ SPARE_SESSIONS = 64
 BYTES_PER_CHAR = 4
 TRY_AGAIN_S = 10.0
 LEAST_S = 0.001
-PAUSES_S = (0.05, 0.5)
 SHUT_DOWN = "the code environment is shut down"
 LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -117,7 +113,7 @@ class Worker:
         if min(left.seconds, left.wall_s) <= LEAST_S:
             return failed("timeout", timeout_of(limits, left.seconds <= LEAST_S)), left
         try:
-            result = ran(held.session, code, left)
+            result = held.session.run_sync(code, limits=left)
         except (SandboxError, UsageError, OSError, TimeoutError) as error:
             return Outcome(problem=broken(error), after=LOST), left
         self._tally.add("cpu_seconds", result.cpu_seconds)
@@ -132,9 +128,11 @@ class Worker:
         )
 
     def _begin(self, asked: Asked) -> Session:
-        files = files_of(asked.working_dir, self._config.max_files_bytes) if asked.working_dir else {}
         box, limits = self._sandbox(), self._limits(asked)
-        return tried(lambda: box.session(self._config.snapshots, limits, files).__enter__())
+        try:
+            return box.session(self._config.snapshots, limits, folder=asked.working_dir).__enter__()
+        except UsageError as error:
+            raise Refused(f"metadata working_dir: {error}") from None
 
     def _sandbox(self) -> Sandbox:
         """Started with the first turn; when it cannot be, that is not tried again for every sample."""
@@ -181,23 +179,6 @@ class Worker:
             box.close()
         self._threads.shutdown(wait=True)
         self._sessions.close()
-
-
-def ran(session: Session, code: str, limits: Limits) -> Result:
-    """A turn; when the session has to begin anew for it, nothing is lost by another try."""
-    if session.alive:
-        return session.run_sync(code, limits=limits)
-    return tried(lambda: session.run_sync(code, limits=limits))
-
-
-def tried(begin: Callable[[], T]) -> T:
-    """Begin a session, a few times: a zygote that was killed is replaced once its death is known, a moment later."""
-    for pause_s in PAUSES_S:
-        try:
-            return begin()
-        except SandboxError:
-            time.sleep(pause_s)
-    return begin()
 
 
 def broken(error: Exception) -> Problem:
