@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, from the package index, and says one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs test-faults test-ray clean
+.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -38,6 +38,7 @@ bench: .venv/dev ## Measure the engine against a bare client, the numbers agains
 	.venv/bin/python benchmarks/metrics.py $(BENCH)
 	.venv/bin/python benchmarks/sandbox.py $(BENCH)
 	.venv/bin/python benchmarks/verify.py $(BENCH)
+	.venv/bin/python benchmarks/view.py $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	.venv/bin/pytest tests/test_docs.py
@@ -46,11 +47,18 @@ test-faults: .venv/dev ## Break things for as long as it takes: the whole of tes
 	@.venv/bin/rollbook local pull
 	.venv/bin/pytest -n $(JOBS) tests/faults
 
+test-model: .venv/dev ## Run every test that needs the real embedded model.
+	@.venv/bin/rollbook local pull
+	.venv/bin/pytest -n 1 -m model
+
 test-ray: .venv-ray/ready ## Run the tests that need Ray, with a real one.
 	.venv-ray/bin/pytest tests/trainers/test_ray_*.py
 
+test-browser: .venv-browser/ready ## Look at the viewer with a real Chromium.
+	.venv-browser/bin/pytest -rs tests/view/browser
+
 clean: ## Throw away the environment and every cache; runs stay.
-	rm -rf .venv .venv-ray build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-ray .venv-browser build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -71,3 +79,8 @@ clean: ## Throw away the environment and every cache; runs stay.
 	@echo "Installing Ray into .venv-ray ..."
 	@.venv/bin/python -m venv .venv-ray
 	@.venv-ray/bin/python -m pip --disable-pip-version-check -qq install --editable . ray pytest hypothesis && touch $@
+
+.venv-browser/ready: pyproject.toml | .venv/bin/python
+	@echo "Installing Playwright into .venv-browser ..."
+	@.venv/bin/python -m venv .venv-browser
+	@.venv-browser/bin/python -m pip --disable-pip-version-check -qq install --editable . playwright pytest && touch $@

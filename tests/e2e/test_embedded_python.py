@@ -12,7 +12,7 @@ import pytest
 from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
 def test_a_small_model_calls_python_and_is_scored(tmp_path: Path) -> None:

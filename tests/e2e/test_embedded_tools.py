@@ -13,7 +13,7 @@ from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
 from rollbook.tokens import merge
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 LOCKERS = '''
 from rollbook import Environment, Score, Task, tool

@@ -13,6 +13,8 @@ from support.alive import eventually
 from support.commands import Commands, Served
 from support.counted import assert_complete, scored_keys, seeds_of
 
+pytestmark = pytest.mark.slow
+
 WORDY = """
 from rollbook import Environment, Score, Task
 

@@ -14,6 +14,8 @@ from support.alive import eventually
 from support.commands import Commands, Process, Served
 from support.counted import assert_adds_up, assert_complete, scored_keys, seeds_of
 
+pytestmark = pytest.mark.slow
+
 
 def failures(run: Path) -> list[dict]:
     """Every failed attempt on record."""

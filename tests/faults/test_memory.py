@@ -17,6 +17,8 @@ from support.commands import Commands, Process
 from support.counted import assert_adds_up, assert_complete
 from support.sums import write_script
 
+pytestmark = pytest.mark.slow
+
 LIMIT, MEAL = 400 << 20, 700 << 20
 
 HOG = """

@@ -16,6 +16,8 @@ from support.alive import eventually
 from support.commands import Commands, Process, Served
 from support.counted import all_keys, assert_adds_up, assert_complete, scored_keys
 
+pytestmark = pytest.mark.slow
+
 ELSEWHERE = """
 import socket, sys, time
 
