@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rollbook.core.score import Score
     from rollbook.core.task import Task
     from rollbook.environments.environment import Environment
+    from rollbook.environments.mcp.server import McpServer
     from rollbook.environments.tool import tool
     from rollbook.errors import (
         BookError,
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
         TokenError,
         UsageError,
     )
+    from rollbook.wire.gym.config import generate_gym_config, write_gym_config
+    from rollbook.wire.gym.harness import Harness
+    from rollbook.wire.gym.process import ResourceServerProcess
 
 __version__ = "0.1.0"
 
@@ -31,7 +35,10 @@ __all__ = [
     "Collector",
     "EndpointDown",
     "Environment",
+    "Harness",
+    "McpServer",
     "Message",
+    "ResourceServerProcess",
     "RollbookError",
     "Rollout",
     "RolloutFailed",
@@ -42,9 +49,11 @@ __all__ = [
     "TokenError",
     "UsageError",
     "__version__",
+    "generate_gym_config",
     "run",
     "score",
     "tool",
+    "write_gym_config",
 ]
 
 _HOMES = {
@@ -56,7 +65,12 @@ _HOMES = {
     "Score": "rollbook.core.score",
     "Task": "rollbook.core.task",
     "Environment": "rollbook.environments.environment",
+    "McpServer": "rollbook.environments.mcp.server",
     "tool": "rollbook.environments.tool",
+    "Harness": "rollbook.wire.gym.harness",
+    "ResourceServerProcess": "rollbook.wire.gym.process",
+    "generate_gym_config": "rollbook.wire.gym.config",
+    "write_gym_config": "rollbook.wire.gym.config",
 }
 
 

@@ -134,3 +134,16 @@ def test_a_dialogue_ends_when_the_environment_is_silent() -> None:
 def test_the_environment_says_which_agent_it_needs(tools: list[JSON], replies: bool, kind: type) -> None:
     spec = EnvironmentSpec("x", "x:X", tools=tools, replies=replies)
     assert type(agent_for(spec, Limits(), "native")) is kind
+
+
+@pytest.mark.parametrize("form", [Native(), Text(held=True)], ids=["native", "schema"])
+def test_where_a_task_has_no_tools_one_answer_is_asked_for(form: Native | Text) -> None:
+    rollout, ask, world = fresh(), Script(Message("assistant", '{"answer": "as it stands"}')), Told()
+    world.tools = ()
+    asyncio.run(ToolLoop(form).play(rollout, ask, world))
+    assert rollout.text == '{"answer": "as it stands"}'
+    assert ask.asked == [{"messages": [Message("user", "q")], "tools": (), "extra": None}]
+
+
+def test_tools_that_are_only_offered_make_a_tool_loop_too() -> None:
+    assert type(agent_for(EnvironmentSpec("x", "x:X", offers=True), Limits(), "native")) is ToolLoop

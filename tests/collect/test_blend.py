@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rollbook.collect.member import members_of
 from rollbook.collect.planning import plan
 from rollbook.collect.progress import Silent
 from rollbook.collect.request import Request
-from rollbook.collect.reverify import reverify
+from rollbook.collect.reverify import replaced, reverify
 from rollbook.collect.run import Result, extend, plan_request, resume
 from rollbook.core.manifest import Limits, ModelSpec, Sampling
 from rollbook.core.rollout import seed_of
@@ -190,7 +191,7 @@ def test_a_snapshot_that_was_edited_is_named(tmp_path: Path) -> None:
 
 def test_a_blend_is_scored_again_as_it_is(tmp_path: Path) -> None:
     run(written(tmp_path), any_script(tmp_path), out=tmp_path / "run")
-    again = asyncio.run(reverify(tmp_path / "run", tmp_path / "again", None, "all", Silent()))
+    again = asyncio.run(reverify(tmp_path / "run", tmp_path / "again", (), "all", Silent()))
     assert (again.verified, again.changed, again.report.scored) == (21, 0, 21)
     assert Book(again.path).manifest.environments == Book(tmp_path / "run").manifest.environments
     assert (again.path / "source/Sums/sums_env.py").exists()
@@ -201,7 +202,7 @@ def test_the_only_environment_of_a_blend_keeps_its_terms_under_another_verifier(
     run(written(tmp_path, text), any_script(tmp_path), out=tmp_path / "run")
     mended = tmp_path / "mended.py"
     mended.write_text(KEYED.replace("endswith(task.answer)", "isdigit()"))
-    again = asyncio.run(reverify(tmp_path / "run", tmp_path / "again", f"{mended}:Sums", "all", Silent()))
+    again = asyncio.run(reverify(tmp_path / "run", tmp_path / "again", [f"{mended}:Sums"], "all", Silent()))
     assert (again.report.overall.mean, again.changed) == (1.0, 2)
     assert (
         Book(again.path).manifest.environments["Sums"].terms
@@ -409,3 +410,34 @@ def test_only_run_and_plan_take_a_blend(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="is a blend of environments, which only run and plan take"):
         asyncio.run(go())
+
+
+def test_one_environment_of_a_blend_gets_another_verifier_and_the_others_keep_theirs(tmp_path: Path) -> None:
+    run(written(tmp_path), any_script(tmp_path), out=tmp_path / "run")
+    mended = tmp_path / "mended.py"
+    mended.write_text(KEYED.replace("endswith(task.answer)", "isdigit()"))
+    again = asyncio.run(reverify(tmp_path / "run", tmp_path / "again", [f"Sums={mended}:Sums"], "all", Silent()))
+    before, after = (Book(path).manifest.environments for path in (tmp_path / "run", again.path))
+    assert (after["desk"], after["Sums"].terms) == (before["desk"], before["Sums"].terms)
+    assert {change.task.partition("/")[0] for change in again.changes} == {"Sums"}
+    assert again.report.environments["Sums"].mean == 1.0
+    assert sorted(p.name for p in (again.path / "source" / "Sums").iterdir()) == ["mended.py"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "words"),
+    [
+        (["new.py"], ["a", "b"], "--env new.py: say whose place it takes with NAME=new.py; there are a, b"),
+        (["c=new.py"], ["a", "b"], "there are a, b"),
+        (["a=x.py", "a=y.py"], ["a", "b"], "give one environment for a"),
+        (["a="], ["a", "b"], "give one environment for a"),
+        (["x.py", "y.py"], ["a"], "give one environment for a"),
+    ],
+)
+def test_a_verifier_that_has_no_place_is_refused(given: list[str], names: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        replaced(given, names)
+
+
+def test_where_there_is_one_environment_its_name_may_be_left_out() -> None:
+    assert replaced(["x.py:X?a=1"], ["a"]) == replaced(["a=x.py:X?a=1"], ["a"]) == {"a": "x.py:X?a=1"}

@@ -10,6 +10,7 @@ from rollbook.collect.finding import Soundness
 from rollbook.environments.gsm8k import GSM8K
 from rollbook.environments.registry import BUILT_IN, resolve
 from rollbook.errors import UsageError
+from support.judge import JudgeServer
 
 SOUND = """
 from rollbook import Environment, Task, tool
@@ -40,6 +41,24 @@ STATEFUL = (
         return f"{len(state)} things"
 
     def outcome(self, state):
+        return list(state)
+"""
+)
+OFFERING = (
+    SOUND
+    + """
+    async def open(self, task):
+        return []
+
+    def offers(self, task):
+        function = {"name": f"put_{task.id}", "description": "Put it down.", "parameters": {"type": "object"}}
+        return [{"type": "function", "function": function}]
+
+    async def use(self, name, arguments, state):
+        state.append(name)
+        return f"{len(state)} things"
+
+    async def outcome(self, state):
         return list(state)
 """
 )
@@ -174,6 +193,21 @@ def test_a_tool_that_explains_nothing_is_a_warning(tmp_path):
     )
 
 
+def test_tools_that_tasks_have_of_their_own_are_checked_and_used(tmp_path):
+    row = {f.check: f for f in checked(tmp_path, OFFERING).findings}
+    assert (row["tool schemas are valid"].verdict, row["tool schemas are valid"].found) == ("ok", "6 tools")
+    assert row["state is each rollout's own"].verdict == "ok"
+    shared = OFFERING.replace("        return []", "        return LOG")
+    assert verdicts(checked(tmp_path, shared))["state is each rollout's own"] == "warning"
+
+
+def test_offers_that_are_none_are_found_out(tmp_path):
+    broken = OFFERING.replace('"parameters": {"type": "object"}', '"parameters": {"type": "string"}')
+    rows = {f.check: f for f in checked(tmp_path, broken, limit=2).findings}
+    assert rows["tool schemas are valid"].verdict == "unsound"
+    assert "offers(task) gives put_t0 parameters that are no schema" in rows["tool schemas are valid"].found
+
+
 def test_a_solution_may_be_a_conversation(tmp_path):
     call = json.dumps({"calls": [{"name": "put", "arguments": {"what": "x"}}]})
     source = STATEFUL.replace("return task.answer\n", f"return [{call!r}, task.answer]\n").replace(
@@ -222,6 +256,9 @@ ROWS = {
         {"prompt": f"Give {i}.", "schema": {"type": "object", "required": ["n"]}, "answer": {"n": i}} for i in range(4)
     ],
 }
+ELSEWHERE = ("openenv", "verifiers")
+"""Those that need a server, or a package that is not of ours: they have tests of their own."""
+
 PLAIN = {
     "gsm8k": "gsm8k",
     "reasoning_gym": "reasoning_gym:chain_sum",
@@ -243,4 +280,36 @@ def test_every_built_in_is_sound(tmp_path, name):
 
 
 def test_no_built_in_is_left_out():
-    assert set(BUILT_IN) == {*PLAIN, *ROWS}
+    assert set(BUILT_IN) == {*PLAIN, *ROWS, *ELSEWHERE}
+
+
+JUDGED = (
+    SOUND.replace("class Sound(Environment):", "class Sound(Environment):\n    needs_judge = True\n")
+    + """
+    async def appeal(self, task, rollout, score, judge):
+        if score.reward:
+            return score
+        ruling = await judge.same(task.prompt, task.answer, rollout.text)
+        return float(ruling.same)
+"""
+)
+
+
+def test_an_environment_is_checked_with_its_judge(tmp_path):
+    with JudgeServer() as judge:
+        result = checked(tmp_path, JUDGED, limit=3, judge=judge.url)
+    assert result.sound
+    assert judge.asked
+    with pytest.raises(UsageError, match="Sound cannot score without a judge"):
+        checked(tmp_path, JUDGED)
+
+
+def test_a_judge_that_lets_everything_pass_is_found_out(tmp_path):
+    (tmp_path / "kind.jsonl").write_text(json.dumps({"answer": "Verdict: same"}))
+    result = checked(tmp_path, JUDGED, limit=3, judge=f"scripted:{tmp_path}/kind.jsonl")
+    assert "an empty answer is not right" in [fault.check for fault in result.faults]
+
+
+def test_a_judge_that_nobody_asks_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="--judge: Sound asks no judge"):
+        checked(tmp_path, SOUND, judge="http://127.0.0.1:9")

@@ -1,4 +1,4 @@
-"""Taking rollouts out: whole, as Gym's rows, as conversations, as Parquet."""
+"""Taking rollouts out: whole, as conversations, as Parquet."""
 
 from __future__ import annotations
 
@@ -55,16 +55,6 @@ def test_what_is_not_exported_is_counted_by_why(tmp_path: Path) -> None:
     assert found == Exported(written=8, unscored=1, filtered=1)
 
 
-def test_gym_rows_carry_items_reward_and_tokens(book: Path, tmp_path: Path) -> None:
-    export(book, "gym", tmp_path / "a.jsonl")
-    row = next(r for r in lines(tmp_path / "a.jsonl") if r["id"] == "sum-4")
-    assert row["responses_create_params"]["input"][0]["role"] == "user"  # type: ignore[index]
-    (item,) = row["response"]["output"]  # type: ignore[index]
-    assert (item["type"], item["content"][0]["text"]) == ("message", "8")
-    assert item["generation_token_ids"] == [3, 4]
-    assert (row["reward"], row["expected_answer"], row["_ng_task_index"]) == (1.0, "8", 4)
-
-
 def test_parquet_is_read_by_others(book: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (rollbook[parquet])")
     assert export(book, "parquet", tmp_path / "a.parquet").written == 20
@@ -78,7 +68,7 @@ def test_parts_that_only_some_rollouts_have_are_null_for_the_others_and_overwrit
     source = SUMS.replace("return rollout", f"return {verdict} or rollout")
     run(write_sums(tmp_path, source), write_script(tmp_path), out=tmp_path / "run")
     assert export(tmp_path / "run", "sft", tmp_path / "a.jsonl", Expression("fmt > 0 and reward == 1")).written == 1
-    export(tmp_path / "run", "gym", tmp_path / "b.jsonl")
+    export(tmp_path / "run", "jsonl", tmp_path / "b.jsonl")
     assert {row["reward"] for row in lines(tmp_path / "b.jsonl")} == {1.0}
 
 

@@ -99,7 +99,7 @@ def test_reverify_asks_a_judge_again_without_the_model(problems):
             played(problems, judge=judge.url)
         judge.mode = "honest"
         settings = Settings(retry=[], judge_urls=[judge.url], outage_s=0.3)
-        done = asyncio.run(reverify(problems / "a", problems / "b", None, "failed", Silent(), settings))
+        done = asyncio.run(reverify(problems / "a", problems / "b", (), "failed", Silent(), settings))
     assert (done.report.scored, done.verified) == (4, 2)
     assert Book(problems / "b").manifest.judge.name == "judge-1"
     assert kept(problems / "b")["word"].reward == 1.0
@@ -111,7 +111,7 @@ def test_a_judged_run_is_not_scored_again_without_its_judge_unless_that_is_said(
 
     def again(only, *urls, name=""):
         settings = Settings(retry=[], judge_urls=list(urls), outage_s=0.3)
-        return asyncio.run(reverify(problems / "a", problems / "b", None, only, Silent(), settings, name))
+        return asyncio.run(reverify(problems / "a", problems / "b", (), only, Silent(), settings, name))
 
     with pytest.raises(UsageError, match="was judged by judge-1: give --judge URL again, or --judge none"):
         again("all")

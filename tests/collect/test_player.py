@@ -155,7 +155,7 @@ def test_what_ended_by_a_limit_is_counted_as_truncated(tmp_path: Path) -> None:
 
 def test_a_stored_conversation_can_be_scored_again(tmp_path: Path) -> None:
     path = play(tmp_path, {"desk-0": ["0"], "desk-1": ONE, "desk-2": ["4"]})
-    again = asyncio.run(reverify(path, tmp_path / "again", None, "all", Silent()))
+    again = asyncio.run(reverify(path, tmp_path / "again", (), "all", Silent()))
     assert (again.verified, again.changed, again.report.scored) == (3, 0, 3)
     before, after = ({r.key: (r.outcome, r.ended, r.reward) for r in rollouts(Book(p))} for p in (path, again.path))
     assert before == after

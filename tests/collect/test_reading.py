@@ -208,7 +208,7 @@ def test_tasks_that_were_edited_are_refused_by_whatever_reads_them(tmp_path: Pat
         lambda: report(book.path, write=False),
         lambda: list(profile_lines(book.path)),
         lambda: compare_runs(other.path, book.path),
-        lambda: asyncio.run(reverify(book.path, tmp_path / "new", None, "all", Silent())),
+        lambda: asyncio.run(reverify(book.path, tmp_path / "new", (), "all", Silent())),
         lambda: export(book.path, "jsonl", tmp_path / "out.jsonl"),
     ]
     for way in ways:

@@ -36,7 +36,7 @@ def first_run(folder: Path, source: str = SUMS) -> Path:
 
 
 def again(folder: Path, env: str | None = None, only: Only = "all") -> Reverified:
-    return asyncio.run(reverify(folder / "a", folder / "b", env, only, Silent()))
+    return asyncio.run(reverify(folder / "a", folder / "b", [env] if env else [], only, Silent()))
 
 
 def kept(path: Path) -> dict[tuple[str, int], Rollout]:
@@ -79,9 +79,9 @@ def test_scores_of_two_verifiers_in_one_run_are_named(tmp_path: Path) -> None:
     assert result.report.kept_from == parent.run
     assert (made.rescored.only, made.rescored.kept) == ("failed", {"Sums": [parent.environments["Sums"]]})
     assert parent.environments["Sums"].digest != made.environments["Sums"].digest
-    third = asyncio.run(reverify(tmp_path / "b", tmp_path / "c", None, "failed", Silent()))
+    third = asyncio.run(reverify(tmp_path / "b", tmp_path / "c", (), "failed", Silent()))
     assert third.report.kept_from == made.run  # its parent's scores are by two verifiers already
-    whole = asyncio.run(reverify(tmp_path / "b", tmp_path / "d", None, "all", Silent()))
+    whole = asyncio.run(reverify(tmp_path / "b", tmp_path / "d", (), "all", Silent()))
     assert whole.report.kept_from == ""
     notes = compare_runs(tmp_path / "b", tmp_path / "d").notes
     assert "A holds scores of two verifiers" in notes
@@ -139,7 +139,7 @@ def test_an_interrupted_reverify_goes_on_and_is_never_resumed_with_a_model(tmp_p
     assert (result.report.scored, result.changed) == (20, 0)
     assert result.verified < whole.verified
     with pytest.raises(UsageError, match="is another run"):
-        asyncio.run(reverify(tmp_path / "b", tmp_path / "a", None, "all", Silent()))
+        asyncio.run(reverify(tmp_path / "b", tmp_path / "a", (), "all", Silent()))
 
 
 def spoilt(folder: Path, old: str, new: str, name: str = "*[!s].jsonl") -> Path:
@@ -204,14 +204,14 @@ def test_nothing_to_complete_is_said(tmp_path: Path) -> None:
             said.append(line)
 
     path = first_run(tmp_path)
-    asyncio.run(reverify(path, tmp_path / "b", None, "failed", Noting()))
+    asyncio.run(reverify(path, tmp_path / "b", (), "failed", Noting()))
     assert said == [f"nothing in {path} failed in verification: every rollout stays what it was"]
 
 
 def test_a_run_of_two_verifiers_is_never_said_to_be_of_one(tmp_path: Path) -> None:
     first_run(tmp_path, BROKEN)
     again(tmp_path, write_sums(tmp_path), "failed")
-    asyncio.run(reverify(tmp_path / "b", tmp_path / "c", None, "failed", Silent()))
+    asyncio.run(reverify(tmp_path / "b", tmp_path / "c", (), "failed", Silent()))
     notes = compare_runs(tmp_path / "b", tmp_path / "c").notes
     assert notes == ["B is A scored again", "A holds scores of two verifiers", "B holds scores of two verifiers"]
     assert "verifier of Sums differs (the source of Sums" in compare_runs(tmp_path / "a", tmp_path / "b").notes[0]

@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from rollbook.environments.cases import Cases, cases_of
-from rollbook.environments.rows import Row
+from rollbook.environments.rows import Row, rows
 from rollbook.errors import UsageError
 
 STDIN = Cases([("1 2\n", "3\n"), ("2 2\n", "4\n")])
@@ -42,6 +42,16 @@ def packed(value: object) -> str:
 )
 def test_programs_in_every_form(values):
     assert read(**values) == STDIN
+
+
+def test_hidden_tests_as_large_as_livecodebench_has_them_are_read(tmp_path):
+    large = {"input": os.urandom(9 << 20).hex(), "output": "4\n"}
+    raw = zlib.compress(pickle.dumps(json.dumps([large])), 0)
+    row = {"public_test_cases": PAIRS[:1], "private_test_cases": base64.b64encode(raw).decode()}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    (found,) = rows(tmp_path / "rows.jsonl")
+    assert len(found.values["private_test_cases"]) > 16 << 20
+    assert cases_of(found).pairs == [("1 2\n", "3\n"), (large["input"], "4\n")]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from rollbook.core.task import Task
 from rollbook.environments import registry
 from rollbook.environments.environment import Environment
-from rollbook.environments.registry import BUILT_IN, GROUP, names, of, read, resolve
+from rollbook.environments.registry import BUILT_IN, GROUP, names, names_blend, of, read, resolve
 from rollbook.errors import UsageError
 
 SUMS = """
@@ -141,7 +141,7 @@ BROKEN = {
         ("qqqqq:Sums", r"unknown environment 'qqqqq'"),
         (".x:Sums", r"unknown environment '.x'"),
         ("gsm8k:hard", r"gsm8k has no variants"),
-        ("http://host:1", r"no installed package speaks http://"),
+        ("ftp://host:1", r"no installed package speaks ftp://"),
         ("god.py:Sums", r"environment file god.py does not exist; did you mean good.py\?"),
         ("envs/none.py", r"environment file envs/none.py does not exist"),
         ("raises.py:Sums", r"raises.py cannot be imported: ValueError: no good \(raises.py:2\)"),
@@ -215,7 +215,16 @@ def test_the_known_names_have_descriptions():
 
 def test_built_ins_are_registered_like_anyones():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert project["project"]["entry-points"][GROUP] == BUILT_IN
+    registered = project["project"]["entry-points"][GROUP]
+    remote = {name: target for name, target in registered.items() if target.startswith("rollbook.wire.")}
+    assert registered == {**BUILT_IN, **remote}
+    assert {"gym", "gym+agent", "gym+head", "http", "https"} <= set(remote)
+
+
+def test_a_file_that_a_named_environment_is_made_from_is_no_blend():
+    assert names_blend("blend.yaml")
+    assert names_blend("folder/blend.YML")
+    assert not names_blend("gym:configs/mcqa.yaml")
 
 
 def test_an_instance_made_in_python_is_described_by_import_and_arguments():

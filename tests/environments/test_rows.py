@@ -81,3 +81,15 @@ def test_an_empty_file_a_missing_file_and_a_bad_archive_are_said_in_one_line(tmp
     (tmp_path / "bad.gz").write_bytes(b"not gzip")
     with pytest.raises(UsageError, match=r"bad.gz: cannot be read"):
         list(rows(tmp_path / "bad.gz"))
+
+
+def test_a_row_of_gym_shows_its_text_parts_as_text_and_its_instructions_first(tmp_path):
+    item = {"role": "user", "type": "message", "content": [{"type": "input_text", "text": "What is 1 + 1?"}]}
+    params = [{"input": [item]}, {"input": "Hello?", "instructions": "Be brief."}]
+    path = tmp_path / "gym.jsonl"
+    path.write_text(
+        "".join(json.dumps({"responses_create_params": one, "expected_answer": "2"}) + "\n" for one in params)
+    )
+    first, second = (row.task() for row in rows(path))
+    assert [(m.role, m.content) for m in first.messages] == [("user", "What is 1 + 1?")]
+    assert [(m.role, m.content) for m in second.messages] == [("system", "Be brief."), ("user", "Hello?")]

@@ -38,7 +38,7 @@ def test_each_kind_opens_its_own_model(tmp_path: Path) -> None:
     assert isinstance(open_model(ModelSpec("m", "chat"), settings), ChatModel)
     assert isinstance(open_model(ModelSpec("m", "embedded"), Settings()), EmbeddedModel)
     assert isinstance(open_model(ModelSpec("m", "scripted"), Settings(urls=["scripted:x"])), ScriptedModel)
-    with pytest.raises(UsageError, match="chat, embedded, scripted"):
+    with pytest.raises(UsageError, match="chat, embedded, remote, scripted"):
         open_model(ModelSpec("m", "magic"), settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollbook.agents.agent import Ask, World
 from rollbook.agents.format import Format
+from rollbook.agents.single import SingleAnswer
 from rollbook.core.json import JSON
 from rollbook.core.message import Message, ToolCall
 from rollbook.core.rollout import Rollout
@@ -18,7 +19,7 @@ class ToolLoop:
     """Asks, carries out the calls of the answer in their order, and asks again; an answer without calls is the last.
 
     What the model does wrong (an unknown tool, broken arguments) is told to it and is no failure. `stop_repeats` ends
-    the conversation when the same calls come so many times running.
+    the conversation when the same calls come so many times running. Where a task has no tools, one answer is asked for.
     """
 
     def __init__(self, form: Format, stop_repeats: int | None = None) -> None:
@@ -26,6 +27,9 @@ class ToolLoop:
 
     async def play(self, rollout: Rollout, ask: Ask, world: World) -> None:
         """Until the model answers without calling a tool, or a limit ends it."""
+        if not world.tools:
+            await SingleAnswer().play(rollout, ask, world)
+            return
         before: list[JSON] = []
         repeats = 0
         while calls := await self._turn(rollout, ask, world):

@@ -18,6 +18,7 @@ LEAK_SHARE = 0.5
 ALIKE = 0.9
 MOST_COMPARED = 1000
 SHINGLE = 3
+TOOLS = "tool schemas are valid"
 SECRET = ("answer", "solution", "expected", "reference", "canonical", "rationale", "ground_truth", "target", "label")
 _LABEL = r"(?:answer|solution|result)\b[^\n]{{0,20}}(?:[:=]|\bis\b)\W{{0,4}}{answer}\b|####\s*{answer}\b"
 _WORD = re.compile(r"\w+")
@@ -108,7 +109,7 @@ def _shingles(text: str) -> frozenset[int]:
 
 def tools(schemas: Sequence[JSON]) -> Finding:
     """Whether each tool's parameters are a JSON schema that servers take, and whether each is explained."""
-    check = "tool schemas are valid"
+    check = TOOLS
     if not schemas:
         return not_checked(check, "it has no tools")
     try:
@@ -124,5 +125,5 @@ def tools(schemas: Sequence[JSON]) -> Finding:
             return Finding(check, "unsound", 0, why, None)
     silent = [schema["function"]["name"] for schema in schemas if not schema["function"]["description"]]
     if silent:
-        return Finding(check, "warning", 0, f"{', '.join(silent)}: no docstring, so no model knows what it does")
+        return Finding(check, "warning", 0, f"{', '.join(silent)}: no description, so no model knows what it does")
     return Finding(check, "ok", 0, f"{len(schemas)} tools")

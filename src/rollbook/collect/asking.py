@@ -48,7 +48,7 @@ class Asking:
         budgets: Mapping[str, int],
         one_version: bool = False,
     ) -> None:
-        self._model, self._sampling, self._limits = model, sampling, limits
+        self._model, self.sampling, self._limits = model, sampling, limits
         self._rollout, self._name, self._clock = rollout, name, clock
         self._budgets, self._one_version = budgets, one_version
 
@@ -72,7 +72,7 @@ class Asking:
 
     def _within(self, extra: Mapping[str, JSON] | None) -> Sampling:
         """The run's sampling with what the agent adds, and no more tokens than are left."""
-        sampling, allowed = self._sampling, self._limits.max_tokens_total
+        sampling, allowed = self.sampling, self._limits.max_tokens_total
         if extra:
             sampling = msgspec.structs.replace(sampling, extra={**extra, **sampling.extra})
         if allowed is None:

@@ -5,31 +5,41 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import islice
 
 from rollbook.collect import appearance
 from rollbook.collect.finding import Finding, Soundness, not_checked
-from rollbook.collect.judging import check_judge
+from rollbook.collect.judging import check_judge, resolve_judge, sitting, with_judge
+from rollbook.collect.loop import here_or_there
 from rollbook.collect.member import found, name_of
 from rollbook.collect.planning import given
 from rollbook.collect.probe import Said, Verdicts, play_all, probes, ruling
 from rollbook.collect.remake import CHECK, elsewhere
-from rollbook.collect.run import here_or_there
+from rollbook.collect.run import settings_of
 from rollbook.collect.trial import Trial, importable, trial
 from rollbook.collect.twins import isolation
-from rollbook.core.manifest import Limits
+from rollbook.core.json import JSON, encode
+from rollbook.core.manifest import Limits, Settings
 from rollbook.core.rollout import Rollout
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment, Solution
 from rollbook.environments.registry import Loaded
 from rollbook.environments.source import explain
-from rollbook.errors import RollbookError, UsageError
+from rollbook.errors import RollbookError, RolloutFailed, UsageError
+
+Trials = Callable[..., AbstractAsyncContextManager[Trial]]
+"""Makes trials of one environment, each with processes of its own."""
 
 TASKS = 200
 AT_ONCE = 2
 REPEATED = 25
 """Tasks whose probes are verified twice more: again, and in fresh processes."""
+
+OFFERED = 25
+"""Tasks that are asked which tools they have of their own."""
 
 SLOW_SHARE = 0.5
 """How much of its deadline a verification may take before it is worth a word."""
@@ -42,23 +52,49 @@ def check(
     data: str | None = None,
     template: str | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    judge: str | list[str] = (),  # type: ignore[assignment]
+    judge_name: str = "",
+    **settings: JSON,
 ) -> Soundness | Awaitable[Soundness]:
     """Check the first `limit` tasks of an environment; a plain call works, in a running event loop await it."""
-    return here_or_there(lambda: examine(found(env, data, template), limit, limits))
+    made = settings_of(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
+    return here_or_there(lambda: examine(found(env, data, template), limit, limits, made, judge_name))
 
 
-async def examine(loaded: Loaded, limit: int, limits: Limits) -> Soundness:
+async def examine(
+    loaded: Loaded,
+    limit: int,
+    limits: Limits,
+    settings: Settings = Settings(),  # noqa: B008 - frozen
+    judge_name: str = "",
+) -> Soundness:
     """Every check there is."""
-    check_judge(loaded, judged=False)
+    spec, urls = resolve_judge(settings.judge_urls, judge_name)
+    check_judge(loaded, spec is not None)
     tasks = list(islice(given(loaded), limit))
     if not tasks:
         raise UsageError(f"{name_of(loaded)} has no tasks")
     findings = [appearance.unique(tasks), appearance.prompts(tasks), appearance.hidden(tasks)]
-    findings += [appearance.duplicates(tasks), appearance.tools(loaded.spec.tools)]
-    async with trial(loaded, limits, hosts=AT_ONCE) as stage:
-        findings.append(await made_elsewhere(loaded, stage, tasks))
-        findings += await verdicts(stage, loaded, tasks, limits)
+    findings += [appearance.duplicates(tasks)]
+    async with sitting(spec, with_judge(settings, urls)) as court:
+        trials = partial(trial, loaded, limits, court=court)
+        async with trials(hosts=AT_ONCE) as stage:
+            findings.append(await tools(stage, tasks))
+            findings.append(await made_elsewhere(loaded, stage, tasks))
+            deadline_s = limits.verify_s + (settings.judge_s if court else 0)
+            findings += await verdicts(stage, trials, loaded, tasks, deadline_s)
     return Soundness(name_of(loaded), len(tasks), findings)
+
+
+async def tools(stage: Trial, tasks: list[Task]) -> Finding:
+    """The tools of the environment, and those that its first tasks have of their own."""
+    shown: dict[bytes, JSON] = {}
+    for task in tasks[:OFFERED] if stage.spec.offers else tasks[:1]:
+        try:
+            shown |= {encode(schema): schema for schema in await stage.tools(task)}
+        except RolloutFailed as error:
+            return Finding(appearance.TOOLS, "unsound", 0, error.message[:200], task.id)
+    return appearance.tools(list(shown.values()))
 
 
 async def made_elsewhere(loaded: Loaded, stage: Trial, tasks: list[Task]) -> Finding:
@@ -68,7 +104,7 @@ async def made_elsewhere(loaded: Loaded, stage: Trial, tasks: list[Task]) -> Fin
     return await elsewhere(stage, tasks)
 
 
-async def verdicts(stage: Trial, loaded: Loaded, tasks: list[Task], limits: Limits) -> list[Finding]:
+async def verdicts(stage: Trial, trials: Trials, loaded: Loaded, tasks: list[Task], deadline_s: float) -> list[Finding]:
     """What the verifier makes of answers whose worth is known, how steadily and how fast."""
     asked = probes(loaded.instance, tasks, lambda task: solution_of(loaded, task))
     heard: list[Verdicts] = [await play_all(stage, probe.answers, AT_ONCE) for probe in asked]
@@ -76,9 +112,9 @@ async def verdicts(stage: Trial, loaded: Loaded, tasks: list[Task], limits: Limi
     few = {task.id for task in tasks[:REPEATED]}
     repeated: list[tuple[Task, Said]] = [a for probe in asked for a in probe.answers if a[0].id in few]
     before = [rollout for verdicts in heard for task, rollout in verdicts if task.id in few]
-    findings += [await steadiness(stage, loaded, limits, repeated, before)]
-    findings += [latency([r for verdicts in heard for _, r in verdicts], limits)]
-    findings += [await lone_isolation(loaded, limits, tasks, asked[0].by_id)]
+    findings += [await steadiness(stage, trials, repeated, before)]
+    findings += [latency([r for verdicts in heard for _, r in verdicts], deadline_s)]
+    findings += [await lone_isolation(trials, tasks, asked[0].by_id)]
     findings += [sandboxed(loaded, [r for verdicts in heard for _, r in verdicts])]
     return findings
 
@@ -94,13 +130,11 @@ def solution_of(loaded: Loaded, task: Task) -> Solution:
         raise UsageError(f"{loaded.cls.__name__}.solution() raised {explain(error, root)}") from error
 
 
-async def steadiness(
-    stage: Trial, loaded: Loaded, limits: Limits, answers: list[tuple[Task, Said]], before: list[Rollout]
-) -> Finding:
+async def steadiness(stage: Trial, trials: Trials, answers: list[tuple[Task, Said]], before: list[Rollout]) -> Finding:
     """The same answers again, here and in fresh processes: the same text must get the same verdict."""
     check = "verdicts are deterministic"
     again = await play_all(stage, answers, AT_ONCE)
-    async with trial(loaded, limits, hosts=AT_ONCE) as fresh:
+    async with trials(hosts=AT_ONCE) as fresh:
         elsewhere = await play_all(fresh, answers, AT_ONCE)
     for how, verdicts in (("repeated", again), ("in another process", elsewhere)):
         for first, (task, second) in zip(before, verdicts, strict=True):
@@ -119,23 +153,23 @@ def gist(rollout: Rollout) -> str:
     return f"{rollout.score.reward:g}{parts} for {rollout.score.answer!r}"
 
 
-def latency(rollouts: list[Rollout], limits: Limits) -> Finding:
+def latency(rollouts: list[Rollout], deadline_s: float) -> Finding:
     """How long verification takes; near its deadline, a busy machine makes failures of it."""
     seconds = sorted(rollout.timing.verify_s for rollout in rollouts)
     if not seconds:
         return not_checked("verification is fast enough", "nothing was verified")
     p50, p95, most = (seconds[min(len(seconds) - 1, int(share * len(seconds)))] for share in (0.5, 0.95, 1.0))
     words = f"{len(seconds)} times: p50 {1000 * p50:.1f} ms, p95 {1000 * p95:.1f} ms, max {1000 * most:.1f} ms"
-    slow = most > SLOW_SHARE * limits.verify_s
+    slow = most > SLOW_SHARE * deadline_s
     slowest = max(rollouts, key=lambda rollout: rollout.timing.verify_s).task.id
     return Finding(
         "verification is fast enough", "warning" if slow else "ok", len({r.task.id for r in rollouts}), words, slowest
     )
 
 
-async def lone_isolation(loaded: Loaded, limits: Limits, tasks: list[Task], solved: dict[str, Said]) -> Finding:
+async def lone_isolation(trials: Trials, tasks: list[Task], solved: dict[str, Said]) -> Finding:
     """Twins share one process: that is where state would be shared by mistake."""
-    async with trial(loaded, limits, hosts=1) as stage:
+    async with trials(hosts=1) as stage:
         return await isolation(stage, tasks, solved)
 
 

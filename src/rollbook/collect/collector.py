@@ -16,6 +16,7 @@ import msgspec
 from rollbook.agents.agent import Agent
 from rollbook.book.book import Book, Draft
 from rollbook.book.journal import Mark
+from rollbook.collect.answering import model_for
 from rollbook.collect.concurrency import concurrency
 from rollbook.collect.gate import Gate
 from rollbook.collect.group import Group, Groups
@@ -36,7 +37,7 @@ from rollbook.environments.environment import Environment
 from rollbook.environments.registry import Loaded
 from rollbook.environments.snapshot import snapshot
 from rollbook.errors import Stopped, UsageError
-from rollbook.models.target import open_model, resolve_model
+from rollbook.models.target import open_model
 
 AUTO_WINDOW = 256
 
@@ -118,10 +119,10 @@ class Collector:
 
     async def _open(self) -> None:
         request = self._request
-        spec, urls = resolve_model(request.model, request.model_name)
+        self._loaded = found(request.env)
+        spec, urls = model_for([self._loaded], request.model, request.model_name)
         judge, judge_urls = resolve_judge(request.judge, request.judge_name)
         self._settings = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
-        self._loaded = found(request.env)
         check_judge(self._loaded, judge is not None)
         self._court = await self._stack.enter_async_context(sitting(judge, self._settings))
         self._gate = Gate(open_model(spec, self._settings))

@@ -90,17 +90,35 @@ def compare_runs(
     books = Book(a), Book(b)
     for book in books:
         book.check_tasks()
-    differing = check_environments(*books)
-    pairing = pair(*books)
+    pairing, notes = paired(*books, common=common)
+    return compare_readings(Reading([a]), Reading([b]), pairing, notes, ks, threshold, seed)
+
+
+def paired(a: Book, b: Book, *, common: bool) -> tuple[Pairing, list[str]]:
+    """The tasks of two books that are compared, and what is to be borne in mind of the rest."""
+    differing = check_environments(a, b)
+    pairing = pair(a, b)
     notes: list[str] = []
     if pairing.differs:
         shared = f"{len(pairing.names)} in common"
         if not common or not pairing.names:
             way = "; go on with those: --common" if pairing.names else ""
-            raise UsageError(f"{a} and {b} do not have the same tasks: {pairing.differs}; {shared}{way}")
+            raise UsageError(f"{a.path} and {b.path} do not have the same tasks: {pairing.differs}; {shared}{way}")
         notes.append(f"task sets differ: {pairing.differs}; {shared} compared")
-    notes += differing
-    one, two = Reading([a]), Reading([b])
+    return pairing, notes + differing
+
+
+def compare_readings(
+    one: Reading,
+    two: Reading,
+    pairing: Pairing,
+    notes: Sequence[str],
+    ks: Sequence[int] | None = None,
+    threshold: float = PASS,
+    seed: int = 0,
+) -> Compared:
+    """Compare two runs that were read."""
+    notes = list(notes)
     groups = pairing.groups(one)
     left, right = (Side(read.tally.columns, p, groups) for read, p in zip((one, two), pairing.pairs, strict=True))
     made = compare(left, right, pairing.names, ks, threshold, seed)

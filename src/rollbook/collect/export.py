@@ -1,4 +1,4 @@
-"""Taking rollouts out of a book: whole, as Gym's rows, or as conversations to fine-tune on."""
+"""Taking rollouts out of a book: whole, or as conversations to fine-tune on. Gym's files are in wire/gym."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import msgspec
 from rollbook.book.book import Book
 from rollbook.book.marks import Scored
 from rollbook.book.rollouts import rollouts
-from rollbook.collect.gym import gym_row
 from rollbook.collect.tablefile import cell_text, write_whole, write_whole_lines
 from rollbook.core.json import JSON, encode
 from rollbook.core.rollout import Rollout
@@ -121,7 +120,6 @@ def sft_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
 SHAPES: dict[str, Callable[[Rollout, int, str], dict[str, JSON]]] = {
     "jsonl": whole,
     "parquet": whole,
-    "gym": gym_row,
     "sft": sft_row,
 }
 
@@ -157,7 +155,7 @@ class Exported(msgspec.Struct, frozen=True):
 def export(run: str | Path, shape: str, out: Path, keep: Expression | None = None) -> Exported:
     """Write a run's scored rollouts, of `sft` those that pass unless told which. The file is whole or not there."""
     if shape not in SHAPES:
-        raise UsageError(f"--format {shape}: known are {', '.join(SHAPES)}")
+        raise UsageError(f"--format {shape}: known are {', '.join(SHAPES)}, gym")
     if out.exists():
         raise UsageError(f"{out} exists already: choose another --out, or delete it")
     book = Book(run)

@@ -32,7 +32,7 @@ WORTH_KEEPING = 1 << 20
 
 DIGEST = sha256().digest_size
 LENGTH = struct.Struct("<Q")
-BESIDE = ("sample", "attempt", "ends")
+BESIDE = ("sample", "attempt", "starts", "ends")
 PARTS = ("place", "name", "value")
 
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from rollbook.collect.blend import NAME, Blend, Entry, read_blend
 from rollbook.collect.request import Request
 from rollbook.environments.environment import Environment
-from rollbook.environments.registry import BLENDS, Loaded, of, resolve
+from rollbook.environments.registry import Loaded, names_blend, of, resolve
 from rollbook.environments.snapshot import sources
 from rollbook.errors import UsageError
 
@@ -38,7 +38,7 @@ class Member:
 
 def is_blend(env: str | Environment) -> bool:
     """Whether a file of several environments was named."""
-    return isinstance(env, str) and env.lower().endswith(BLENDS)
+    return isinstance(env, str) and names_blend(env)
 
 
 def name_of(loaded: Loaded) -> str:

@@ -26,7 +26,7 @@ from rollbook.environments.snapshot import changed, root_of, snapshot, tampered
 from rollbook.environments.source import explain
 from rollbook.errors import RollbookError, UsageError
 
-PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "xllamacpp")
+PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "verifiers", "mcp", "xllamacpp")
 
 
 def plan(
@@ -89,6 +89,8 @@ def written(member: Member, request: Request, draft: Draft, say: Callable[[str],
     if root is not None:
         source.enter(root)  # since this one, others of the blend have been imported
     count = draft.add_tasks(chosen(member, request), member.name)
+    for note in member.loaded.instance.notes:
+        say(f"{member.name}: {note}")
     if not count:
         raise UsageError(f"{member.name} has no tasks{' in ' + request.data if request.data else ''}")
     if member.share is not None and request.tasks is None and count < member.share:

@@ -47,14 +47,17 @@ class Player:
         self._agents = {n: agent or agent_of(stage, self._terms[n]) for n, stage in stages.items()}
         self._run_seed = run_seed
 
-    async def play(self, job: Job, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
-        """Play one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing."""
+    async def play(self, job: Job, round_number: int, *, verify: bool = True) -> tuple[Rollout, RolloutFailed | None]:
+        """Play one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing.
+
+        Without `verify` the conversation is all: whoever asked for it scores it, or nobody does.
+        """
         for _ in range(RESTARTS_ALLOWED):
             rollout = self._blank(job, round_number)
             clock = Clock()
             error = None
             try:
-                await self._play(rollout, job, clock)
+                await self._play(rollout, job, clock, verify)
             except (SeatLost, Restart):
                 continue
             except RolloutFailed as failed:
@@ -77,9 +80,11 @@ class Player:
             turns=[],
         )
 
-    async def _play(self, rollout: Rollout, job: Job, clock: Clock) -> None:
+    async def _play(self, rollout: Rollout, job: Job, clock: Clock, verify: bool) -> None:
         stage = self._stages[job.task.env]
         await self._converse(stage, rollout, job, clock)
+        if not verify:
+            return
         began = time.perf_counter()
         try:
             rollout.score = await stage.verify(job.task, rollout)

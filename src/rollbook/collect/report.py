@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
 from rollbook.book.book import Book
 from rollbook.book.durable import write_whole
-from rollbook.book.marks import Failed
+from rollbook.book.marks import Failed, FailedMark
 from rollbook.book.presence import Watch, read_presences
 from rollbook.collect.shards import open_shards
 from rollbook.collect.tally import Tally
@@ -21,6 +22,8 @@ from rollbook.stats.summary import Metrics, metrics
 from rollbook.stats.tasks import PASS
 
 MISSING_KEPT = 1000
+FailureReader: TypeAlias = Callable[[Book], Iterable[FailedMark]]
+"""Gives the final failures of a book that stand."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -69,12 +72,22 @@ class Reading:
     """A run as it was read: what was asked, what came of it, and why the rest is missing."""
 
     def __init__(self, runs: Sequence[str | Path]) -> None:
-        self.books = open_shards(runs)
-        for book in self.books:
+        books = open_shards(runs)
+        for book in books:
             book.check_tasks()
-        self.book = self.books[0]
+        self._take(books, Tally, Failed)
+
+    @classmethod
+    def of(cls, book: Book, tally: Callable[[Sequence[Book]], Tally], failed: FailureReader) -> Reading:
+        """A book that is held open, counted from what was read of it."""
+        made = cls.__new__(cls)
+        made._take([book], tally, failed)
+        return made
+
+    def _take(self, books: list[Book], tally: Callable[[Sequence[Book]], Tally], failed: FailureReader) -> None:
+        self.books, self.book, self._failed = books, books[0], failed
         self.live = any(map(at_work, self.books))
-        self.tally = Tally(self.books)
+        self.tally = tally(self.books)
         self.names = list(self.book.manifest.environments)
         self.envs = environments_of(self.book, self.names)
         self.asked = asked_of(self.book)
@@ -100,7 +113,7 @@ class Reading:
         """Why rollouts failed; where directories say different things, not whichever is read last."""
         why: dict[tuple[str, int], Failure] = {}
         for book in self.books:
-            for key, failure in {(mark.task, mark.sample): mark.failure for mark in Failed(book)}.items():
+            for key, failure in {(mark.task, mark.sample): mark.failure for mark in self._failed(book)}.items():
                 why[key] = min(failure, why.get(key, failure), key=lambda each: (each.kind, each.message))
         return why
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -113,10 +113,10 @@ def _kept_error(kept: Rollout) -> RolloutFailed | None:
     return RolloutFailed(failure.kind, failure.where, failure.message) if failure else None
 
 
-def copy_plan(old: Book, env: str | None, only: Only, out: Path, judge: ModelSpec | None = None) -> Book:
-    """A new book with the same tasks and keys, and either the run's own environments or another one."""
+def copy_plan(old: Book, envs: Sequence[str], only: Only, out: Path, judge: ModelSpec | None = None) -> Book:
+    """A new book with the same tasks and keys, and the run's own environments or others in their places."""
     with Draft(out) as draft:
-        specs = dict(_environments(old, env, draft.folder))
+        specs = dict(_environments(old, replaced(envs, list(old.manifest.environments)), draft.folder))
         if judge and not any(spec.appeals for spec in specs.values()):
             raise UsageError(f"--judge: {', '.join(specs)} asks no judge")
         draft.copy_tasks(old)
@@ -138,25 +138,46 @@ def kept_verifiers(old: Manifest) -> dict[str, list[EnvironmentSpec]]:
     return {name: [*before.get(name, []), spec] for name, spec in old.environments.items()}
 
 
-def _environments(old: Book, env: str | None, folder: Path) -> Iterator[tuple[str, EnvironmentSpec]]:
-    names = list(old.manifest.environments)
-    if env is not None:
-        if len(names) > 1:
-            raise UsageError(f"--env {env}: the run has {len(names)} environments; reverify them as they are")
-        terms = old.manifest.environments[names[0]].terms
-        yield names[0], msgspec.structs.replace(snapshot(found(env), folder / "source"), terms=terms)
-        return
+def replaced(given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Which environments get another's verifier: `NAME=SPEC` says it, `SPEC` is enough where there is only one.
+
+    >>> replaced(["sums=new.py:Sums?top=9"], ["sums", "words"])
+    {'sums': 'new.py:Sums?top=9'}
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, spec = text.partition("=")
+        if not equals or name not in names:
+            if len(names) > 1:
+                raise UsageError(
+                    f"--env {text}: say whose place it takes with NAME={text}; there are {', '.join(names)}"
+                )
+            name, spec = names[0], text
+        if name in found or not spec:
+            raise UsageError(f"--env {text}: give one environment for {name}")
+        found[name] = spec
+    return found
+
+
+def _environments(old: Book, others: Mapping[str, str], folder: Path) -> Iterator[tuple[str, EnvironmentSpec]]:
     for name, spec in old.manifest.environments.items():
+        if name in others:
+            beneath = name if spec.terms else ""
+            new = snapshot(found(others[name]), folder / "source", beneath)
+            yield name, msgspec.structs.replace(new, terms=spec.terms)
+            continue
         if spec.snapshot:
             with suppress(FileExistsError):
                 shutil.copytree(old.path / spec.snapshot, folder / spec.snapshot)
         yield name, spec
 
 
-def begun(old: Book, env: str | None, only: Only, out: Path, display: Display, judge: ModelSpec | None = None) -> Book:
+def begun(
+    old: Book, envs: Sequence[str], only: Only, out: Path, display: Display, judge: ModelSpec | None = None
+) -> Book:
     """The new book: made now, or found half done by an earlier try, which then goes on with its own verifier."""
     if not (out / "run.json").exists():
-        return copy_plan(old, env, only, out, judge)
+        return copy_plan(old, envs, only, out, judge)
     book = Book(out)
     if book.manifest.parent != old.manifest.run:
         raise UsageError(f"{out} is another run: choose another --out, or delete it")
@@ -185,7 +206,7 @@ def check_same_judge(old: Book, judge: ModelSpec | None, settings: Settings, onl
 async def reverify(
     run: str | Path,
     out: str | Path,
-    env: str | None,
+    envs: Sequence[str],
     only: Only,
     display: Display,
     settings: Settings = Settings(retry=[]),  # noqa: B008 - frozen
@@ -208,7 +229,7 @@ async def reverify(
     check_same_judge(old, spec, settings, only)
     went_on = (Path(out) / "run.json").exists()
     async with sitting(spec, with_judge(settings, urls)) as court:
-        book = begun(old, env, only, Path(out), display, court.spec if court else None)
+        book = begun(old, envs, only, Path(out), display, court.spec if court else None)
         round_ = book.open_round(with_judge(settings, urls))
         judge = await _judge_all(book, round_, stored, only, display, court)
     changes = list(differences(old, book))
@@ -261,7 +282,8 @@ async def _judge_all(
     shift = Shift(book, round_, listener=account.take, inherited=inherited)
     manifest = book.manifest
     hosts = round_.settings.hosts
-    async with stages(manifest.environments, manifest.limits, run=book.path, hosts=hosts, court=court) as on:
+    open_stages = stages(manifest.environments, manifest.limits, run=book.path, hosts=hosts, court=court, playing=False)
+    async with open_stages as on:
         judge = Judge(stored, on, only)
         worker = Worker(shift, judge, Fixed(AT_ONCE), round_.number, budgets(only))
         display.start(account.requested)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -13,8 +13,10 @@ import msgspec
 from rollbook.book.book import Book, refuse_occupied
 from rollbook.book.claims import nothing_left
 from rollbook.book.durable import writing
+from rollbook.collect.answering import model_for, planned_model
 from rollbook.collect.crew import Crew
 from rollbook.collect.judging import check_judges, resolve_judge, same_judge, sitting, with_judge
+from rollbook.collect.loop import here_or_there, on_fast_loop
 from rollbook.collect.member import members_of
 from rollbook.collect.planning import check_unchanged, plan
 from rollbook.collect.progress import Display, Silent
@@ -28,10 +30,9 @@ from rollbook.core.line import SCHEMA
 from rollbook.core.manifest import Limits, ModelSpec, Round, Sampling, Settings, ToolFormat
 from rollbook.environments.court import Court
 from rollbook.environments.environment import Environment
-from rollbook.environments.guard import GRACE_S
 from rollbook.errors import UsageError
 from rollbook.models.model import Model
-from rollbook.models.target import open_model, resolve_model
+from rollbook.models.target import open_model
 
 T = TypeVar("T")
 
@@ -89,41 +90,6 @@ def run(
     return here_or_there(lambda: _run(request, Silent(), signals=False, allow_shortfall=allow_shortfall))
 
 
-def here_or_there(work: Callable[[], Coroutine[None, None, T]]) -> T | Coroutine[None, None, T]:
-    """Run to the end in a plain call; inside a running loop hand back what is to be awaited."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return on_fast_loop(work)
-    return work()
-
-
-def on_fast_loop(work: Callable[[], Coroutine[None, None, T]]) -> T:
-    """Run a coroutine on uvloop where there is one."""
-    try:
-        import uvloop
-
-        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
-    except ImportError:
-        factory = None
-    with asyncio.Runner(loop_factory=factory) as runner:
-        try:
-            return runner.run(work())
-        finally:
-            leave_behind(runner.get_loop())
-
-
-def leave_behind(loop: asyncio.AbstractEventLoop) -> None:
-    """Environment code that refuses to be cancelled must not keep the program from ending."""
-    deaf = {task for task in asyncio.all_tasks(loop) if task.get_name() == "environment code"}
-    for task in deaf:
-        task.cancel()
-    if deaf:
-        _, deaf = loop.run_until_complete(asyncio.wait(deaf, timeout=GRACE_S))
-    for task in deaf:
-        asyncio._unregister_task(task)
-
-
 def settings_of(base: Settings, changes: dict[str, JSON]) -> Settings:
     """Settings with changes; an unknown one is refused with the known ones."""
     unknown = set(changes) - set(Settings.__struct_fields__)
@@ -143,10 +109,10 @@ def run_request(request: Request, display: Display) -> Result:
 
 async def _run(request: Request, display: Display, *, signals: bool, allow_shortfall: bool = False) -> Result:
     refuse_occupied(Path(request.out))
-    spec, urls = resolve_model(request.model, request.model_name)
+    members = members_of(request)
+    spec, urls = model_for([member.loaded for member in members], request.model, request.model_name)
     judge, judge_urls = resolve_judge(request.judge, request.judge_name)
     settings = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
-    members = members_of(request)
     check_judges([member.loaded for member in members], judge is not None)
     async with sitting(judge, settings) as court, opened(spec, settings, display) as model:
         judge = court.spec if court else None
@@ -196,13 +162,13 @@ def _finish(book: Book, made: Report, cause: str = "", allow_shortfall: bool = F
 
 def plan_request(request: Request, say: Callable[[str], None] = lambda _: None) -> Path:
     """Write the run directory and the settings of its first round; asks no model."""
-    spec, urls = resolve_model(request.model, request.model_name)
+    members = members_of(request)
+    spec, urls = model_for([member.loaded for member in members], request.model, request.model_name)
     if not spec.name:
         raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
     judge, judge_urls = resolve_judge(request.judge, request.judge_name)
     if judge and not judge.name:
         raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
-    members = members_of(request)
     check_judges([member.loaded for member in members], judge is not None)
     first = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
     return plan(request, members, spec, first, judge, say).path
@@ -283,7 +249,7 @@ def _check_model(book: Book, settings: Settings) -> ModelSpec:
         way = f"go on with rollbook reverify RUN -o {book.path}"
         raise UsageError(f"{book.path} scores another run again, without a model: {way}")
     planned = book.manifest.model
-    spec, _ = resolve_model(settings.urls, planned.name)
+    spec = planned_model(planned, settings.urls)
     if spec != planned:
         then, now = f"{planned.kind} {planned.name}", f"{spec.kind} {spec.name}"
         detail = "; its file was edited since" if then == now else f", not with {now}"

@@ -7,9 +7,10 @@ from collections.abc import Awaitable
 from itertools import islice
 
 from rollbook.collect.judging import check_judge, resolve_judge, sitting, with_judge
+from rollbook.collect.loop import here_or_there
 from rollbook.collect.member import found
 from rollbook.collect.planning import given
-from rollbook.collect.run import here_or_there, settings_of
+from rollbook.collect.run import settings_of
 from rollbook.collect.trial import trial
 from rollbook.core.json import JSON
 from rollbook.core.manifest import Limits, Settings

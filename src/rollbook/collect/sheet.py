@@ -19,6 +19,7 @@ from rollbook.book.segment import LineReader
 from rollbook.core.seal import Extent
 from rollbook.errors import BookError
 from rollbook.stats.columns import SILENT, Columns, Ints, Names, Parts, merged
+from rollbook.stats.estimators import Floats
 
 LONG = 200
 """An answer longer than that is kept by its beginning and its hash."""
@@ -49,6 +50,7 @@ class _Usage(msgspec.Struct, gc=False):
 
 class _Timing(msgspec.Struct, gc=False):
     seconds: float
+    start: float = 0.0
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -70,8 +72,8 @@ class _Line(msgspec.Struct, gc=False):
 class Sheet:
     """A file's lines: `columns` name answers and parts by their numbers in the lists of texts beside them.
 
-    A task that is not in the book has the row STRAY. `ends` are the offsets just behind the lines; `extents` what the
-    file is now up to each place where it was sealed.
+    A task that is not in the book has the row STRAY. `starts` are the times at which the rollouts began, `ends` the
+    offsets just behind the lines; `extents` what the file is now up to each place where it was sealed.
     """
 
     path: Path
@@ -81,6 +83,7 @@ class Sheet:
     columns: Columns
     sample: Ints
     attempt: Ints
+    starts: Floats
     ends: Ints
 
     def task(self, line: int) -> str:
@@ -100,12 +103,14 @@ class _Reader:
         self.columns: list[Columns] = []
         self.samples: list[Ints] = []
         self.attempts: list[Ints] = []
+        self.starts: list[Floats] = [np.zeros(0)]
         self.ends: list[Ints] = []
 
     def take(self, lines: Sequence[_Line], ends: Ints) -> None:
         self.ends.append(ends)
         self.samples.append(np.array([line.sample for line in lines], np.int64))
         self.attempts.append(np.array([line.attempt for line in lines], np.int64))
+        self.starts.append(np.array([line.timing.start for line in lines], np.float64))
         self.columns.append(self._columns(lines))
 
     def _columns(self, lines: Sequence[_Line]) -> Columns:
@@ -135,7 +140,8 @@ class _Reader:
         sample, attempt, ends = (np.concatenate(each or none) for each in (self.samples, self.attempts, self.ends))
         answers = [normal(text) for text in self.answers.texts]
         columns = merged(self.columns)
-        return Sheet(path, extents, answers, self.parts.texts, columns, sample, attempt, ends)
+        starts = np.concatenate(self.starts)
+        return Sheet(path, extents, answers, self.parts.texts, columns, sample, attempt, starts, ends)
 
 
 class _Shapes(dict[tuple[str, ...], list[int]]):
@@ -152,14 +158,15 @@ class _Shapes(dict[tuple[str, ...], list[int]]):
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def read_sheet(path: Path, rows: Mapping[str, int], sealed: Sequence[int] = ()) -> Sheet:
+def read_sheet(path: Path, rows: Mapping[str, int], sealed: Sequence[int] = (), start: int = 0) -> Sheet:
     """All whole lines of a journal of scored lines; a malformed one is a BookError that names file and line.
 
     `rows` are those of the book's tasks; `sealed` are the sizes at which the file was sealed, in ascending order.
+    Of a file whose lines were read up to `start`, only the others are.
     """
     reader, digests = _Reader(rows), Digests(sealed)
-    for start, block in whole_blocks(path, digests):
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + start + 1
+    for offset, block in whole_blocks(path, digests, start):
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1
         try:
             lines = _decoder.decode_lines(block)
         except msgspec.DecodeError:
@@ -193,13 +200,14 @@ class Digests:
         self._position += len(block)
 
 
-def whole_blocks(path: Path, digests: Digests) -> Iterator[tuple[int, memoryview]]:
+def whole_blocks(path: Path, digests: Digests, start: int = 0) -> Iterator[tuple[int, memoryview]]:
     """The file in blocks of whole lines, each with its offset; what is torn off at the end is not given.
 
     A block is good until the next one is asked for.
     """
-    buffer, held, offset, torn = bytearray(BLOCK), 0, 0, False
+    buffer, held, offset, torn = bytearray(BLOCK), 0, start, False
     with open(path, "rb", buffering=0) as file:
+        file.seek(start)
         while size := file.readinto(memoryview(buffer)[held:]):
             digests.take(memoryview(buffer)[held : held + size])
             if torn:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from rollbook.book.book import Book
 from rollbook.book.marks import journal_files
+from rollbook.book.tasks import TaskFile
 from rollbook.book.vouched import Vouched
 from rollbook.collect.doubles import Piece, count_once
 from rollbook.collect.sheet import Sheet
 from rollbook.collect.sheets import read_sheets
 from rollbook.collect.standing import Standing
+from rollbook.core.seal import Extent
 from rollbook.stats.columns import SILENT, Bools, Columns, Names, merged
 
 NONE = np.zeros(0, np.int64)
+SheetReader: TypeAlias = Callable[[TaskFile, Mapping[Path, Set[Extent]]], Iterator[Sheet]]
+"""Gives the sheets of a book's journal files, each file with the extents at which it was sealed."""
 
 
 class Tally:
     """Everything the numbers need of a run. Tasks are named by their rows, answers and parts by their numbers.
 
     The first book's plan says what was asked. A key that several directories have counts once; `disagreeing` are the
-    keys for which they do not have the same reward and answer.
+    keys for which they do not have the same reward and answer. `chosen` are the lines of every sheet that count.
     """
 
-    def __init__(self, books: Sequence[Book]) -> None:
+    def __init__(self, books: Sequence[Book], read: SheetReader = read_sheets) -> None:
+        self._sheets = read
         self.answers, self.parts = Names(), Names()
         self._plan = Standing(books[0])
         self._several = len(books) > 1
@@ -35,6 +42,7 @@ class Tally:
         for piece in pieces if self._several else ():
             self._plan.seen[piece.place[piece.chosen]] = True
         self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces)
+        self.chosen = [piece.chosen for piece in pieces]
         self.columns = merged([piece.columns.where(piece.chosen) for piece in pieces])
 
     def _of(self, book: Book, first: bool) -> list[Piece]:
@@ -51,7 +59,7 @@ class Tally:
         vouched = Vouched(book.path, standing.seals)
         vouched.check_present(failures=False)
         sealed = {path: standing.extents(path) for path in journal_files(book.path, failures=False)}
-        for number, sheet in enumerate(read_sheets(book.tasks, sealed)):
+        for number, sheet in enumerate(self._sheets(book.tasks, sealed)):
             if not sealed[sheet.path] <= sheet.extents:  # it says what is wrong
                 vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
             columns = self._renamed(sheet)

@@ -75,11 +75,23 @@ class Trial:
         rollout, _ = await player.play(Job(as_kept(task, self.name), 0, Past()), 1)
         return rollout
 
+    async def tools(self, task: Task) -> Sequence[JSON]:
+        """What tools a rollout of this task is shown; RolloutFailed where it could not begin."""
+        if not self.spec.offers:
+            return self.spec.tools
+        seat = await self._stage.seat(as_kept(task, self.name), task.id)
+        try:
+            return seat.tools
+        finally:
+            await self._stage.leave(seat)
+
 
 @asynccontextmanager
 async def trial(loaded: Loaded, limits: Limits, *, hosts: int = 1, court: Court | None = None) -> AsyncIterator[Trial]:
     """A trial of an environment, with processes of its own for as long as the context is."""
     name = name_of(loaded)
+    if not loaded.cls.needs_model:
+        raise UsageError(f"{name} plays its rollouts itself, so no given answer can be scored there; use rollbook run")
     with tempfile.TemporaryDirectory(prefix="rollbook-") as path:
         folder = Path(path)
         spec = snapshot(loaded, folder / "source")

@@ -11,6 +11,7 @@ from rollbook.collect.trial import Trial
 from rollbook.core.json import JSON, encode
 from rollbook.core.rollout import Rollout
 from rollbook.core.task import Task
+from rollbook.errors import RolloutFailed
 
 CHECK = "state is each rollout's own"
 PAIRS = 8
@@ -23,7 +24,7 @@ async def isolation(trial: Trial, tasks: Sequence[Task], solved: dict[str, Said]
     if trial.spec.state == "none":
         return not_checked(CHECK, "it has no state")
     chosen = tasks[:PAIRS]
-    moves = {task.id: moves_of(solved.get(task.id), trial.spec.tools) for task in chosen}
+    moves = {task.id: await moves_in(trial, task, solved.get(task.id)) for task in chosen}
     for task in chosen:
         alone = await trial.play(task, moves[task.id])
         again = await trial.play(task, moves[task.id])
@@ -53,6 +54,14 @@ def differing(alone: Rollout, beside: Rollout) -> str:
 def _short(value: JSON) -> str:
     text = encode(value).decode()
     return text if len(text) <= 80 else f"...{text[-80:]}"
+
+
+async def moves_in(trial: Trial, task: Task, solution: Said | None) -> Said:
+    """What a twin says in a task, with the tools that it has there."""
+    try:
+        return moves_of(solution, await trial.tools(task))
+    except RolloutFailed:  # then every rollout of it fails as it begins, whatever it would have said
+        return moves_of(solution, ())
 
 
 def moves_of(solution: Said | None, tools: Sequence[JSON]) -> Said:

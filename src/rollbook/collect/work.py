@@ -37,8 +37,12 @@ async def stages(
     hosts: int | None,
     instances: Mapping[str, Environment] | None = None,
     court: Court | None = None,
+    playing: bool = True,
 ) -> AsyncIterator[dict[str, Stage]]:
-    """The environments of a run, open for as long as the context is; `limits` are for those without their own."""
+    """The environments of a run, open for as long as the context is; `limits` are for those without their own.
+
+    Where nothing is `playing`, and only stored rollouts are verified, no server is needed.
+    """
     most = hosts or min(MOST_HOSTS, os.cpu_count() or 1)
     opened: dict[str, Stage] = {}
     try:
@@ -47,7 +51,7 @@ async def stages(
             make = partial(load, spec, run) if held is None else partial(lambda e: e, held)
             log = run / "logs" / f"environment-{os.getpid()}.log" if run else None
             own = spec.terms.limits if spec.terms else limits
-            stage = Stage(spec, own, environment=make, run=run, hosts=most, log=log, court=court)
+            stage = Stage(spec, own, environment=make, run=run, hosts=most, log=log, court=court, playing=playing)
             opened[name] = stage
             await stage.open()
         yield opened

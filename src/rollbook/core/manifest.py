@@ -72,8 +72,9 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
 
     `target` is module:Class. `snapshot` names the folder of the run directory that holds the user's own source, put
     first on the import path; None for installed packages. `digest` is the sha256 of the source it was loaded from.
-    `tools` are the schemas of its tools as models are shown them; `replies` says that it speaks back, `appeals` that
-    it asks a judge where the run has one. `terms` are its own in a blend; None: those of the run.
+    `tools` are the schemas of its tools as models are shown them; `offers` says that its tasks may have further ones,
+    `replies` that it speaks back, `plays` that it carries out whole rollouts itself, `appeals` that it asks a judge
+    where the run has one. `terms` are its own in a blend; None: those of the run.
     """
 
     spec: str
@@ -85,7 +86,9 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     verify: str = "sync"
     state: str = "none"
     tools: list[JSON] = []
+    offers: bool = False
     replies: bool = False
+    plays: bool = False
     appeals: bool = False
     terms: Terms | None = None
 
@@ -105,7 +108,7 @@ class Rescored(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """Who answers: `kind` is chat, embedded or scripted; no URL and no secret."""
+    """Who answers: `kind` is chat, embedded, scripted or remote (others play the rollouts); no URL and no secret."""
 
     name: str
     kind: str = "chat"

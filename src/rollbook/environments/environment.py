@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterable
+import sys
+from collections.abc import Awaitable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
@@ -13,12 +15,14 @@ from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score
 from rollbook.core.task import Task
+from rollbook.environments.mcp.server import McpServer
 from rollbook.environments.tool import tool as tool
 from rollbook.environments.tool import tool_methods
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
     from rollbook.environments.court import Judge
+    from rollbook.models.ask import Ask
 
 Verdict: TypeAlias = bool | int | float | Score
 """What a verifier may return."""
@@ -34,16 +38,16 @@ _GIVEN = "__rollbook_arguments__"
 Solution: TypeAlias = str | list[str] | None
 """A known right answer: one text, or what is said turn by turn, tools called as in the text format."""
 
-STATE_METHODS = ("open", "reply", "outcome", "close")
+STATE_METHODS = ("open", "use", "reply", "play", "outcome", "close")
 LIFE_METHODS = ("start", "stop")
 
 
 class Environment:
     """Two methods make a whole environment, `tasks` and `verify`; everything else has a default.
 
-    Any method but `tasks` and `solution` may be `async`; those that share state (`open`, the tools, `reply`,
-    `outcome`, `close`) are all async or all not; `start` and `stop` always are. Arguments of `__init__` are JSON, for
-    it is remade in other processes.
+    Any method but `tasks`, `solution` and `offers` may be `async`; those that share state (`open`, the tools, `reply`,
+    `outcome`, `close`) are all async or all not; `use`, `start` and `stop` always are. Arguments of `__init__` are
+    JSON, for it is remade in other processes.
     """
 
     description: ClassVar[str] = ""
@@ -57,6 +61,15 @@ class Environment:
 
     states_at_once: int | None = None
     """Rollouts in an async `open` or with its state at the same time; the others wait before it. None: no bound."""
+
+    notes: Sequence[str] = ()
+    """What is worth telling the one who plans a run, a line each; read once the tasks were taken."""
+
+    mcp: Sequence[McpServer] = ()
+    """MCP servers whose tools join its own, for the class or set by `__init__`."""
+
+    needs_model: ClassVar[bool] = True
+    """Whether `play` asks the model of the run; where it has one of its own elsewhere, a run of it alone has none."""
 
     needs_judge: ClassVar[bool] = False
     """Whether it cannot score without a judge (`--judge`); where it has `appeal` and this is False, it may have one."""
@@ -93,9 +106,21 @@ class Environment:
         """Make the state of one rollout, before its first turn."""
         return None
 
+    def offers(self, task: Task) -> list[dict[str, JSON]]:
+        """Further tools for one task, as chat completions takes them; asked after `open`, and carried out by `use`."""
+        return []
+
+    async def use(self, name: str, arguments: dict[str, JSON], state: State) -> str:
+        """What an offered tool says to a call; raises on bad arguments, as any tool."""
+        raise UsageError(f"{type(self).__name__} offers {name} and has no use(name, arguments, state)")
+
     def reply(self, task: Task, rollout: Rollout, state: State) -> Answer | Awaitable[Answer]:
         """What the environment says after the model's message; None ends the conversation."""
         return None
+
+    async def play(self, task: Task, rollout: Rollout, ask: Ask, state: State) -> None:
+        """Carry a whole rollout out, messages and turns put into it as they come; `ask` asks the model of the run."""
+        raise UsageError(f"{type(self).__name__} has no play(task, rollout, ask, state)")
 
     def outcome(self, state: State) -> JSON:
         """What of the state the verifier needs, as JSON: it becomes part of the record."""
@@ -132,6 +157,12 @@ def arguments_of(environment: Environment) -> dict[str, JSON]:
         raise UsageError(f"{type(environment).__name__}: its arguments must be JSON: {error}") from None
 
 
+def folder_of(environment: Environment) -> Path | None:
+    """Where the source of an environment lies; None for a class of a notebook."""
+    file = getattr(sys.modules.get(type(environment).__module__), "__file__", None)
+    return Path(file).resolve().parent if file else None
+
+
 def as_answer(said: object) -> Message | None:
     """What `reply` returned as the next message; a TypeError says what it should have been."""
     if said is None:
@@ -151,8 +182,11 @@ class Shape(msgspec.Struct, frozen=True):
     state: Literal["none", "sync", "async"]
 
 
-def shape(cls: type[Environment]) -> Shape:
-    """How a class must be hosted; a class that cannot be hosted is a UsageError that names the methods."""
+def shape(cls: type[Environment], mcp: bool = False) -> Shape:
+    """How a class must be hosted; a class that cannot be hosted is a UsageError that names the methods.
+
+    Tools of `mcp` servers are used on the loop.
+    """
     for name, how in (("tasks", "tasks()"), ("verify", "verify(task, rollout)")):
         if not _overrides(cls, name):
             raise UsageError(f"{cls.__name__} has no {how}: an environment needs tasks() and verify(task, rollout)")
@@ -161,9 +195,47 @@ def shape(cls: type[Environment]) -> Shape:
             raise UsageError(f"tool {cls.__name__}.{name} shadows the method of every environment; rename it")
     if not _is_async(cls, "appeal"):
         raise UsageError(f"{cls.__name__}.appeal must be async def: it waits for a judge")
-    form = Shape("async" if _is_async(cls, "verify") else "sync", _state(cls))
+    _check_offers(cls)
+    _check_play(cls)
+    form = Shape("async" if _is_async(cls, "verify") else "sync", _state(cls, mcp))
     _check_life(cls, form)
     return form
+
+
+def _check_offers(cls: type[Environment]) -> None:
+    """Tools that are offered are carried out on the loop, by the environment that offers them."""
+    name, how = cls.__name__, "async def use(self, name, arguments, state)"
+    if _overrides(cls, "offers") and not _overrides(cls, "use"):
+        raise UsageError(f"{name}.offers names tools that nobody carries out; write {how}")
+    if _overrides(cls, "use") and not _overrides(cls, "offers"):
+        raise UsageError(f"{name}.use would never be called: nothing is offered; write def offers(self, task)")
+    if not _is_async(cls, "use"):
+        raise UsageError(f"{name}.use must be async: it runs on the loop; write {how}")
+    if _is_async(cls, "offers"):
+        raise UsageError(f"{name}.offers must not be async; ask in start() for what it needs")
+
+
+def offers(cls: type[Environment]) -> bool:
+    """Whether a class has further tools for its tasks."""
+    return _overrides(cls, "offers")
+
+
+def plays(cls: type[Environment]) -> bool:
+    """Whether a class carries out whole rollouts itself."""
+    return _overrides(cls, "play")
+
+
+def _check_play(cls: type[Environment]) -> None:
+    """Who plays rollouts itself is not asked for tools or replies."""
+    if not plays(cls):
+        return
+    if not _is_async(cls, "play"):
+        how = "async def play(self, task, rollout, ask, state)"
+        raise UsageError(f"{cls.__name__}.play must be async: it runs on the loop; write {how}")
+    if offers(cls) or _overrides(cls, "reply") or tool_methods(cls):
+        raise UsageError(
+            f"{cls.__name__}.play carries rollouts out, so its tools and reply would never be asked"
+        )
 
 
 def _check_life(cls: type[Environment], form: Shape) -> None:
@@ -182,9 +254,9 @@ def appeals(cls: type[Environment]) -> bool:
     return _overrides(cls, "appeal")
 
 
-def _state(cls: type[Environment]) -> Literal["none", "sync", "async"]:
+def _state(cls: type[Environment], mcp: bool) -> Literal["none", "sync", "async"]:
     names = [*(n for n in STATE_METHODS if _overrides(cls, n)), *tool_methods(cls)]
-    asynchronous = [n for n in names if _is_async(cls, n)]
+    asynchronous = [n for n in names if _is_async(cls, n)] + (["the tools of MCP servers"] if mcp else [])
     synchronous = [n for n in names if n not in asynchronous]
     if asynchronous and synchronous:
         raise UsageError(

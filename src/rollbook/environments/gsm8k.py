@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rollbook.core.rollout import Rollout
@@ -30,12 +30,7 @@ class GSM8K(Environment):
 
     def tasks(self) -> Iterator[Task]:
         """The problems in the order of their file."""
-        template = Template.read(self._template) if self._template else None
-        for index, row in enumerate(rows(self._data or _SHIPPED)):
-            task = _task(row, template)
-            if self._data is None:
-                task.id = f"gsm8k-{index:04d}"
-            yield task
+        return problems(self._data, self._template, _task)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
         """1 for the right number however it is written, else 0."""
@@ -46,6 +41,16 @@ class GSM8K(Environment):
     def solution(self, task: Task) -> str | None:
         """The reference solution, which ends in `#### N`; a bare answer where a row has no more."""
         return str(task.fields.get("solution") or f"#### {task.answer}")
+
+
+def problems(data: str | None, template: str | None, task_of: Callable[[Row, Template | None], Task]) -> Iterator[Task]:
+    """The rows of a file as tasks; without one, the problems shipped, by their numbers."""
+    shape = Template.read(template) if template else None
+    for index, row in enumerate(rows(data or _SHIPPED)):
+        task = task_of(row, shape)
+        if data is None:
+            task.id = f"gsm8k-{index:04d}"
+        yield task
 
 
 def _task(row: Row, template: Template | None) -> Task:

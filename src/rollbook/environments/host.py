@@ -24,9 +24,7 @@ from rollbook.environments.frames import Call, Frames, Reply, Start, frame
 from rollbook.environments.snapshot import load
 from rollbook.environments.toolbox import Toolbox
 from rollbook.errors import RollbookError
-from rollbook.processes.life import die_with_parent, keep_orphans
-
-LOG_BYTES = 16 << 20
+from rollbook.processes.life import die_with_parent, keep_orphans, trim_log
 
 
 class Host:
@@ -105,15 +103,6 @@ def limit_memory(memory_mb: int) -> None:
     except OSError:
         return  # not Linux: RLIMIT_AS is not kept there either
     resource.setrlimit(resource.RLIMIT_AS, (used + (memory_mb << 20), resource.RLIM_INFINITY))
-
-
-def trim_log() -> None:
-    """What environments print goes to a log that may not grow without end."""
-    try:
-        if os.fstat(2).st_size > LOG_BYTES:
-            os.ftruncate(2, 0)
-    except OSError:
-        return  # the environment closed it: then it cannot grow either
 
 
 def serve(channel: socket.socket) -> None:

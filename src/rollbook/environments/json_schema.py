@@ -7,14 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn
 
-import msgspec
-
-from rollbook.core.json import JSON, decode, encode
+from rollbook.core.json import JSON, encode
 from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
-from rollbook.environments.rows import Row, rows
+from rollbook.environments.rows import Row, rows, unfolded
 from rollbook.environments.template import Template
 from rollbook.errors import UsageError
 
@@ -96,7 +94,7 @@ def _same(value: JSON, expected: JSON) -> bool:
 
 def _schema(row: Row) -> JSON:
     name = row.first(*SCHEMAS)
-    schema = _decoded(row.values[name]) if name else None
+    schema = row.decoded(name)
     if not isinstance(schema, dict):
         raise UsageError(f"{row.where}: no {' / '.join(SCHEMAS)} that is an object; it has: {row.has}")
     _validator(schema, row.where)
@@ -104,20 +102,10 @@ def _schema(row: Row) -> JSON:
 
 
 def _expected(row: Row, answer: JSON, schema: JSON) -> JSON:
-    answer = _decoded(answer)
+    answer = unfolded(answer)
     if answer is not None and not _validator(schema, row.where).is_valid(answer):
         raise UsageError(f"{row.where}: its own answer does not fit its schema")
     return answer
-
-
-def _decoded(value: JSON) -> JSON:
-    """Values that were written as text of JSON."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return decode(value)
-    except msgspec.DecodeError:
-        return value
 
 
 def _validator(schema: JSON, where: str) -> JSON:

@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator
 from string import ascii_uppercase
 
-import msgspec
-
-from rollbook.core.json import JSON, decode
+from rollbook.core.json import JSON
 from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score
 from rollbook.core.task import Task
@@ -109,7 +107,7 @@ def _has_them(row: Row) -> bool:
 def _options(row: Row) -> dict[str, str]:
     """The options of a row by letter: from a list of texts or of {letter: text}, from such an object, from labels."""
     name = row.first(*OPTIONS)
-    value = _decoded(row.values[name]) if name else None
+    value = row.decoded(name)
     if isinstance(value, dict) and {"text", "label"} <= set(value):
         value = dict(zip(map(str, value["label"]), value["text"], strict=False))
     if isinstance(value, list) and value and all(isinstance(v, dict) and len(v) == 1 for v in value):
@@ -124,16 +122,6 @@ def _options(row: Row) -> dict[str, str]:
     if len(letters) < len(value):
         raise UsageError(f"{row.where}: two options have the same letter")
     return letters
-
-
-def _decoded(value: JSON) -> JSON:
-    """Cells of a CSV file hold lists as text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return decode(value)
-    except msgspec.DecodeError:
-        return None
 
 
 def _letter(row: Row, answer: JSON, letters: dict[str, str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rollbook.core.json import JSON
 from rollbook.core.rollout import Rollout
@@ -13,8 +12,9 @@ from rollbook.core.task import Task
 from rollbook.environments.answers import canonical
 from rollbook.environments.conclusion import concluded, same
 from rollbook.environments.environment import tool
+from rollbook.environments.gsm8k import problems
 from rollbook.environments.math import expected
-from rollbook.environments.rows import Row, rows
+from rollbook.environments.rows import Row
 from rollbook.environments.sandboxed import Sandboxed
 from rollbook.environments.shown import shown
 from rollbook.environments.template import Template
@@ -27,7 +27,6 @@ INSTRUCTION = (
     "When you know the answer, give it in \\boxed{}."
 )
 
-_SHIPPED = Path(__file__).with_name("data") / "gsm8k_test.jsonl.gz"
 WALL = 3
 """The clock's limit of a call, in units of its CPU time."""
 
@@ -69,12 +68,7 @@ class PythonTool(Sandboxed):
 
     def tasks(self) -> Iterator[Task]:
         """The problems in the order of their file."""
-        template = Template.read(self._template) if self._template else None
-        for index, row in enumerate(rows(self._data or _SHIPPED)):
-            task = _task(row, template)
-            if self._data is None:
-                task.id = f"gsm8k-{index:04d}"
-            yield task
+        return problems(self._data, self._template, _task)
 
     async def start(self) -> None:
         """Open the sandbox, and try a session: where there can be none, nobody should begin."""

@@ -20,7 +20,7 @@ import msgspec
 from rollbook.core.json import JSON, decode
 from rollbook.core.manifest import EnvironmentSpec
 from rollbook.environments import source
-from rollbook.environments.environment import Environment, appeals, arguments_of, parameters_of, shape
+from rollbook.environments.environment import Environment, appeals, arguments_of, offers, parameters_of, plays, shape
 from rollbook.environments.tool import tools_of
 from rollbook.errors import RollbookError, UsageError
 
@@ -35,9 +35,11 @@ BUILT_IN = {
     "json_schema": "rollbook.environments.json_schema:JSONSchema",
     "math": "rollbook.environments.math:Math",
     "mcqa": "rollbook.environments.mcqa:MCQA",
+    "openenv": "rollbook.environments.openenv:OpenEnv",
     "python_tool": "rollbook.environments.python_tool:PythonTool",
     "reasoning_gym": "rollbook.environments.reasoning_gym:ReasoningGym",
     "string_match": "rollbook.environments.string_match:StringMatch",
+    "verifiers": "rollbook.environments.verifiers:Verifiers",
     "workplace": "rollbook.environments.workplace.workplace:Workplace",
 }
 """Known without any installed metadata, so that a bare source tree works too."""
@@ -85,7 +87,7 @@ def resolve(spec: str, data: str | None = None, template: str | None = None, *, 
     `data` and `template` are the rows to ask and the file their prompts are made by: arguments of those names. Files
     and modules of the user's are looked for in the folder `beside`, for which None is the current one.
     """
-    if spec.lower().endswith(BLENDS):
+    if names_blend(spec):
         raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")
     written = read(spec)
     args = dict(written.args)
@@ -104,16 +106,29 @@ def resolve(spec: str, data: str | None = None, template: str | None = None, *, 
     return _loaded(spec, found, _with(found.cls, args, "template", names[1], template))
 
 
+def names_blend(spec: str) -> bool:
+    """Whether a spec is a file of several environments; `gym:config.yaml` is one, made from a file."""
+    return spec.lower().endswith(BLENDS) and spec.partition(":")[0] not in _targets()
+
+
+def played_elsewhere(spec: str) -> bool:
+    """Whether a spec names somebody who plays whole rollouts with a model of their own."""
+    return "://" in spec and not _remote(spec).cls.needs_model
+
+
 def read(spec: str) -> Written:
     """Take a spec apart.
 
     >>> read("reasoning_gym:chain_sum?max_terms=2&ops=+").args
     {'max_terms': 2, 'ops': '+'}
+    >>> read("openenv:http://host:80?episodes=9").part
+    'http://host:80'
     """
-    if "://" in spec:
+    if "://" in spec and "://" not in spec.partition(":")[2]:
         return Written(spec, spec, "", {})
     head, _, query = spec.partition("?")
-    target, _, part = head.rpartition(":") if ":" in head else (head, "", "")
+    split = head.partition if "://" in head else head.rpartition  # openenv:http://host:80
+    target, _, part = split(":") if ":" in head else (head, "", "")
     if not target:
         raise UsageError(f"environment {spec!r}: nothing before the colon; write a name, file.py:Class or module:Class")
     args: dict[str, JSON] = {}
@@ -147,6 +162,8 @@ def names() -> list[Known]:
 def _summary(entry: EntryPoint) -> str:
     if entry.dist is None:
         return ""
+    if entry.dist.name == source.PACKAGE:
+        return _named(entry.name).cls.description
     return f"{entry.dist.metadata['Summary'] or ''} ({entry.dist.name} {entry.dist.version})".strip()
 
 
@@ -279,13 +296,14 @@ def _with(cls: type[Environment], args: dict[str, JSON], name: str, option: str,
 
 
 def _loaded(spec: str, found: _Found, args: dict[str, JSON]) -> Loaded:
-    pinned = described(spec, found, args)
-    return Loaded(pinned, found.cls, construct(found.cls, args), found.path, found.files)
+    shape(found.cls)  # what is wrong with the class comes before what is wrong with its arguments
+    instance = construct(found.cls, args)
+    return Loaded(described(spec, found, args, instance), found.cls, instance, found.path, found.files)
 
 
-def described(spec: str, found: _Found, args: dict[str, JSON]) -> EnvironmentSpec:
-    """What another process, or another day, needs to know of a class."""
-    form = shape(found.cls)
+def described(spec: str, found: _Found, args: dict[str, JSON], instance: Environment) -> EnvironmentSpec:
+    """What another process, or another day, needs to know of an environment."""
+    form = shape(found.cls, bool(instance.mcp))
     return EnvironmentSpec(
         spec,
         found.target,
@@ -293,7 +311,9 @@ def described(spec: str, found: _Found, args: dict[str, JSON]) -> EnvironmentSpe
         verify=form.verify,
         state=form.state,
         tools=list(tools_of(found.cls)),
+        offers=offers(found.cls) or bool(instance.mcp),
         replies=found.cls.reply is not Environment.reply,
+        plays=plays(found.cls),
         appeals=appeals(found.cls),
     )
 
@@ -319,7 +339,7 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
 def of(environment: Environment) -> Loaded:
     """The same for an instance made in Python. One that no process can import (a notebook's) must be async."""
     cls = type(environment)
-    module, form = sys.modules[cls.__module__], shape(cls)
+    module, form = sys.modules[cls.__module__], shape(cls, bool(environment.mcp))
     file = getattr(module, "__file__", None)
     path = Path(file).resolve() if file else None
     if path is None or "<locals>" in cls.__qualname__:
@@ -332,4 +352,4 @@ def of(environment: Environment) -> Loaded:
         found = _Found(cls, f"{source.place(path)[1]}:{cls.__qualname__}", path)
     else:
         found = _Found(cls, f"{cls.__module__}:{cls.__qualname__}")
-    return Loaded(described(found.target, found, arguments_of(environment)), cls, environment, found.path)
+    return Loaded(described(found.target, found, arguments_of(environment), environment), cls, environment, found.path)

@@ -24,8 +24,8 @@ IDS = ("id", "unique_id", "uuid", "task_id", "ID")
 GYM = "responses_create_params"
 """Where rows of NeMo Gym have what the model is shown: under `input`."""
 
-ROW_BYTES = 16 << 20
-"""The largest row: a larger one is no row but a file that lost its line ends."""
+ROW_BYTES = 128 << 20
+"""The largest row: hidden tests of LiveCodeBench come to tens of megabytes; beyond, a file has lost its line ends."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -50,6 +50,10 @@ class Row(msgspec.Struct, frozen=True):
     def first(self, *names: str) -> str | None:
         """The first of these fields that the row has."""
         return next((name for name in names if self.values.get(name) is not None), None)
+
+    def decoded(self, name: str | None) -> JSON:
+        """A field that may be written as text of JSON, as lists are in cells of a CSV file."""
+        return None if name is None else unfolded(self.values[name])
 
     @property
     def has(self) -> str:
@@ -77,7 +81,7 @@ class Row(msgspec.Struct, frozen=True):
     def _ask(self, asked: str, instruction: str) -> Task:
         value = self.values[asked]
         if asked == GYM:
-            value = value.get("input") if isinstance(value, dict) else None
+            value = _said(value) if isinstance(value, dict) else None
             asked = f"{GYM}.input"
         if isinstance(value, str) and value.strip():
             return Task(self.id, f"{value}\n\n{instruction}" if instruction else value)
@@ -87,6 +91,34 @@ class Row(msgspec.Struct, frozen=True):
             return Task(self.id, messages=value)
         except msgspec.ValidationError as error:
             raise UsageError(f"{self.where}: {asked}: {error}") from None
+
+
+def unfolded(value: JSON) -> JSON:
+    """A value that may be written as text of JSON; other text is itself."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+def _said(params: dict[str, JSON]) -> JSON:
+    """What a row of Gym shows the model, as chat messages: its parts of text as text, its instructions first."""
+    given, first = params.get("input"), params.get("instructions")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) and first else given
+    if not isinstance(items, list):
+        return items
+    shown = [{**item, "content": _text(item.get("content"))} if isinstance(item, dict) else item for item in items]
+    return [{"role": "system", "content": str(first)}, *shown] if first else shown
+
+
+def _text(content: JSON) -> JSON:
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        return content
+    if any(part.get("type") not in ("input_text", "output_text", "text") for part in content):
+        return content
+    return "".join(str(part.get("text", "")) for part in content)
 
 
 def rows(path: str | Path) -> Iterator[Row]:

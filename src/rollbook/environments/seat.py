@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from rollbook.core.json import JSON, decode, encode
-from rollbook.core.manifest import Limits
+from rollbook.core.manifest import EnvironmentSpec, Limits
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
 from rollbook.core.task import Task
+from rollbook.environments.broken import kind_of
 from rollbook.environments.environment import Environment, State, as_answer
 from rollbook.environments.frames import Call, Record
 from rollbook.environments.guard import guarded
 from rollbook.environments.hosts import Hosts
+from rollbook.environments.offered import read_offers
 from rollbook.environments.process import HostProcess
 from rollbook.environments.toolbox import Toolbox
-from rollbook.errors import RolloutFailed
+from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed, Stopped
+from rollbook.models.ask import Ask
+
+if TYPE_CHECKING:
+    from rollbook.environments.mcp.servers import Servers, Visit
+
+ENTERING_S = 120.0
+"""How long MCP servers may take to start for one rollout; it is no tool call."""
 
 
 class Seat(Protocol):
@@ -87,13 +97,35 @@ class NoSeat(Stopwatch):
         """No state to let go of."""
 
 
+class Offer(NamedTuple):
+    """A tool that is no method: its schema, and who carries it out."""
+
+    schema: JSON
+    use: Callable[[dict[str, JSON]], Awaitable[JSON]]
+
+
+def names_of(tools: Sequence[JSON]) -> list[str]:
+    """What tools are called."""
+    return [tool["function"]["name"] for tool in tools]
+
+
 class LoopSeat(Stopwatch):
     """State that lives on the worker's loop."""
 
-    def __init__(self, environment: Environment, toolbox: Toolbox, tools: Sequence[JSON], limits: Limits) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        toolbox: Toolbox,
+        spec: EnvironmentSpec,
+        limits: Limits,
+        servers: Servers | None = None,
+    ) -> None:
         super().__init__()
-        self._environment, self._toolbox, self._limits = environment, toolbox, limits
-        self.tools = tools
+        self._environment, self._toolbox, self._limits, self._servers = environment, toolbox, limits, servers
+        self.tools: Sequence[JSON] = spec.tools
+        self._offers = spec.offers
+        self._offered: dict[str, Offer] = {}
+        self._visit: Visit | None = None
         self._task: Task | None = None
         self._state: State = None
 
@@ -105,12 +137,38 @@ class LoopSeat(Stopwatch):
 
     async def open(self, task: Task) -> None:
         """Make the state."""
+        if self._servers:
+            with self.timed():
+                self._visit = await guarded(
+                    self._servers.enter(), ENTERING_S, "mcp", "environment_error", "environment_error"
+                )
         self._state = await self._call("open", self._environment.open(task))
         self._task = task
+        if self._offers:
+            self._offered = await self._call("offers", self._all_offered(task))
+            self.tools = [*self.tools, *(offer.schema for offer in self._offered.values())]
+
+    async def _all_offered(self, task: Task) -> dict[str, Offer]:
+        """What servers offer, and what the environment offers for this task."""
+        own = {name: f"the @tool method {name}" for name in names_of(self.tools)}
+        found: dict[str, Offer] = {}
+        if self._servers and self._visit:
+            found = {n: Offer(schema, partial(self._visit.use, n)) for n, schema in self._servers.tools.items()}
+        own |= dict.fromkeys(found, "an MCP server")
+        mine = read_offers(self._environment.offers(task), own)
+        return found | {n: Offer(schema, partial(self._use, n)) for n, schema in mine.items()}
+
+    def _use(self, name: str, arguments: dict[str, JSON]) -> Awaitable[JSON]:
+        return self._environment.use(name, arguments, self._state)
 
     async def use(self, name: str, arguments: str) -> str:
-        """Call a tool."""
-        said: str = await self._call(f"tool {name}", self._toolbox.use_async(name, arguments, self._state))
+        """Call a tool, its own or one that was offered for the task."""
+        offer = self._offered.get(name)
+        if offer is None:
+            work = self._toolbox.use_async(name, arguments, self._state)
+        else:
+            work = self._toolbox.use_offered(offer.schema, arguments, offer.use)
+        said: str = await self._call(f"tool {name}", work)
         return said
 
     async def reply(self, rollout: Rollout) -> Message | None:
@@ -123,6 +181,18 @@ class LoopSeat(Stopwatch):
         except TypeError as error:
             raise RolloutFailed("environment_error", "reply", str(error)) from None
 
+    async def play(self, rollout: Rollout, ask: Ask) -> None:
+        """Let the environment carry out the whole rollout; what ends a conversation, or a run, is let through."""
+        assert self._task
+        work = self._environment.play(self._task, rollout, ask, self._state)
+        try:
+            with nullcontext() if self._environment.needs_model else self.timed():
+                await work
+        except (RolloutFailed, LimitReached, ContextFull, Stopped):
+            raise
+        except RollbookError as error:
+            raise RolloutFailed(kind_of(error, "agent_error"), "play", str(error)) from error
+
     async def outcome(self) -> JSON:
         """What of the state belongs into the record, as it will be read from there."""
         found = await self._call("outcome", self._environment.outcome(self._state))
@@ -132,10 +202,15 @@ class LoopSeat(Stopwatch):
             raise RolloutFailed("environment_error", "outcome", f"the result does not fit JSON: {error}") from None
 
     async def close(self) -> None:
-        """Let go of the state, if there is one."""
-        if self._task is not None:
-            self._task = None
-            await self._call("close", self._environment.close(self._state))
+        """Let go of the state, if there is one, and of the servers."""
+        task, self._task = self._task, None
+        visit, self._visit = self._visit, None
+        try:
+            if task is not None:
+                await self._call("close", self._environment.close(self._state))
+        finally:
+            if visit is not None:
+                await self._call("close", visit.leave())
 
 
 class HostSeat(Stopwatch):

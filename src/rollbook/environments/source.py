@@ -18,6 +18,7 @@ ALIAS = "rollbook_source_"
 """Put before the name of a file that would otherwise hide an installed module (a user's `random.py`)."""
 
 _INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+PACKAGE = "rollbook"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

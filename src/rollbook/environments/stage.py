@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 
@@ -16,14 +18,17 @@ from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score, as_score
 from rollbook.core.task import Task
 from rollbook.environments.court import Court, Judge
-from rollbook.environments.environment import Environment
+from rollbook.environments.environment import Environment, folder_of
 from rollbook.environments.frames import Call, Record
 from rollbook.environments.guard import guarded
 from rollbook.environments.hosts import Hosts, SeatLost
-from rollbook.environments.seat import HostSeat, LoopSeat, NoSeat, Seat
+from rollbook.environments.seat import HostSeat, LoopSeat, NoSeat, Seat, names_of
 from rollbook.environments.source import explain
 from rollbook.environments.toolbox import Toolbox
 from rollbook.errors import InvalidReward, RollbookError, RolloutFailed, UsageError
+
+if TYPE_CHECKING:
+    from rollbook.environments.mcp.servers import Servers
 
 CLOSING_S = 5.0
 """How long states that are being closed may hold up the end of the stage."""
@@ -45,8 +50,11 @@ class Stage:
         hosts: int = 2,
         log: Path | None = None,
         court: Court | None = None,
+        playing: bool = True,
     ) -> None:
         self.spec = spec
+        self._run, self._log, self._playing = run, log, playing
+        self._servers: Servers | None = None
         self._prefix = spec.terms.prefix if spec.terms else ""
         self._court = court if spec.appeals else None
         self._limits, self._make = limits, environment
@@ -65,6 +73,8 @@ class Stage:
             self._environment = environment = self._make()
             self._toolbox = Toolbox(environment, self._limits.tool_chars)
             await self._begin(environment)
+            if environment.mcp and self._playing:
+                await self._reach(environment)
         if self._hosts:
             await self._hosts.open()
 
@@ -83,6 +93,25 @@ class Stage:
         self._turns = Turnstile(environment.verify_at_once)
         self._places = Turnstile(environment.states_at_once)
 
+    async def _reach(self, environment: Environment) -> None:
+        """Reach the MCP servers of the environment; their tools stay those that the run began with."""
+        try:
+            from rollbook.environments.mcp.servers import Servers
+        except ImportError as error:
+            raise UsageError(
+                f"environment {self.spec.spec} has MCP servers, which need a package: "
+                f"pip install 'rollbook[mcp]' ({error})"
+            ) from None
+        self._servers = Servers(environment.mcp, folder_of(environment), self._log)
+        own = {name: f"the @tool method {name}" for name in names_of(self.spec.tools)}
+        try:
+            await self._servers.start(own)
+        except UsageError as error:
+            raise UsageError(f"environment {self.spec.spec} cannot start: {error}") from None
+        if self._run:
+            name = self._prefix[:-1] or self.spec.target.rpartition(":")[2]
+            self._servers.keep(self._run / "tools" / f"{quote(name, safe='')}.json")
+
     async def close(self) -> None:
         """End what was started, after the states that are being closed."""
         if self._closing:
@@ -91,6 +120,8 @@ class Stage:
                 task.cancel()
         if self._hosts:
             await self._hosts.close()
+        if self._servers:
+            await self._servers.stop()
         if self._environment and self._begun:
             self._begun = False
             async with asyncio.timeout(STOPPING_S):
@@ -117,7 +148,7 @@ class Stage:
         if self.spec.state == "async":
             assert self._environment
             assert self._toolbox
-            return LoopSeat(self._environment, self._toolbox, self.spec.tools, self._limits)
+            return LoopSeat(self._environment, self._toolbox, self.spec, self._limits, self._servers)
         assert self._hosts
         return HostSeat(self._hosts, await self._hosts.take_seat(), name, self.spec.tools, self._limits)
 

@@ -52,6 +52,11 @@ class Tool(msgspec.Struct, frozen=True):
         return {"type": "function", "function": shown}
 
 
+def is_name(name: str) -> bool:
+    """Whether servers take this as a tool's name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def tool_methods(cls: type) -> dict[str, Callable[..., object]]:
     """The tools of a class by name, inherited ones included, in the order of their definition."""
     names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
@@ -72,7 +77,7 @@ def tools_in(cls: type) -> list[Tool]:
 
 def _tool(cls: type, name: str, method: Callable[..., object]) -> Tool:
     where = f"tool {cls.__name__}.{name}"
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise UsageError(f"{where}: models take names of up to 64 ASCII letters, digits, - and _; rename it")
     summary, explained = read_docstring(inspect.getdoc(method) or "")
     fields = [_field(where, p, hint) for p, hint in _shown(where, method)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NoReturn
 
 import msgspec
 
 from rollbook.core.json import JSON, encode
+from rollbook.environments.offered import misfit
 from rollbook.environments.tool import INJECTED, Tool, tools_in
 from rollbook.errors import RollbookError, RolloutFailed
 
@@ -40,6 +41,18 @@ class Toolbox:
         """What an async tool says."""
         try:
             value = await self._call(name, text, state)()
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._excuse(error)
+        return self._show(name, value)
+
+    async def use_offered(self, offer: JSON, text: str, use: Callable[[dict[str, JSON]], Awaitable[JSON]]) -> str:
+        """What a tool that was offered for one task says; `use` carries it out."""
+        name = offer["function"]["name"]
+        try:
+            given = read_arguments(text, f"the arguments of {name}")
+            if wrong := misfit(offer["function"]["parameters"], given):
+                raise Misuse(f"the arguments of {name} do not fit: {wrong}")
+            value = await use(given)
         except Exception as error:  # noqa: BLE001 - likewise
             return self._excuse(error)
         return self._show(name, value)

@@ -44,7 +44,11 @@ def open_model(spec: ModelSpec, settings: Settings, *, say: Callable[[str], None
         from rollbook.models.embedded import EmbeddedModel
 
         return EmbeddedModel(spec, settings, say=say)
-    raise UsageError(f"model kind {spec.kind!r} is unknown; known: chat, embedded, scripted")
+    if spec.kind == "remote":
+        from rollbook.models.absent import AbsentModel
+
+        return AbsentModel(spec)
+    raise UsageError(f"model kind {spec.kind!r} is unknown; known: chat, embedded, remote, scripted")
 
 
 def _embedded(name: str) -> ModelSpec:

@@ -11,6 +11,8 @@ import threading
 PARENT = "ROLLBOOK_PARENT_PID"
 LIFE_FD = "ROLLBOOK_LIFE_FD"
 
+LOG_BYTES = 16 << 20
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -40,6 +42,15 @@ def keep_orphans() -> None:
     """Become the parent of descendants that lost theirs, so that killing our tree finds daemons too. Linux only."""
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def trim_log() -> None:
+    """What is printed here goes to a log that may not grow without end."""
+    try:
+        if os.fstat(2).st_size > LOG_BYTES:
+            os.ftruncate(2, 0)
+    except OSError:
+        return  # somebody closed it: then it cannot grow either
 
 
 def _prctl(option: int, value: int) -> None:

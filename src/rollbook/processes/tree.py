@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -30,18 +30,30 @@ def kill_tree(root: int, mark: str = "") -> None:
 
     All are stopped before any is killed: a process that sees its parent die cannot fork away in between.
     """
+    stopped = _stop_all(lambda: [*members(root), *marked(mark)])
+    for process in sorted(stopped, key=lambda p: p.pid == root):
+        _signal(process, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+
+
+def kill_descendants() -> None:
+    """Kill everything that this process started, and what that started; with `keep_orphans`, daemons too."""
+    me = os.getpid()
+    for process in _stop_all(lambda: [p for p in members(me) if p.pid != me]):
+        _signal(process, signal.SIGKILL)
+
+
+def _stop_all(find: Callable[[], list[Process]]) -> list[Process]:
     stopped: dict[int, Process] = {}
     for _ in range(ROUNDS):
-        fresh = [p for p in [*members(root), *marked(mark)] if p.pid not in stopped]
+        fresh = [p for p in find() if p.pid not in stopped]
         if not fresh:
             break
         for process in fresh:
             _signal(process, signal.SIGSTOP)
             stopped[process.pid] = process
-    for process in sorted(stopped.values(), key=lambda p: p.pid == root):
-        _signal(process, signal.SIGKILL)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(root, signal.SIGKILL)
+    return list(stopped.values())
 
 
 def marked(mark: str) -> list[Process]:
