@@ -241,3 +241,18 @@ def test_a_sandbox_elsewhere_has_no_folders_of_ours(tmp_path: Path) -> None:
     box._remote = object()  # type: ignore[assignment]
     with pytest.raises(Refused, match="served elsewhere"):
         box._begin(LIMITS, False, {}, str(tmp_path))
+
+
+def test_folders_of_two_sessions_do_not_lie_in_one_another(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    (one / "deep").mkdir(parents=True)
+    two.mkdir()
+    first, beside = Folder(str(one)), Folder(str(two))
+    with pytest.raises(UsageError, match="has it or a part of it"):
+        Folder(str(one / "deep"))
+    with pytest.raises(UsageError, match="has it or a part of it"):
+        Folder(str(tmp_path))
+    first.close()
+    Folder(str(one / "deep")).close()
+    beside.close()
+    Folder(str(tmp_path)).close()

@@ -242,3 +242,12 @@ def test_a_program_waits_for_its_threads_and_does_what_it_left_to_the_exit() -> 
     with Sandbox(size=1) as box:
         result = box.run_sync(code)
     assert (result.status, result.stdout) == ("ok", "hi\nlate\nbye\n")
+
+
+def test_words_to_exit_with_are_said(box: Sandbox) -> None:
+    left = box.run_sync("import sys; sys.exit('bye')")
+    assert (left.status, left.exit, left.stderr) == ("error", 1, "bye\n")
+
+
+def test_the_name_of_the_host_is_not_told(box: Sandbox) -> None:
+    assert box.run_sync("import os; os.uname().nodename").value == "'sandbox'"

@@ -22,8 +22,8 @@ Ask = Callable[..., Awaitable[tuple[int, Any]]]
 
 
 @asynccontextmanager
-async def served(room: int = 8) -> AsyncIterator[Ask]:
-    async with Sandbox(Limits(seconds=1), size=1) as box:
+async def served(room: int = 8, **options: Any) -> AsyncIterator[Ask]:
+    async with Sandbox(Limits(seconds=1), size=1, **options) as box:
         runner = web.AppRunner(SandboxServer(box, TOKEN, room).app())
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -79,14 +79,16 @@ def test_a_client_of_sandbox_fusion_is_answered_by_a_path_with_the_token() -> No
     request = {"code": "print(int(input()) + 1)", "stdin": "41", "language": "python", "compile_timeout": 10}
     request |= {"run_timeout": 5, "memory_limit_MB": 256, "files": {}, "fetch_files": []}
     slow = {**request, "code": "while True: pass", "run_timeout": 0.2}
-    good, late, other = asked(
+    good, late, left, other = asked(
         (f"/{TOKEN}/run_code", request),
         (f"/{TOKEN}/run_code", slow),
+        (f"/{TOKEN}/run_code", {**request, "code": "import sys; sys.exit(3)"}),
         (f"/{TOKEN}/run_code", {**request, "language": "cpp"}),
         headers={},
     )
     assert (good[1]["status"], good[1]["run_result"]["stdout"]) == ("Success", "42\n")
     assert (late[1]["status"], late[1]["run_result"]["status"]) == ("Failed", "TimeLimitExceeded")
+    assert left[1]["run_result"]["return_code"] == 3
     assert (other[0], other[1]["error"]) == (400, "language 'cpp': only python runs here")
 
 
@@ -99,6 +101,29 @@ def test_without_the_token_nothing_runs(path: str) -> None:
 def test_what_does_not_fit_the_room_is_refused_at_once() -> None:
     got = asked(*[("/run", {"code": "import time; time.sleep(0.3)"})] * 6, room=2)
     assert sorted(status for status, _ in got) == [200, 200, 429, 429, 429, 429]
+
+
+def test_when_all_sessions_are_taken_one_more_is_to_come_again() -> None:
+    async def go() -> list[tuple[int, Any]]:
+        async with served(sessions=1) as ask:
+            first = await ask("/sessions", {})
+            refused = await ask("/sessions", {})
+            await ask(f"/sessions/{first[1]['session']}", None, "DELETE")
+            return [first, refused, await ask("/sessions", {})]
+
+    first, refused, again = asyncio.run(go())
+    assert (first[0], refused[0], again[0]) == (200, 429, 200)
+    assert refused[1]["error"].startswith("1 sessions are open")
+
+
+@pytest.mark.parametrize("path", ["/run", "/run_code"])
+def test_when_the_sandbox_itself_has_no_room_one_more_is_to_come_again(path: str) -> None:
+    async def go() -> list[int]:
+        async with served(waiting=1) as ask:
+            request = {"code": "import time; time.sleep(0.3)"}
+            return [status for status, _ in await asyncio.gather(*(ask(path, request) for _ in range(5)))]
+
+    assert sorted(asyncio.run(go())) == [200, 200, 429, 429, 429]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"code": 1}', b'{"code": "1", "cod": 2}'])

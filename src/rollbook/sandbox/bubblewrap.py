@@ -152,6 +152,7 @@ def loaders() -> list[str]:
 def walls_of(places: list[str], hidden: list[str], shown: list[str]) -> list[str]:
     """The options that make the world of a guest: read-only views, four devices, nothing else."""
     words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    words += ["--hostname", "sandbox"]
     for place in places:
         if os.path.islink(place):
             words += ["--symlink", os.readlink(place), place]

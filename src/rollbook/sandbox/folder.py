@@ -32,13 +32,24 @@ class Folder:
         self.path = os.path.normpath(path)
         self.trees: list[int] = []
         """What a guest mounts of it, until it is told."""
+        self._above: list[int] = []
         self.handle = _opened(path, self.path)
         try:
             _check(self.path, self.handle)
-            _lock(self.path, self.handle)
+            _lock(self.path, self.handle, fcntl.LOCK_EX)
+            self._lock_above()
         except BaseException:
             self.close()
             raise
+
+    def _lock_above(self) -> None:
+        """Share the folders that it lies in: whoever has one of those to itself has this one too."""
+        for outer in map(str, Path(self.path).parents):
+            if outer in TOPS:
+                return
+            with suppress(PermissionError):  # then no session of ours can have it either
+                self._above.append(os.open(outer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                _lock(self.path, self._above[-1], fcntl.LOCK_SH)
 
     def let_in(self) -> None:
         """The guest has been told."""
@@ -48,9 +59,10 @@ class Folder:
     def close(self) -> None:
         """Others may have it."""
         self.let_in()
-        with suppress(OSError):  # not by closing alone: the launcher may still have a copy of the descriptor
-            fcntl.flock(self.handle, fcntl.LOCK_UN)
-        os.close(self.handle)
+        for handle in (self.handle, *self._above):
+            with suppress(OSError):  # not by closing alone: the launcher may still have a copy of the descriptor
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
 
 
 def _opened(given: str, path: str) -> int:
@@ -76,11 +88,12 @@ def _check(path: str, handle: int) -> None:
             raise UsageError(f"folder {path}: the interpreter or this package lies there ({place})")
 
 
-def _lock(path: str, handle: int) -> None:
+def _lock(path: str, handle: int, kind: int) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UsageError(f"folder {path}: another session has it; give every session a folder of its own") from None
+        way = "give every session a folder of its own"
+        raise UsageError(f"folder {path}: another session has it or a part of it; {way}") from None
     except OSError as error:
         raise UsageError(f"folder {path}: it cannot be locked: {error.strerror}") from None
 

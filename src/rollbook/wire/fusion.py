@@ -67,6 +67,8 @@ def decoded(name: str, text: str) -> bytes:
 def answer(result: Result) -> dict[str, JSON]:
     """A result in SandboxFusion's words."""
     ended, return_code = _ENDS[result.status]
+    if result.status == "error" and result.exit is not None:
+        return_code = result.exit
     return {
         "status": "Success" if result.status == "ok" else "Failed",
         "message": "" if result.status in ("ok", "error") else result.status,

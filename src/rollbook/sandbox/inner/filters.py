@@ -27,6 +27,7 @@ HELLO = "personality"
 """Nobody needs it, so it carries something else where forks are watched: a fork says to the host that it is there."""
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 """A turn shares pid namespace and user with the process that holds the state before it."""
+SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 7, 8, 32, 33
 SHARED = ("shutdown", "setsockopt")
 """What changes a socket changes it for every process that has it: a turn could cut the other off."""
 OWNERSHIP = """
@@ -84,6 +85,7 @@ def program(alone: bool, forks: bool = False, apart: bool = True, hosted: bool =
     if ARCH not in CALLS:
         raise Unsupported(f"no seccomp filter for {ARCH}")
     calls, blocks = CALLS[ARCH], {UNHEARD_OF: [_deny(errno.ENOSYS)]}
+    blocks[calls["setsockopt"]] = _on_argument(2, _deny_values(SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE))
     for name in [*ALWAYS, *(ALONE if alone else ()), *((*SIGNALS, *SHARED) if forks else ())]:
         if name in calls:
             blocks[calls[name]] = [_deny(errno.EPERM)]

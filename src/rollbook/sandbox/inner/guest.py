@@ -11,6 +11,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from . import filters, kernel, walls
@@ -210,11 +211,20 @@ def reported(play: Callable[[], str | None]) -> dict[str, Any]:
     try:
         return {"value": play()}
     except SystemExit as exit:
-        return {"exit": exit.code & 0xFF if type(exit.code) is int else int(exit.code is not None)}
+        return {"exit": exit_code(exit.code)}
     except BaseException as error:  # noqa: BLE001 - whatever a program raises is its result
         return {"error": describe(error), "memory": issubclass(type(error), OUT_OF_MEMORY)}
     finally:
         flush()
+
+
+def exit_code(given: object) -> int:
+    """What a program asked to exit with; words are said, as Python says them, and mean 1."""
+    if given is None or type(given) is int:
+        return (given or 0) & 0xFF
+    with suppress(BaseException):  # its __str__ may do anything
+        print(given, file=sys.stderr)  # noqa: T201 - the program's own words
+    return 1
 
 
 def to_the_end(play: Callable[[], str | None]) -> dict[str, Any]:

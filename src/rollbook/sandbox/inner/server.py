@@ -10,6 +10,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ def enter(config: dict[str, Any], orders: Channel, mounts: Channel) -> None:
     kernel.unshare(flags | (kernel.CLONE_NEWUSER if config["mode"] == "user" else 0))
     if config["mode"] == "user":
         kernel.map_root(user, group, config["proc"])
+    socket.sethostname("sandbox")
     kernel.mount(
         None, "/", None, kernel.MS_REC | kernel.MS_SLAVE
     )  # what the host mounts is seen, and nothing goes back
