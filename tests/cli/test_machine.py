@@ -52,7 +52,16 @@ def test_what_this_version_does_not_use_is_a_no_even_where_it_is_installed(tmp_p
     assert not found.works
     assert "not part of this version" in found.detail
     assert str(tmp_path / "sbatch") in found.detail
-    assert "not part of this version" in machine.ray().detail
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_of_ray_it_says_what_it_is_good_for(installed, monkeypatch):
+    monkeypatch.setattr(machine, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(machine, "_version", lambda name: "2.50.0")
+    found = machine.ray()
+    assert found.works is installed
+    assert found.detail.startswith("ray 2.50.0" if installed else "not installed (pip install ray)")
+    assert "CodeEnvironment.remote, for NeMo RL, runs in its actors; workers of a run do not" in found.detail
 
 
 def test_a_broken_driver_is_a_no_in_its_own_words(tmp_path, monkeypatch):

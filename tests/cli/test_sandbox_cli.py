@@ -11,7 +11,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
-from rollbook.cli.sandbox import TOKEN, megabytes
+from rollbook.cli.sandbox import TOKEN, megabytes, serve
 from rollbook.errors import UsageError
 from support.alive import eventually
 from support.commands import Process
@@ -48,6 +48,33 @@ def test_a_mistake_is_one_line(rollbook, tmp_path: Path, words: list[str], compl
     assert done.returncode == 2
     assert done.stderr.startswith(f"rollbook: {complaint}")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can put itself in such a place")
+def test_weaker_walls_are_taken_only_where_that_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text("6 * 7")
+    inside = "import sys; from support.docked import become; become('container root'); import rollbook.__main__"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    for words, code, out in ([], 2, ""), (["--allow-weaker"], 0, "42\n"):
+        start = f"{inside}; sys.argv = ['rollbook', 'sandbox', 'run', 'good.py', *{words}]; rollbook.__main__.main()"
+        done = Process([sys.executable, "-c", start], tmp_path, environment).wait(60)
+        assert (done.code != 0, done.stdout) == (code != 0, out), done.stderr
+        assert ("no namespaces" in done.stderr) == bool(words)
+        assert ("--allow-weaker" in done.stderr) == (not words)
+
+
+@pytest.mark.parametrize(("words", "given"), [({}, None), ({"allow_weaker": True}, True)])
+def test_a_server_takes_them_likewise(monkeypatch, words: dict[str, bool], given: bool | None) -> None:
+    asked: dict[str, object] = {}
+
+    def opened(*_: object, **options: object) -> None:
+        asked.update(options)
+        raise UsageError("seen")
+
+    monkeypatch.setattr("rollbook.sandbox.Sandbox", opened)
+    with pytest.raises(UsageError, match="seen"):
+        serve(**words)
+    assert asked["allow_weaker"] is given
 
 
 @pytest.mark.parametrize(("text", "size"), [("256MB", 256), ("9", 9), ("1.5 GiB", 1536), ("2048k", 2), ("1g", 1024)])

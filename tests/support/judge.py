@@ -13,8 +13,14 @@ ANSWERS = re.compile(r"<answer_1>\n(.*?)\n</answer_1>\n\n<answer_2>\n(.*?)\n</an
 class JudgeServer:
     """`with JudgeServer("honest") as judge`: `judge.url` goes behind --judge, `judge.asked` is what it was asked."""
 
-    def __init__(self, mode: str = "honest", same: set[frozenset[str]] | None = None, name: str = "judge-1") -> None:
-        self.mode, self.same, self.name = mode, same or set(), name
+    def __init__(
+        self,
+        mode: str = "honest",
+        same: set[frozenset[str]] | None = None,
+        name: str = "judge-1",
+        context: int | None = None,
+    ) -> None:
+        self.mode, self.same, self.name, self.context = mode, same or set(), name, context
         self.asked: list[tuple[str, str]] = []
         self.keys: list[str | None] = []
 
@@ -33,7 +39,7 @@ class JudgeServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.keys.append(self.headers.get("Authorization"))
-                status, text = outer.answer(body["messages"][-1]["content"])
+                status, text = outer.fitting(body["messages"][-1]["content"], body["max_tokens"])
                 choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
                 self.say(status, {"choices": [choice]} if status == 200 else {"error": {"message": text}})
 
@@ -60,6 +66,16 @@ class JudgeServer:
     def url(self) -> str:
         """Its address."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def fitting(self, prompt: str, max_tokens: int) -> tuple[int, str]:
+        """Its answer, if the question (four characters a token) and the answer's tokens fit its context."""
+        asked = len(prompt) // 4 + max_tokens
+        if self.context and asked > self.context:
+            said = (
+                f"This model's maximum context length is {self.context} tokens. However, you requested {asked} tokens."
+            )
+            return 400, said
+        return self.answer(prompt)
 
     def answer(self, prompt: str) -> tuple[int, str]:
         """What it says to a question about two answers."""

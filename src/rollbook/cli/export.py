@@ -26,7 +26,13 @@ def command(run: o.Run, out: Out, format: Format = "jsonl", keep: Keep = None) -
     from rollbook.collect.export import PASSING, export
     from rollbook.stats.expression import Expression
 
-    done = export(run, format, out, None if keep is None else Expression(keep))
+    kept = None if keep is None else Expression(keep)
+    if format == "gym":
+        from rollbook.wire.gym.driving.output import export_gym
+
+        done = export_gym(run, out, kept)
+    else:
+        done = export(run, format, out, kept)
     reasons = ((done.unscored, "without a score"), (done.filtered, f"not kept by {keep or PASSING!r}"))
     left = ", ".join(f"{count} {why}" for count, why in reasons if count)
     print(f"{done.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)

@@ -25,7 +25,8 @@ Asked: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
-        help="gsm8k, path/to/file.py:Class, package.module:Class, reasoning_gym:NAME?key=value, or blend.yaml.",
+        help="gsm8k, path/to/file.py:Class, package.module:Class, reasoning_gym:NAME?key=value, http://host:port, "
+        "or blend.yaml.",
         show_default=False,
     ),
 ]
@@ -207,7 +208,7 @@ def extra_sampling(pairs: list[str] | None) -> dict[str, JSON]:
             raise UsageError(f"--sampling {pair}: write key=value, as in --sampling top_k=20")
         if key in ("temperature", "top_p", "max_tokens", *FIXED):
             raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
-        extra[key] = _value(text)
+        extra[key] = value_of(text)
     return extra
 
 
@@ -218,7 +219,8 @@ def finite(**options: float | None) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {value}: not a finite number")
 
 
-def _value(text: str) -> JSON:
+def value_of(text: str) -> JSON:
+    """A value that was written on the command line: JSON where it is JSON, else text."""
     try:
         return decode(text)
     except ValueError:

@@ -12,6 +12,7 @@ from rollbook.cli.gathered import gathered
 from rollbook.collect.request import Request
 from rollbook.core.json import JSON
 from rollbook.core.manifest import Limits, Sampling, Settings, ToolFormat
+from rollbook.environments.registry import played_elsewhere
 from rollbook.models.target import EMBEDDED_SLOTS
 
 
@@ -47,7 +48,7 @@ def request_of(
     o.finite(temperature=temperature, top_p=top_p, timeout=timeout)
     o.finite(verify_timeout=verify_timeout, tool_timeout=tool_timeout)
     urls = list(given.get("urls", []))
-    first: dict[str, JSON] = {} if urls else {"concurrency": EMBEDDED_SLOTS}
+    first: dict[str, JSON] = {} if urls or played_elsewhere(env) else {"concurrency": EMBEDDED_SLOTS}
     return Request(
         env=env,
         model=urls,

@@ -22,6 +22,9 @@ _IN_MB = {"k": 1 / 1024, "m": 1.0, "g": 1024.0}
 Seconds = Annotated[float, typer.Option("--seconds", help="CPU seconds; the clock on the wall gets four times that.")]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Beyond the interpreter's own: 256MB, 1GB.")]
 Package = Annotated[list[str] | None, typer.Option("--package", help="May be imported, and is loaded beforehand.")]
+Weaker = Annotated[
+    bool, typer.Option("--allow-weaker", help="Where there are no namespaces, take the walls that there are.")
+]
 
 
 def run(
@@ -33,6 +36,7 @@ def run(
     provider: Annotated[str, typer.Option("--provider", help="built-in, bubblewrap, or http://HOST:PORT/TOKEN.")] = (
         "built-in"
     ),
+    allow_weaker: Weaker = False,
     json: o.Json = False,
 ) -> None:
     """Run one file behind the walls; exits with 0 only if it ended well."""
@@ -40,7 +44,8 @@ def run(
 
     limits = Limits(seconds=seconds, memory_mb=megabytes(memory))
     code, given = _read(file), _read(stdin) if stdin else ""
-    with Sandbox(limits, packages=package or [], size=1, provider=provider) as box:
+    weaker = allow_weaker or None  # unless the environment says so
+    with Sandbox(limits, packages=package or [], size=1, provider=provider, allow_weaker=weaker) as box:
         result = box.run_sync(code, stdin=given)
     if json:
         show_json(result)
@@ -63,14 +68,16 @@ def serve(
     package: Package = None,
     size: Annotated[int | None, typer.Option("--size", help="Runs at a time. [the number of cores]")] = None,
     room: Annotated[int, typer.Option("--room", help="Requests that may run or wait; more are refused (429).")] = 256,
+    allow_weaker: Weaker = False,
 ) -> None:
     """Answer over HTTP until interrupted; prints the address, with its token, once it is up."""
     from rollbook.sandbox import Limits, Sandbox
-    from rollbook.wire.sandbox import SandboxServer, serve_forever
+    from rollbook.wire.sandbox import SandboxServer
+    from rollbook.wire.serving import serve_forever
 
     limits = Limits(seconds=seconds, memory_mb=megabytes(memory))
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
-    with Sandbox(limits, packages=package or [], size=size) as box:
+    with Sandbox(limits, packages=package or [], size=size, allow_weaker=allow_weaker or None) as box:
         app = SandboxServer(box, token, room).app()
         serve_forever(app, host, port, lambda url: print(f"{url}/{token}", flush=True))
 

@@ -8,30 +8,27 @@
     GET  /health     which walls are in force, how much is under way
 
 Every request needs the token, as `Authorization: Bearer TOKEN` or as the first part of the path: clients made for
-SandboxFusion send no header. What does not fit the queue is answered with 429 at once.
+SandboxFusion send no header. What does not fit the queue, or the room for sessions, is answered with 429 at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import signal
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from rollbook.collect.run import on_fast_loop
 from rollbook.core.json import JSON, encode
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError
+from rollbook.sandbox.errors import Full
 from rollbook.wire import fusion
 from rollbook.wire.sessions import LEASE_S, Sessions
 
 BODY_LIMIT = 32 << 20
 RETRY_AFTER_S = 1
-SHUTDOWN_S = 2.0
 MOST = Limits(seconds=300, memory_mb=16384, output_kb=16384, processes=256, files_mb=1024, wall_seconds=1200)
 """What a request may ask for at most: a limit without a bound is none."""
 
@@ -100,7 +97,7 @@ class SandboxServer:
         async def answer(request: web.Request) -> web.Response:
             self._admit(request)
             if self._under_way >= self._room:
-                return said(429, {"error": "too many requests under way"}, {"Retry-After": str(RETRY_AFTER_S)})
+                return full("too many requests under way")
             self._under_way += 1
             try:
                 return said(200, await handler(await request.read(), request.match_info.get("session", "")))
@@ -108,6 +105,8 @@ class SandboxServer:
                 return said(413, {"error": f"a request of more than {BODY_LIMIT} bytes"})
             except UsageError as error:
                 return said(400, {"error": str(error)})
+            except Full as error:
+                return full(str(error))
             except SandboxError as error:
                 return said(503, {"error": str(error)})
             finally:
@@ -126,6 +125,8 @@ class SandboxServer:
         limits = bounded(asked.limits(self._box.limits))
         try:
             result = await self._box.run(asked.code, stdin=asked.stdin or "", files=asked.contents(), limits=limits)
+        except Full:
+            raise
         except SandboxError as error:
             return fusion.broken(str(error))
         return fusion.answer(result)
@@ -155,6 +156,11 @@ def said(status: int, value: JSON, headers: dict[str, str] | None = None) -> web
     return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)
 
 
+def full(words: str) -> web.Response:
+    """There is no room: try again."""
+    return said(429, {"error": words}, {"Retry-After": str(RETRY_AFTER_S)})
+
+
 def parsed(body: bytes, kind: type[T]) -> T:
     """A request's body; UsageError says what is wrong with it."""
     try:
@@ -181,26 +187,3 @@ def bounded(limits: Limits) -> Limits:
         if value is not None and value > most:
             raise UsageError(f"limit {name}={value:g}: at most {most:g} here")
     return limits
-
-
-def serve_forever(app: web.Application, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the address once requests are taken."""
-    on_fast_loop(lambda: _serve(app, host, port, ready))
-
-
-async def _serve(app: web.Application, host: str, port: int, ready: Callable[[str], None]) -> None:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise UsageError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes a free one") from None
-        ready(f"http://{host}:{runner.addresses[0][1]}")
-        stopped = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        await stopped.wait()
-    finally:
-        await runner.cleanup()

@@ -1,0 +1,200 @@
+"""A resources server as a child process: up when it answers, gone with whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from rollbook.collect.trial import importable
+from rollbook.core.json import JSON, encode
+from rollbook.core.manifest import Limits, Settings
+from rollbook.environments.environment import Environment, arguments_of
+from rollbook.environments.registry import of
+from rollbook.errors import ChildFailed, UsageError
+from rollbook.processes.child import Child, module_argv
+from rollbook.processes.ready import start_ready
+from rollbook.wire.gym.__main__ import SERVING_FD
+from rollbook.wire.gym.framework import harness_arguments, package_of
+from rollbook.wire.gym.serve import HARNESS, Served, Serving
+
+T = TypeVar("T")
+
+STARTING_S = 120.0
+GRACE_S = 10.0
+LOOK_S = 0.05
+
+
+class ResourceServerProcess:
+    """Serves an environment (or, by `framework_config`, a harness package) for as long as the context is open.
+
+    The child binds its own port and tells it; `url` is where it answers, `data` the file of its rows. Its log goes to
+    the file `log`, if one is given. Plain `with` works outside of event loops, `async with` inside.
+    """
+
+    def __init__(
+        self,
+        env: str | Environment | None = None,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        *,
+        eval_type: str = "",
+        framework_config: Mapping[str, JSON] | None = None,
+        data_dir: str | Path | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        judge_name: str = "",
+        log: Path | None = None,
+        within_s: float = STARTING_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        if (env is None) == (framework_config is None):
+            raise UsageError("ResourceServerProcess: give either env or framework_config")
+        named = spec_of(env) if env is not None else f"{HARNESS}{package_of(framework_config or {})}"
+        self._asked = Serving(
+            env=named,
+            eval_type=eval_type,
+            harness_args=harness_arguments(framework_config or {}),
+            host=host,
+            port=port or 0,
+            limits=limits,
+            settings=settings,
+            judge_name=judge_name,
+        )
+        self._data_dir = Path(data_dir) if data_dir is not None else None
+        self._log, self._within_s, self._grace_s = log, within_s, grace_s
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._child: Child | None = None
+        self._served: Served | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return self._told.url
+
+    @property
+    def data(self) -> Path:
+        """Its rows as JSON Lines, in the folder that was given, else in one that is gone with the server."""
+        return Path(self._told.data or "")
+
+    @property
+    def _told(self) -> Served:
+        if self._served is None:
+            raise UsageError("the server is not running: use it in `with` or `async with`")
+        return self._served
+
+    def __enter__(self) -> Self:
+        self._run(self.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self.stop())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start it and wait until it answers; ChildFailed, with the end of its log, if it dies or is late."""
+        if self._child is not None:
+            raise UsageError("the server is running already")
+        try:
+            self._served = await self._start(self._rows_folder())
+            await self._answered(self._served.url)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _rows_folder(self) -> Path:
+        if self._data_dir is not None:
+            return self._data_dir
+        self._folder = tempfile.TemporaryDirectory(prefix="rollbook-gym-")
+        return Path(self._folder.name)
+
+    async def _start(self, folder: Path) -> Served:
+        """Hand over what to serve in a file without a name; the child's arguments can be seen by everyone."""
+        with tempfile.TemporaryFile() as file:
+            file.write(encode(msgspec.structs.replace(self._asked, data_dir=str(folder.resolve()))))
+            file.seek(0)
+            self._child, told = await start_ready(
+                module_argv("rollbook.wire.gym"),
+                within_s=self._within_s,
+                what="the resources server",
+                env={**os.environ, SERVING_FD: str(file.fileno())},
+                pass_fds=[file.fileno()],
+                log=self._log,
+            )
+        return msgspec.convert(told, Served)
+
+    async def _answered(self, url: str) -> None:
+        """Until it gives a real answer."""
+        try:
+            async with asyncio.timeout(self._within_s), aiohttp.ClientSession() as http:
+                while True:
+                    if await self._healthy(http, url):
+                        return
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            words = f"the resources server did not answer within {self._within_s:g} s"
+            raise ChildFailed(words, self.log_tail()) from None
+
+    async def _healthy(self, http: aiohttp.ClientSession, url: str) -> bool:
+        assert self._child
+        if self._child.returncode is not None:
+            raise ChildFailed(f"the resources server ended (exit {self._child.returncode})", self.log_tail())
+        try:
+            async with http.get(url) as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    async def stop(self) -> None:
+        """End it with everything it started: asked to, and after `grace_s` made to."""
+        child, self._child, self._served = self._child, None, None
+        try:
+            if child is not None:
+                await child.terminate(self._grace_s)
+        finally:
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The end of what it wrote."""
+        return self._child.log_tail(lines) if self._child else ""
+
+    def _run(self, work: Coroutine[None, None, T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        work.close()
+        raise UsageError("an event loop is running here: use `async with ResourceServerProcess(...)`")
+
+
+def spec_of(env: str | Environment) -> str:
+    """What another process makes the same environment by; one that it cannot import is refused."""
+    if isinstance(env, str):
+        return env
+    loaded = of(env)
+    if not importable(loaded):
+        raise UsageError(f"{loaded.cls.__name__} cannot be imported by another process: put it in a file")
+    name = loaded.spec.target.partition(":")[2]
+    where = f"{loaded.path}:{name}" if loaded.path else loaded.spec.target
+    query = "&".join(f"{key}={quote(encode(value))}" for key, value in arguments_of(env).items())
+    return f"{where}?{query}" if query else where
