@@ -29,8 +29,11 @@ LINE = (
 )
 
 
-def big_book(path: Path, tasks: int, samples: int, seed: int = 0) -> Book:
-    """A finished book of sums whose tasks are from hopeless to easy, about 1 KB a line, every chunk sealed."""
+def big_book(path: Path, tasks: int, samples: int, seed: int = 0, said: int = 250) -> Book:
+    """A finished book of sums whose tasks are from hopeless to easy, every chunk sealed.
+
+    A line is about 700 bytes and the `said` characters of its answer.
+    """
     spec = EnvironmentSpec("sums.py:Sums", "sums:Sums")
     run = f"bench-{tasks}x{samples}"
     manifest = Manifest(SCHEMA, run, 1.0, {"Sums": spec}, ModelSpec("toy"), Sampling(), samples, 0, Limits(), {})
@@ -38,7 +41,7 @@ def big_book(path: Path, tasks: int, samples: int, seed: int = 0) -> Book:
         asked = (Task(f"sum-{i}", f"What is {i} + {i}?", answer=str(2 * i), level=i % 5) for i in range(tasks))
         count = draft.add_tasks(asked, "Sums")
         book = draft.finish(manifest, [part((0, count), (0, samples), WORKERS)])
-    extents = [_journals(book, worker, seed) for worker in range(WORKERS)]
+    extents = [_journals(book, worker, seed, said) for worker in range(WORKERS)]
     for chunk in range(len(book.chunks)):
         _seal(path, chunk, book.chunks[chunk].size, extents[chunk % WORKERS], chunk % WORKERS)
     return Book(path)
@@ -49,10 +52,10 @@ def _seal(path: Path, chunk: int, size: int, files: dict[str, Extent], worker: i
     (path / "done" / f"{chunk:05}.json").write_bytes(encode(Seal(1, 1, size, {}, 0, files)))
 
 
-def _journals(book: Book, worker: int, seed: int) -> dict[str, Extent]:
+def _journals(book: Book, worker: int, seed: int, said: int) -> dict[str, Extent]:
     """One worker's segments."""
     extents: dict[str, Extent] = {}
-    lines = _lines(book, worker, random.Random(seed + worker))
+    lines = _lines(book, worker, random.Random(seed + worker), said)
     for number in range(1, 10_000):
         path = book.path / "journals" / f"bench-{worker}.{number}.jsonl"
         if not (extent := _segment(path, lines)).bytes:
@@ -74,14 +77,14 @@ def _segment(path: Path, lines: Iterator[bytes]) -> Extent:
     return Extent(size, digest.hexdigest())
 
 
-def _lines(book: Book, worker: int, rng: random.Random) -> Iterator[bytes]:
+def _lines(book: Book, worker: int, rng: random.Random, said: int) -> Iterator[bytes]:
     """The keys of every fourth chunk; how hard a task is depends on the task alone."""
     for chunk in range(worker, len(book.chunks), WORKERS):
         for row, sample in book.chunks[chunk]:
-            yield _line(row, sample, row * 0.618034 % 1, rng)
+            yield _line(row, sample, row * 0.618034 % 1, rng, said)
 
 
-def _line(row: int, sample: int, rate: float, rng: random.Random) -> bytes:
+def _line(row: int, sample: int, rate: float, rng: random.Random, said: int) -> bytes:
     draw = rng.random()
     answer = 2 * row if draw < rate else 2 * row + rng.choice((-10, -2, -1, 1, 1, 2, 3, 10, 100))
     unanswered = draw > 0.97
@@ -94,7 +97,7 @@ def _line(row: int, sample: int, rate: float, rng: random.Random) -> bytes:
         brief=f"{80 / tokens:.3f}",
         answer="null" if unanswered else f'"{answer}"',
         row=row,
-        text=(FILLER * 6)[: 250 + tokens],
+        text=(FILLER * 20)[: said + tokens],
         tokens=tokens,
         finish="length" if unanswered else "stop",
         seconds=f"{tokens / 60:.6f}",

@@ -1,13 +1,15 @@
 """A very cheap OpenAI-compatible endpoint: raw bytes over uvloop, so that what is measured is the client.
 
-It answers each question `What is A + B?` with its sum, after a fixed latency, and knows nothing else of HTTP than
-Content-Length and keep-alive. Run as a program it prints its URL on the first line of standard output.
+It answers each question `What is A + B?` with its sum, or all with what `--says`, after a fixed latency, and knows
+nothing else of HTTP than Content-Length and keep-alive. Run as a program it prints its URL on the first line of
+standard output.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 import signal
 from typing import cast
@@ -19,9 +21,10 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 MODELS = b'{"object":"list","data":[{"id":"mock","object":"model"}]}'
 COMPLETION = (
     b'{"id":"c","object":"chat.completion","created":0,"model":"mock","choices":[{"index":0,"message":{"role":'
-    b'"assistant","content":"Adding the two numbers gives the total. The answer is #### %d"},"finish_reason":"stop",'
+    b'"assistant","content":%b},"finish_reason":"stop",'
     b'"logprobs":null}],"usage":{"prompt_tokens":24,"completion_tokens":16,"total_tokens":40}}'
 )
+SUM = b'"Adding the two numbers gives the total. The answer is #### %d"'
 
 
 def response(body: bytes) -> bytes:
@@ -29,19 +32,21 @@ def response(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def answer(request: bytes) -> bytes:
-    """What the endpoint says to one request."""
+def answer(request: bytes, says: bytes = b"") -> bytes:
+    """What the endpoint says to one request: a JSON string of its own, or a sum."""
     if request.startswith(b"GET"):
         return response(MODELS)
+    if says:
+        return response(COMPLETION % says)
     found = QUESTION.search(request)
-    return response(COMPLETION % (int(found[1]) + int(found[2]) if found else 0))
+    return response(COMPLETION % (SUM % (int(found[1]) + int(found[2]) if found else 0)))
 
 
 class Connection(asyncio.Protocol):
     """One keep-alive connection; requests on it come one after another."""
 
-    def __init__(self, latency_s: float) -> None:
-        self.latency_s = latency_s
+    def __init__(self, latency_s: float, says: bytes = b"") -> None:
+        self.latency_s, self.says = latency_s, says
         self.received = b""
         self.loop = asyncio.get_running_loop()
 
@@ -51,7 +56,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received += data
         while (request := self.next_request()) is not None:
-            reply = answer(request)
+            reply = answer(request, self.says)
             if self.latency_s and request.startswith(b"POST"):
                 self.loop.call_later(self.latency_s, self.write, reply)
             else:
@@ -74,10 +79,10 @@ class Connection(asyncio.Protocol):
             self.transport.write(reply)
 
 
-async def serve(latency_s: float) -> None:
+async def serve(latency_s: float, says: bytes) -> None:
     """Listen on a free port until terminated."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(latency_s), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(lambda: Connection(latency_s, says), "127.0.0.1", 0, backlog=4096)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -89,7 +94,9 @@ async def serve(latency_s: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency-ms", type=float, default=20.0)
-    uvloop.run(serve(parser.parse_args().latency_ms / 1000))
+    parser.add_argument("--says", default="", help="the same to everyone")
+    given = parser.parse_args()
+    uvloop.run(serve(given.latency_ms / 1000, json.dumps(given.says).encode() if given.says else b""))
 
 
 if __name__ == "__main__":

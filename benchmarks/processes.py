@@ -51,14 +51,23 @@ class Tree:
 
     def _look(self) -> None:
         stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
-        members = {self.root}
-        for pid in sorted(stats):  # parents have smaller pids, but for a wrap of the counter
-            if stats[pid][0] in members:
-                members.add(pid)
-        alive = [pid for pid in members if pid in stats]
+        alive = [pid for pid in _beneath(self.root, stats) if pid in stats]
         for pid in alive:
             self.cpu_s[pid] = stats[pid][1]
         self.peak_bytes = max(self.peak_bytes, sum(stats[pid][2] for pid in alive))
+
+
+def members(root: int) -> set[int]:
+    """A process and its descendants, as they are now."""
+    return _beneath(root, {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None})
+
+
+def _beneath(root: int, stats: dict[int, tuple[int, float, int]]) -> set[int]:
+    found = {root}
+    for pid in sorted(stats):  # parents have smaller pids, but for a wrap of the counter
+        if stats[pid][0] in found:
+            found.add(pid)
+    return found
 
 
 def _pids() -> list[int]:

@@ -154,7 +154,7 @@ SPOILT: dict[str, Callable[[], web.Response]] = {
 
 
 class Steps(Listening):
-    """A server that is played by /reset and /step: a number is to be guessed, 0.25 for each guess, 1 for the right one."""
+    """A server played by /reset and /step: a number is to be guessed, 0.25 for each guess, 1 for the right one."""
 
     def __init__(self, mode: str = "ok") -> None:
         super().__init__()

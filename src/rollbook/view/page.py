@@ -132,7 +132,9 @@ def section(read: Reading, report: Report, env: int, name: str) -> Iterator[str]
         yield '<p class="soft">nothing scored yet</p>'
         return
     if metrics.parts:
-        yield table(["reward part", "mean"], [[part, value] for part, value in metrics.parts.items()])
+        held = metrics.part_coverage
+        rows = [[part, value, f"{held[part]}/{metrics.scored}"] for part, value in metrics.parts.items()]
+        yield table(["reward part", "mean", "rollouts"], rows)
     tasks = Tasks(columns, metrics.threshold)
     names = [read.book.tasks.task(int(tasks.rows[at])).id for at in drawn(len(tasks))]
     rollouts = shown(len(columns), "rollouts")

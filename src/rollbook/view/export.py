@@ -1,0 +1,159 @@
+"""One run as one file: the page, its scripts and as much of the run as a file may hold, with what was left out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollbook.book.durable import write_whole
+from rollbook.core.json import JSON, encode
+from rollbook.errors import RollbookError, UsageError
+from rollbook.view.folder import Folder
+from rollbook.view.numbers import run_page
+from rollbook.view.opened import Opened
+from rollbook.view.rollout import rollout_page, token_page
+from rollbook.view.server import WEB
+from rollbook.view.snapshot import Snapshot
+from rollbook.view.tasks import SIDE_BY_SIDE, task_page, task_row
+from rollbook.view.vocabulary import Vocabulary
+
+MOST_TASKS = 2000
+MOST_BYTES = 24 << 20
+"""What a file holds of rollouts at most; a browser opens that without a pause."""
+
+VENDOR = ("uplot", "markdown-it", "temml", "highlight")
+_IMPORT = re.compile(r"""^import (?P<names>\{[^}]*\}) from "(?P<path>[^"]+)";\n""", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:async )?(?:function|const) (?P<name>\w+)", re.MULTILINE)
+_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
+
+
+def export_run(folder: Folder, out: Path, vocabulary: Vocabulary | None = None) -> str:
+    """Write the one run of a folder; gives a line that says what the file holds."""
+    if not folder.single:
+        raise UsageError(f"--export writes one run: name a run directory, such as {next(folder.names())}")
+    if out.suffix != ".html":
+        raise UsageError(f"--export {out}: the ending must be .html")
+    data = gathered(folder.root.name, Opened(folder.path(folder.root.name), vocabulary).look())
+    try:
+        write_whole(out, document(data).encode("utf-8", "replace"))
+    except OSError as error:
+        raise UsageError(f"--export {out}: {error.strerror}; choose another file") from None
+    return f"{out}: {data['left']}"
+
+
+def gathered(
+    name: str, snapshot: Snapshot, most_tasks: int = MOST_TASKS, most_bytes: int = MOST_BYTES
+) -> dict[str, JSON]:
+    """The answers that the pages will ask for, task by task until there is no room."""
+    rows = range(min(len(snapshot.table), most_tasks))
+    held: dict[str, JSON] = {
+        "run": {**run_page(name, snapshot), "live": False},
+        "tasks": [task_row(snapshot, row) for row in rows],
+        "scale": snapshot.scale,
+        "pages": {},
+        "rollouts": {},
+        "tokens": {},
+    }
+    size, rollouts = 0, 0
+    for row in rows:
+        page, played, tokens = _task(snapshot, row)
+        size += len(encode([page, played, tokens]))
+        if size > most_bytes:
+            break
+        task = page["id"]
+        held["pages"][task], held["rollouts"][task], held["tokens"][task] = page, played, tokens
+        rollouts += len(played)
+    counts = (len(rows), len(snapshot.table)), (len(held["pages"]), rollouts, int(snapshot.reading.asked.sum()))
+    return held | {"left": left(*counts)}
+
+
+def left(tasks: tuple[int, int], rollouts: tuple[int, int, int]) -> str:
+    """What a file holds, and what it does not."""
+    shown, every = tasks
+    pages, played, asked = rollouts
+    words = f"{shown:,} of {every:,} tasks in the table, {played:,} of {asked:,} rollouts (those of {pages:,} tasks)"
+    rest = "" if (shown, played) == (every, asked) else "; the rest was left out to keep the file small"
+    return f"{words}{rest}. Filters, search and comparison need `rollbook view`."
+
+
+def _task(snapshot: Snapshot, row: int) -> tuple[dict[str, JSON], dict[str, JSON], dict[str, JSON]]:
+    """A task's page, its rollouts and their tokens."""
+    page = task_page(snapshot, row)
+    samples = snapshot.samples(row)[:SIDE_BY_SIDE]
+    played = {str(sample): rollout_page(snapshot, row, sample, None) for sample in samples}
+    tokens = {str(sample): list(_tokens(snapshot, row, sample)) for sample in samples}
+    return page, played, {sample: sequences for sample, sequences in tokens.items() if sequences}
+
+
+def _tokens(snapshot: Snapshot, row: int, sample: int) -> Iterator[JSON]:
+    """The beginning of every sequence of a rollout; nothing where no tokens were recorded."""
+    try:
+        first = token_page(snapshot, row, sample, None, 0, 0)
+    except RollbookError:
+        return
+    yield first
+    for sequence in range(1, len(first["sequences"])):
+        yield token_page(snapshot, row, sample, None, sequence, 0)
+
+
+def document(data: dict[str, JSON]) -> str:
+    """The file: nothing is loaded, and only these very scripts and styles may run."""
+    styles = [(WEB / name).read_text() for name in ("vendor/uplot.css", "app.css")]
+    scripts = [*(_script(WEB / "vendor" / f"{name}.js") for name in VENDOR), bundle(WEB / "js" / "main.js")]
+    script_hashes, style_hashes = (" ".join(map(_hash, each)) for each in (scripts, styles))
+    policy = f"default-src 'none'; script-src {script_hashes}; style-src {style_hashes}; img-src data:; base-uri 'none'"
+    head, body = _shell()
+    held = encode(data).decode().replace("<", "\\u003c")
+    return "".join(
+        (
+            f'<!doctype html><html lang="en"><head><meta http-equiv="Content-Security-Policy" content="{policy}">',
+            head,
+            *(f"<style>{style}</style>" for style in styles),
+            f"</head>{body}",
+            f'<script type="application/json" id="rollbook-data">{held}</script>',
+            *(f"<script>{script}</script>" for script in scripts),
+            "</html>\n",
+        )
+    )
+
+
+def _shell() -> tuple[str, str]:
+    """The head and the body of our page, without what it loads."""
+    page = (WEB / "index.html").read_text()
+    head = "".join(re.findall(r"<meta[^>]*>\n|<title>.*</title>\n", page))
+    return head, page[page.index("<body>") : page.index("</html>")].replace("</body>", "")
+
+
+def _script(path: Path) -> str:
+    return _MAP.sub("", path.read_text()).replace("</script", "<\\/script")
+
+
+def bundle(main: Path) -> str:
+    """A module and what it imports as one script: each in a scope of its own, those that are needed first."""
+    found: dict[str, str] = {}
+    _collect(main.resolve(), found)
+    return "const modules = {};\n" + "\n".join(found.values())
+
+
+def _collect(path: Path, found: dict[str, str]) -> None:
+    text = path.read_text()
+    for match in _IMPORT.finditer(text):
+        needed = (path.parent / match["path"]).resolve()
+        if needed.name not in found:
+            _collect(needed, found)
+    given = ", ".join(match["name"] for match in _EXPORT.finditer(text))
+    body = _IMPORT.sub(lambda match: f"const {match['names']} = modules[{_key(match['path'])}];\n", text)
+    body = _EXPORT.sub(lambda match: match[0].removeprefix("export "), body)
+    found[path.name] = f"modules[{_key(path.name)}] = (() => {{\n{body}\nreturn {{ {given} }};\n}})();"
+
+
+def _key(path: str) -> str:
+    """The name of a module of ours: no two files have the same."""
+    return f'"{path.rpartition("/")[2]}"'
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,108 @@
+"""The runs of a folder, one row each: from their state files and what was reported, without reading journals."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.status import Status, read_status
+from rollbook.core.json import JSON, decode
+from rollbook.core.manifest import Manifest
+from rollbook.errors import RollbookError
+from rollbook.view.opened import Shelf
+
+QUICKLY_READ = 8 << 20
+"""A run whose journals are no larger is counted for the list if its last report is out of date."""
+
+WATCHED = ("done", "workers", "leases", "rounds", "journals", "plan.json", "metrics.json")
+
+
+class Runs:
+    """Rows of runs, taken anew only where files have changed."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._lock = threading.Lock()
+        self._rows: dict[str, tuple[tuple[int, ...], dict[str, JSON]]] = {}
+
+    def rows(self) -> list[dict[str, JSON]]:
+        """Every run, the newest first."""
+        with self._lock:
+            rows = [self._row(name) for name in self._shelf.folder.names()]
+        return sorted(rows, key=lambda row: -row.get("created", 0))
+
+    def _row(self, name: str) -> dict[str, JSON]:
+        try:
+            path = self._shelf.folder.root / ("" if self._shelf.folder.single else name)
+            stamp = tuple(_changed(path / each) for each in WATCHED)
+            held = self._rows.get(name)
+            if held is None or held[0] != stamp or held[1].get("state") == "running":
+                held = self._rows[name] = stamp, self._read(name, path)
+            return held[1]
+        except (RollbookError, OSError) as error:
+            return {"run": name, "error": str(error)}
+
+    def _read(self, name: str, path: Path) -> dict[str, JSON]:
+        self._shelf.folder.check_links(path)
+        status = read_status(path)
+        manifest = msgspec.json.decode((path / "run.json").read_bytes(), type=Manifest)
+        passed = self._passed(name, path, status)
+        return {**described(name, manifest), **state_row(status), **passed}
+
+    def _passed(self, name: str, path: Path, status: Status) -> dict[str, JSON]:
+        """pass@1 and its interval, from the last report if that is of as many rollouts."""
+        reported = _reported(path)
+        if reported.get("scored") == status.scored:
+            return _pass(reported)
+        size = sum(each.stat().st_size for each in (path / "journals").glob("*.jsonl"))
+        if size <= QUICKLY_READ or self._shelf.held(name):
+            return _pass(self._shelf.look(name).numbers["report"])
+        return {"pass@1": None, "interval": None}
+
+
+def described(name: str, manifest: Manifest) -> dict[str, JSON]:
+    """What a run is."""
+    return {
+        "run": name,
+        "id": manifest.run,
+        "created": manifest.created,
+        "environments": list(manifest.environments),
+        "model": manifest.model.name,
+        "scripted": manifest.model.kind == "scripted",
+        "samples": manifest.samples,
+    }
+
+
+def state_row(status: Status) -> dict[str, JSON]:
+    """How far a run is: requested = scored + failed + pending."""
+    return {
+        "state": status.state,
+        "round": status.round,
+        "requested": status.requested,
+        "scored": status.scored,
+        "failed": sum(status.failed.values()),
+        "pending": status.pending,
+        "workers": len(status.workers),
+    }
+
+
+def _pass(report: dict[str, JSON]) -> dict[str, JSON]:
+    overall = report.get("overall") or {}
+    return {"pass@1": overall.get("pass@1"), "interval": overall.get("pass@1_interval")}
+
+
+def _reported(path: Path) -> dict[str, JSON]:
+    try:
+        held = decode((path / "metrics.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,113 @@
+"""The pages of tasks: a piece of the table, and one task with its samples side by side."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import msgspec
+
+from rollbook.core.json import JSON
+from rollbook.core.line import ScoredLine
+from rollbook.core.message import Message
+from rollbook.view.snapshot import Snapshot
+
+SHOWN = ("n", "failed", "pending", "mean", "std", "majority", "majority_share", "completion_tokens", "turns")
+BEGINNING = 240
+EXCERPT = 4000
+SIDE_BY_SIDE = 64
+
+_line = msgspec.json.Decoder(ScoredLine)
+
+
+def task_rows(snapshot: Snapshot, keep: str, sort: str, descending: bool, offset: int, limit: int) -> dict[str, JSON]:
+    """One page of the table: the rows that `keep` is true of, in order, and how many there are in all."""
+    table = snapshot.table
+    kept = table.kept(keep)
+    rows = table.ordered(kept, sort, descending)[offset : offset + limit]
+    return {
+        "version": snapshot.version,
+        "scale": snapshot.scale,
+        "tasks": len(table),
+        "kept": len(kept),
+        "offset": offset,
+        "rows": [task_row(snapshot, row) for row in rows],
+    }
+
+
+def task_row(snapshot: Snapshot, row: int) -> dict[str, JSON]:
+    """One row of the table."""
+    task = snapshot.task(row)
+    return {
+        "id": task.id,
+        "env": task.env,
+        "prompt": task.prompt[:BEGINNING],
+        "strip": snapshot.strip(row, task.id),
+        "asked": len(snapshot.samples(row)),
+        **snapshot.table.values(row, SHOWN),
+    }
+
+
+def task_page(snapshot: Snapshot, row: int) -> dict[str, JSON]:
+    """A task with what only its verifier sees, and its samples: what each answered, and where they part."""
+    task = snapshot.task(row)
+    samples = snapshot.samples(row)
+    shown = [_sample(snapshot, row, task.id, sample, len(task.messages)) for sample in samples[:SIDE_BY_SIDE]]
+    texts = [str(each["text"]) for each in shown if each["text"] is not None]
+    return {
+        "version": snapshot.version,
+        "id": task.id,
+        "env": task.env,
+        "scale": snapshot.scale,
+        "messages": task.messages,
+        "verifier": {"answer": task.answer, "fields": task.fields},
+        "numbers": {name: values[row] for name, values in snapshot.table.columns.items()},
+        "shared": shared(texts),
+        "asked": len(samples),
+        "samples": shown,
+    }
+
+
+def _sample(snapshot: Snapshot, row: int, task: str, sample: int, asked: int) -> dict[str, JSON]:
+    place = snapshot.located.find(row, sample)
+    if place is None:
+        failure = snapshot.failure(task, sample)
+        status = "failed" if failure else "pending"
+        return {"sample": sample, "status": status, "failure": failure, "text": None}
+    columns = snapshot.located.columns
+    said = spoken(_line.decode(snapshot.located.line(place)).messages[asked:])
+    return {
+        "sample": sample,
+        "status": "scored",
+        "reward": float(columns.reward[place]),
+        "parts": snapshot.parts(place),
+        "answer": snapshot.answer(place),
+        "prompt_tokens": int(columns.prompt_tokens[place]),
+        "completion_tokens": int(columns.completion_tokens[place]),
+        "turns": int(columns.turns[place]),
+        "truncated": bool(columns.truncated[place]),
+        "seconds": float(columns.seconds[place]),
+        "text": said[:EXCERPT],
+        "characters": len(said),
+    }
+
+
+def shared(texts: list[str]) -> int:
+    """How many characters all of several texts begin with.
+
+    >>> shared(["2 + 2 is 4", "2 + 2 is 5"])
+    9
+    """
+    if len(texts) < 2:
+        return 0
+    low, high = min(texts), max(texts)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False)))
+
+
+def spoken(messages: list[Message]) -> str:
+    """All that the model said, its tool calls included."""
+    said = []
+    for message in messages:
+        if message.role == "assistant":
+            said += [message.reasoning or "", message.text]
+            said += [f"{call.function.name}({call.function.arguments})" for call in message.tool_calls or []]
+    return "\n".join(text for text in said if text)

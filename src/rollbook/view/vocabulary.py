@@ -1,0 +1,66 @@
+"""The text of token ids, from the tokenizer.json of the model that sampled them; without it ids stay ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollbook.core.json import JSON, decode
+from rollbook.errors import UsageError
+
+SPACE = "\u2581"
+_BYTE = "<0x"
+
+
+class Vocabulary:
+    """Texts by id. A token that is only part of a character is shown as its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        held = _read(path)
+        model = held.get("model")
+        if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
+            raise UsageError(f"--tokenizer {path}: it has no vocabulary; name the tokenizer.json of the model")
+        decoder = _character_bytes() if "ByteLevel" in str([held.get("decoder"), held.get("pre_tokenizer")]) else {}
+        self._texts = {number: _text(written, decoder) for written, number in _entries(model["vocab"])}
+        for added in held.get("added_tokens") or []:
+            self._texts[added["id"]] = added["content"]
+
+    def texts(self, ids: Sequence[int]) -> list[str | None]:
+        """The text of each id; None for one that the tokenizer does not know."""
+        return [self._texts.get(each) for each in ids]
+
+
+def _read(path: Path) -> dict[str, JSON]:
+    try:
+        held = decode(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"--tokenizer {path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--tokenizer {path}: not JSON ({error}); name the tokenizer.json of the model") from None
+    if not isinstance(held, dict):
+        raise UsageError(f"--tokenizer {path}: not a tokenizer; name the tokenizer.json of the model")
+    return held
+
+
+def _entries(vocabulary: dict[str, int] | list[JSON]) -> Iterator[tuple[str, int]]:
+    """(token, id): a table, or with a Unigram model a list in the order of the ids."""
+    if isinstance(vocabulary, dict):
+        return iter(vocabulary.items())
+    return ((str(entry[0]), number) for number, entry in enumerate(vocabulary))
+
+
+def _text(written: str, decoder: dict[str, int]) -> str:
+    if decoder and all(character in decoder for character in written):
+        return bytes(decoder[character] for character in written).decode("utf-8", "backslashreplace")
+    if written.startswith(_BYTE) and written.endswith(">") and len(written) == 6:
+        return bytes([int(written[3:5], 16)]).decode("utf-8", "backslashreplace")
+    return written.replace(SPACE, " ")
+
+
+def _character_bytes() -> dict[str, int]:
+    """How byte-level tokenizers write bytes: printable ones as themselves, the others from U+0100 on, in order."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}

@@ -1,0 +1,82 @@
+// Charts by uPlot, in the colours of the page, each with its numbers in words for whoever cannot see it.
+
+import { h } from "./dom.js";
+import { clock, number } from "./format.js";
+
+const HEIGHT = 190;
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function axis(more = {}) {
+  return { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
+    font: "11px system-ui, sans-serif", size: 38, ...more };
+}
+
+function figure(title, words, options, data) {
+  const place = h("div", { class: "plot", role: "img", "aria-label": `${title}: ${words}` });
+  const made = h("figure", {}, h("figcaption", {}, title), place);
+  if (!globalThis.uPlot || !data[0].length) {
+    place.append(h("p", { class: "soft" }, "nothing to draw yet"));
+    return made;
+  }
+  let plot = null;
+  const draw = () => {
+    const width = Math.floor(place.clientWidth);
+    if (!width) return;
+    if (plot) plot.setSize({ width, height: HEIGHT });
+    else plot = new globalThis.uPlot({ width, height: HEIGHT, legend: { show: false }, cursor: { drag: { x: false, y: false } },
+      padding: [10, 10, 0, 0], ...options() }, data, place);
+  };
+  new ResizeObserver(draw).observe(place);
+  addEventListener("theme", () => {
+    if (!place.isConnected) return;
+    if (plot) plot.destroy();
+    plot = null;
+    draw();
+  });
+  return made;
+}
+
+export function passCurve(points) {
+  const column = (name) => points.map((point) => point[name]);
+  const words = points.map((point) => `pass@${point.k} ${number(point.pass)}`).join(", ");
+  const voted = points.some((point) => point.maj !== null && point.maj !== undefined && point.k > 1);
+  const options = () => ({
+    scales: { x: { time: false, distr: points.length > 1 ? 3 : 1, log: 2 }, y: { range: [0, 1] } },
+    axes: [axis({ values: (_, ticks) => ticks.map((tick) => (points.some((point) => point.k === tick) ? tick : "")), size: 26 }), axis()],
+    series: [{}, { stroke: colour("--accent"), width: 2, points: { size: 6, fill: colour("--accent") } },
+      { stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } },
+      { stroke: colour("--second"), width: 1.5, dash: [5, 4], points: { size: 4 } }],
+    bands: [{ series: [3, 2], fill: colour("--band") }],
+  });
+  const data = [column("k"), column("pass"), column("low"), column("high"), voted ? column("maj") : points.map(() => null)];
+  return figure(voted ? "pass@k with its 95% band, maj@k dashed" : "pass@k with its 95% band", words, options, data);
+}
+
+function bars(size) {
+  return globalThis.uPlot ? globalThis.uPlot.paths.bars({ size: [size, Infinity], align: 1, gap: 1 }) : null;
+}
+
+export function histogram({ edges, counts }) {
+  const words = counts.map((count, at) => (count ? `${count} from ${number(edges[at])}` : "")).filter(Boolean).join(", ");
+  const options = () => ({
+    scales: { x: { time: false, range: [edges[0], edges[edges.length - 1]] }, y: { range: (_, low, high) => [0, (high || 1) * 1.05] } },
+    axes: [axis({ size: 26 }), axis({ size: 46 })],
+    series: [{}, { stroke: colour("--accent"), fill: colour("--band-strong"), width: 1, paths: bars(1), points: { show: false } }],
+  });
+  return figure("Rewards of the scored rollouts", words, options, [edges.slice(0, -1), counts.map((each) => each || null)]);
+}
+
+export function timeline({ edges, scored, failed }) {
+  const total = (values) => values.reduce((sum, value) => sum + value, 0);
+  const words = `${total(scored)} rollouts scored and ${total(failed)} attempts failed`;
+  const options = () => ({
+    scales: { y: { range: (_, low, high) => [0, (high || 1) * 1.05] } },
+    axes: [axis({ size: 26, space: 64, values: (_, ticks) => ticks.map((tick) => clock(tick, edges[edges.length - 1] - edges[0])) }), axis({ size: 46 })],
+    series: [{}, { stroke: colour("--accent"), fill: colour("--band-strong"), width: 1, paths: bars(1), points: { show: false } },
+      { stroke: colour("--bad"), fill: colour("--bad"), width: 1, paths: bars(1), points: { show: false } }],
+  });
+  return figure("Scored and failed (red) over time", words, options, [edges.slice(0, -1), ...[scored, failed].map((each) => each.map((n) => n || null))]);
+}

@@ -1,0 +1,162 @@
+// One run: its numbers, its charts, and the table of its tasks.
+
+import { exported, get, stream } from "../api.js";
+import { histogram, passCurve, timeline } from "../charts.js";
+import { facts, fill, h, link, table } from "../dom.js";
+import { between, count, number, reward, seconds, when } from "../format.js";
+import { follow } from "../live.js";
+import { route } from "../routes.js";
+import { legend, strip } from "../strip.js";
+import { progress, state } from "./runs.js";
+
+const PAGE = 50;
+const COLUMNS = [["id", "Task"], ["", "Samples"], ["mean", "Mean"], ["std", "Std"], ["majority", "Majority"],
+  ["majority_share", "Share"], ["completion_tokens", "Tokens"]];
+
+export async function run(place, [name], options) {
+  const asked = { keep: options.keep || "", sort: options.sort || "", desc: options.desc === "1", page: Number(options.page || 0) };
+  const head = h("div", { class: "head" });
+  const charts = h("div", { class: "charts" });
+  const rows = h("div", {});
+  const load = async () => {
+    const data = await get("run", { run: name });
+    asked.several = data.environments.length > 1;
+    fill(head, summary(data));
+    fill(charts, passCurve(data.curve), histogram(data.histogram), timeline(data.timeline));
+    await list();
+  };
+  const list = async () => {
+    try {
+      const data = await get("tasks", { run: name, keep: asked.keep, sort: asked.sort, desc: asked.desc ? "1" : "", offset: asked.page * PAGE, limit: PAGE });
+      const at = rows.querySelector(".at");
+      fill(rows, tasks(name, data, asked));
+      if (at) for (const row of rows.querySelectorAll("[data-open]")) row.classList.toggle("at", row.dataset.open === at.dataset.open);
+    } catch (error) {
+      fill(rows, h("p", { class: "error", role: "alert" }, error.message));
+    }
+  };
+  await load();
+  const finds = h("div", { "aria-live": "polite" });
+  fill(place, head, charts, h("section", { "aria-label": "Tasks" }, h("h2", {}, "Tasks"),
+    exported ? null : filters(name, asked, finds), finds, rows));
+  const stop = follow(name, load);
+  return { leave: () => { stop(); if (finds.stop) finds.stop(); } };
+}
+
+function summary(data) {
+  const { report } = data;
+  const all = report.overall;
+  const big = (name, value, under) => h("div", { class: "big" }, h("b", {}, value), h("span", {}, name), h("small", {}, under || "\u00a0"));
+  const ks = data.curve.map((point) => point.k);
+  const last = ks[ks.length - 1];
+  const warnings = [report.scripted && "scripted answers, no model", data.live && "the run is going on: these are the numbers so far",
+    report.dropped && `${report.dropped} doubled rollouts dropped`, report.kept_from && `two verifiers: what run ${report.kept_from} scored keeps its scores`,
+    ...ks.filter((k) => all.coverage[k] < all.tasks).map((k) => `@${k} rests on ${all.coverage[k]} of ${all.tasks} tasks`)].filter(Boolean);
+  return [
+    h("div", { class: "row" }, h("h1", {}, data.run), state(data.state), progress({ ...report, failed: sum(report.failed) })),
+    h("p", { class: "soft" }, `${data.environments.join(", ")} · ${data.model} · k = ${data.samples} · temperature ${data.sampling.temperature} · ${when(data.created)}`),
+    h("div", { class: "bigs" },
+      big("pass@1", number(all["pass@1"]), between(all["pass@1_interval"])),
+      last > 1 ? big(`pass@${last}`, number(all[`pass@${last}`]), between(all[`pass@${last}_interval`])) : null,
+      last > 1 && all[`maj@${last}`] !== undefined ? big(`maj@${last}`, number(all[`maj@${last}`])) : null,
+      big("mean reward", number(all.mean), between(all.mean_interval)),
+      big("tokens a rollout", all.scored ? number(all.completion_tokens / all.scored, 0) : "–", all.truncated ? `${count(all.truncated)} truncated` : ""),
+      big("seconds, median", number(all.seconds_p50, 2), all.seconds_p95 ? `p95 ${seconds(all.seconds_p95)}` : "")),
+    warnings.length ? h("ul", { class: "notes" }, warnings.map((words) => h("li", {}, words))) : null,
+    h("details", { class: "more" }, h("summary", {}, "All numbers"), numbers(report)),
+  ];
+}
+
+function numbers(report) {
+  const several = Object.entries(report.environments);
+  const shown = several.length > 1 ? [...several, ["all", report.overall]] : several;
+  const names = Object.keys(report.overall).filter((name) => /^(mean|std|(pass|maj|best)[@^]\d+)$/.test(name));
+  const rows = shown.map(([env, all]) => [env, count(all.tasks), `${count(all.scored)} / ${count(all.requested)}`, ...names.map((name) => number(all[name]))]);
+  const parts = Object.entries(report.overall.parts).map(([name, value]) => [name, number(value), `${count(report.overall.part_coverage[name])} / ${count(report.overall.scored)}`]);
+  const kinds = Object.entries(report.failed).map(([kind, n]) => [kind, count(n)]);
+  return h("div", { class: "stack" }, table("Numbers by environment", ["Environment", "Tasks", "Scored", ...names], rows, "list"),
+    h("div", { class: "pair" }, parts.length ? table("Reward parts", ["Reward part", "Mean", "Rollouts"], parts, "list") : null,
+      kinds.length ? table("Failures by kind", ["Failure", "Rollouts"], kinds, "list") : null,
+      facts([["Prompt tokens", count(report.overall.prompt_tokens)], ["Completion tokens", count(report.overall.completion_tokens)],
+        ["Turns", count(report.overall.turns)], ["Without an answer", count(report.overall.no_answer)]])));
+}
+
+function sum(counts) {
+  return Object.values(counts).reduce((total, each) => total + each, 0);
+}
+
+function filters(name, asked, finds) {
+  const go = (more) => { location.hash = route("run", name, { keep: asked.keep, sort: asked.sort, desc: asked.desc ? "1" : "", ...more }); };
+  const keep = h("input", { type: "search", name: "keep", placeholder: "0 < mean < 1 and n >= 8", "aria-label": "Filter tasks by an expression", spellcheck: "false", autocomplete: "off" });
+  keep.value = asked.keep;
+  const text = h("input", { type: "search", name: "text", placeholder: "Search what was said", "aria-label": "Search in messages and answers", autocomplete: "off" });
+  const submit = (act) => (event) => { event.preventDefault(); act(); };
+  return h("div", { class: "filters" },
+    h("form", { onsubmit: submit(() => go({ keep: keep.value })) }, keep, h("button", {}, "Filter")),
+    h("form", { onsubmit: submit(() => search(name, text.value, finds)) }, text, h("button", {}, "Search")));
+}
+
+function search(name, text, finds) {
+  if (finds.stop) finds.stop();
+  if (!text.trim()) { fill(finds); return; }
+  const bar = h("progress", { max: "1", value: "0", "aria-label": "Progress of the search" });
+  const words = h("span", { class: "soft" }, "searching");
+  const hits = h("ol", { class: "hits" });
+  const close = h("button", { type: "button", class: "plain", title: "Close", onclick: () => { finds.stop(); fill(finds); } }, "✕");
+  fill(finds, h("div", { class: "row" }, bar, words, close), hits);
+  let found = 0;
+  const stop = stream("search", { run: name, text }, (event) => {
+    if (event.error || event.end) {
+      stop();
+      words.textContent = event.error || `${count(found)} rollouts${found >= 200 ? ", the first ones" : ""}`;
+      bar.remove();
+      return;
+    }
+    bar.value = event.size ? event.done / event.size : 1;
+    found += event.found.length;
+    words.textContent = `${count(found)} found`;
+    hits.append(...event.found.map((hit) => h("li", {}, link(route("rollout", name, hit.task, hit.sample), {}, `${hit.task} #${hit.sample}`),
+      h("span", { class: "soft" }, ` reward ${reward(hit.reward)} `), h("q", {}, hit.excerpt))));
+  });
+  finds.stop = stop;
+}
+
+function tasks(name, data, asked) {
+  const last = Math.max(0, Math.ceil(data.kept / PAGE) - 1);
+  const turn = (page, words) => link(route("run", name, { ...options(asked), page }), { class: "button", rel: "nofollow" }, words);
+  const from = data.kept ? data.offset + 1 : 0;
+  return [
+    legend(data.scale),
+    h("div", { class: "scroll" }, h("table", { class: "list tasks", "aria-label": "Tasks" },
+      h("thead", {}, h("tr", {}, COLUMNS.map(([column, words]) => head(name, column, words, asked)))),
+      h("tbody", {}, data.rows.map((row) => line(name, row, asked.several, data.scale))))),
+    h("div", { class: "row foot" },
+      h("span", { class: "soft", id: "counted" }, `${count(from)}–${count(data.offset + data.rows.length)} of ${count(data.kept)}${data.kept < data.tasks ? ` kept, ${count(data.tasks)} in all` : " tasks"}`),
+      asked.page > 0 ? turn(asked.page - 1, "← Before") : null, asked.page < last ? turn(asked.page + 1, "Next →") : null),
+  ];
+}
+
+function options(asked) {
+  return { keep: asked.keep, sort: asked.sort, desc: asked.desc ? "1" : "" };
+}
+
+function head(name, column, words, asked) {
+  const numeric = !["id", "", "majority"].includes(column);
+  if (!column) return h("th", { scope: "col" }, words);
+  const mine = asked.sort === column;
+  const desc = mine ? !asked.desc : numeric;
+  const order = mine ? (asked.desc ? "descending" : "ascending") : null;
+  return h("th", { scope: "col", class: numeric ? "num" : "", "aria-sort": order },
+    link(route("run", name, { keep: asked.keep, sort: column, desc: desc ? "1" : "" }), { class: "sort" }, words, mine ? (asked.desc ? " ↓" : " ↑") : ""));
+}
+
+function line(name, row, several, scale) {
+  return h("tr", { data: { open: route("task", name, row.id) } },
+    h("th", { scope: "row", class: "what" }, link(route("task", name, row.id), {}, row.id), several ? h("span", { class: "tag" }, row.env) : null, h("span", { class: "prompt" }, row.prompt)),
+    h("td", {}, strip(name, row.id, row.strip, { scale }), row.asked > row.strip.length ? h("small", {}, ` +${row.asked - row.strip.length}`) : null),
+    h("td", { class: "num strong" }, number(row.mean)),
+    h("td", { class: "num" }, number(row.std)),
+    h("td", { class: "answer" }, row.majority ?? "–"),
+    h("td", { class: "num" }, number(row.majority_share, 2)),
+    h("td", { class: "num" }, count(row.completion_tokens)));
+}

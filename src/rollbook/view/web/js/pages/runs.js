@@ -1,0 +1,81 @@
+// Every run of the folder. Tick two to compare them.
+
+import { get } from "../api.js";
+import { fill, h, link } from "../dom.js";
+import { age, between, count, number, when } from "../format.js";
+import { follow } from "../live.js";
+import { route } from "../routes.js";
+
+const NUMERIC = new Set(["k", "Scored", "pass@1", "95%"]);
+const WIDE = new Set(["Environment", "Model", "k", "95%", "Age"]);
+
+export async function runs(place) {
+  const first = await get("runs");
+  if (first.single) {
+    location.replace(route("run", first.runs[0].run));
+    return {};
+  }
+  const chosen = [];
+  const list = h("div", { class: "scroll" });
+  const bar = h("div", { class: "bar", role: "group", "aria-label": "Compare" });
+  const draw = (data) => {
+    fill(list, data.runs.length ? grid(data.runs, chosen, () => { pick(bar, chosen); }) : h("p", {}, "no runs"));
+    pick(bar, chosen);
+  };
+  draw(first);
+  fill(place, h("h1", {}, first.folder), h("p", { class: "soft" }, `${count(first.runs.length)} runs`), bar, list);
+  return { leave: follow("", async () => draw(await get("runs"))) };
+}
+
+function pick(bar, chosen) {
+  const ready = chosen.length === 2;
+  fill(bar, ready ? link(route("compare", ...chosen), { class: "button" }, `Compare ${chosen[0]} with ${chosen[1]}`)
+    : h("span", { class: "soft" }, chosen.length ? "Tick one more to compare." : "Tick two runs to compare them."));
+}
+
+function grid(rows, chosen, changed) {
+  const heads = ["", "Run", "Environment", "Model", "k", "Scored", "pass@1", "95%", "State", "Age"];
+  return h("table", { class: "list", "aria-label": "Runs" },
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: `${NUMERIC.has(head) ? "num" : ""} ${WIDE.has(head) ? "wide" : ""}` }, head)))),
+    h("tbody", {}, rows.map((row) => (row.error ? broken(row) : line(row, chosen, changed)))));
+}
+
+function broken(row) {
+  return h("tr", {}, h("td"), h("th", { scope: "row" }, row.run), h("td", { colspan: "8", class: "error" }, row.error));
+}
+
+function line(row, chosen, changed) {
+  const box = h("input", { type: "checkbox", "aria-label": `choose ${row.run} for comparison` });
+  box.checked = chosen.includes(row.run);
+  box.addEventListener("change", () => {
+    const at = chosen.indexOf(row.run);
+    if (at >= 0) chosen.splice(at, 1);
+    if (box.checked) chosen.push(row.run);
+    while (chosen.length > 2) chosen.shift();
+    for (const other of box.closest("tbody").querySelectorAll("input")) other.checked = chosen.includes(other.closest("tr").dataset.run);
+    changed();
+  });
+  return h("tr", { data: { open: route("run", row.run), run: row.run } },
+    h("td", {}, box),
+    h("th", { scope: "row" }, link(route("run", row.run), {}, row.run), h("span", { class: "narrow soft" }, `${row.model}, k = ${row.samples}`)),
+    h("td", { class: "wide" }, row.environments.join(", ")),
+    h("td", { class: "wide" }, row.model, row.scripted ? h("span", { class: "tag" }, "scripted") : null),
+    h("td", { class: "num wide" }, count(row.samples)),
+    h("td", { class: "num" }, progress(row)),
+    h("td", { class: "num strong" }, number(row["pass@1"])),
+    h("td", { class: "num soft wide" }, between(row.interval)),
+    h("td", {}, state(row.state)),
+    h("td", { class: "soft wide", title: when(row.created) }, age(row.created)));
+}
+
+export function progress(row) {
+  const words = `${count(row.scored)} / ${count(row.requested)}`;
+  const share = (part) => `${(100 * part) / Math.max(1, row.requested)}%`;
+  return h("span", { class: "progress", title: `${row.scored} scored, ${row.failed} failed, ${row.pending} pending` },
+    h("span", { class: "meter", "aria-hidden": "true" }, h("i", { class: "done", vars: { width: share(row.scored) } }),
+      h("i", { class: "lost", vars: { width: share(row.failed) } })), words);
+}
+
+export function state(name) {
+  return h("span", { class: `state ${name}`, title: name }, name);
+}

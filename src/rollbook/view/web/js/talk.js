@@ -1,0 +1,58 @@
+// A conversation: who spoke, what was thought, what was called and what came back.
+
+import { code } from "./code.js";
+import { h } from "./dom.js";
+import { markdown } from "./markdown.js";
+
+const FOLDED = 6000;
+
+export function message(each, turn = null) {
+  const text = textOf(each.content);
+  const tool = each.role === "tool";
+  return h("article", { class: `message ${["system", "user", "assistant", "tool"].includes(each.role) ? each.role : "other"}` },
+    h("header", {}, h("span", { class: "role" }, tool && each.name ? `tool · ${each.name}` : each.role), turn),
+    each.reasoning ? h("details", { class: "reasoning" }, h("summary", {}, `Reasoning, ${each.reasoning.length.toLocaleString("en")} characters`), markdown(each.reasoning)) : null,
+    text ? folded(text, tool ? result(text) : markdown(text)) : null,
+    parts(each.content),
+    (each.tool_calls || []).map(call),
+    each.written && each.written !== text ? h("details", { class: "reasoning" }, h("summary", {}, "As the model wrote it"), h("pre", { class: "plain" }, each.written)) : null);
+}
+
+function textOf(content) {
+  if (Array.isArray(content)) return content.map((part) => String(part.text ?? "")).join("");
+  return content || "";
+}
+
+function parts(content) {
+  if (!Array.isArray(content)) return [];
+  return content.filter((part) => part.text === undefined).map((part) => h("p", { class: "dead" }, `${part.type || "a part"} (not shown)`));
+}
+
+function folded(text, element) {
+  if (text.length <= FOLDED) return element;
+  return h("details", { open: text.length <= 4 * FOLDED }, h("summary", {}, `${text.length.toLocaleString("en")} characters`), element);
+}
+
+function result(text) {
+  try {
+    const value = JSON.parse(text);
+    if (value && typeof value === "object") return code(JSON.stringify(value, null, 2), "json");
+  } catch { /* not JSON: as it is */ }
+  return h("pre", { class: "plain", tabindex: "0" }, text);
+}
+
+function call(each) {
+  const { name, arguments: written } = each.function;
+  return h("div", { class: "call" }, h("p", {}, "calls ", h("b", {}, name)), argumentsOf(written));
+}
+
+function argumentsOf(written) {
+  let value = null;
+  try { value = JSON.parse(written); } catch { return h("pre", { class: "plain" }, written); }
+  if (!value || typeof value !== "object") return h("pre", { class: "plain" }, written);
+  const long = Object.values(value).some((each) => typeof each === "string" && each.includes("\n"));
+  const program = typeof value.code === "string" ? value.code : null;
+  if (program !== null && Object.keys(value).length === 1) return code(program, "python");
+  return long ? h("div", {}, Object.entries(value).map(([name, each]) => h("div", {}, h("p", { class: "soft" }, name),
+    code(typeof each === "string" ? each : JSON.stringify(each, null, 2), typeof each === "string" ? "" : "json")))) : code(JSON.stringify(value, null, 2), "json");
+}

@@ -1,0 +1,68 @@
+import time
+
+import pytest
+
+from rollbook.errors import BookError
+from rollbook.view import opened as module
+from rollbook.view.folder import Folder
+from rollbook.view.opened import Opened, Shelf
+from support.books import make_book
+from support.showcase import Pen, make, rollout
+
+
+def test_a_book_is_looked_at_again_only_if_something_was_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RESTS", 0)
+    pen = Pen(make(tmp_path / "run", tasks=3, samples=2))
+    opened = Opened(tmp_path / "run")
+    first = opened.look()
+    assert opened.look() is first
+    pen.score(rollout(pen.book, 0, 0))
+    second = opened.look()
+    assert (second.version, len(first.located.columns), len(second.located.columns)) == (2, 0, 1)
+
+
+def test_a_look_is_followed_by_a_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RESTS", 10_000)
+    pen = Pen(make(tmp_path / "run", tasks=3, samples=2))
+    opened = Opened(tmp_path / "run")
+    first = opened.look()
+    pen.score(rollout(pen.book, 0, 0))
+    assert opened.look() is first
+    assert opened._next > time.monotonic()
+
+
+def test_tasks_and_samples_that_are_added_are_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RESTS", 0)
+    book = make(tmp_path / "run", tasks=2, samples=1)
+    opened = Opened(tmp_path / "run")
+    assert opened.look().samples(0) == [0]
+    book.extend(3, 1)
+    pen = Pen(book)
+    pen.score(rollout(book, 0, 2))
+    assert opened.look().strip(0, "area-0") == [None, None, 1.0]
+
+
+def test_only_so_many_books_stay_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_OPEN", 2)
+    for name in "abc":
+        make_book(tmp_path / name)
+    shelf = Shelf(Folder(tmp_path))
+    for name in "abc":
+        shelf.look(name)
+    assert [shelf.held(name) is not None for name in "abc"] == [False, True, True]
+
+
+def test_the_only_run_is_read_before_anyone_asks(tmp_path):
+    make_book(tmp_path / "run")
+    shelf = Shelf(Folder(tmp_path / "run"))
+    shelf.warm()
+    assert shelf.held("run")._snapshot is not None
+
+
+def test_a_damaged_run_does_not_keep_the_server_from_starting(tmp_path):
+    make_book(tmp_path / "run")
+    (tmp_path / "run" / "journals" / "w.1.jsonl").write_bytes(b"damaged\n")
+    shelf = Shelf(Folder(tmp_path / "run"))
+    shelf.warm()
+    with pytest.raises(BookError, match="malformed"):
+        shelf.look("run")

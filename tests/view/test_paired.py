@@ -1,0 +1,28 @@
+import pytest
+
+from rollbook.collect.comparing import compare_runs
+from rollbook.errors import UsageError
+from rollbook.view.opened import Opened
+from rollbook.view.paired import compare_page
+from support.showcase import fill, make
+
+
+def test_the_page_says_what_compare_says(runs):
+    a, b = (Opened(runs / name).look() for name in ("baseline", "tuned"))
+    page = compare_page(a, b, False, 0, 50)
+    told = compare_runs(runs / "baseline", runs / "tuned").comparison
+    assert (page["gained"], page["lost"], page["pairs"]) == (len(told.gained), len(told.lost), 12)
+    assert page["comparison"]["metrics"]["pass@1"]["difference"] == told.metrics["pass@1"].difference
+    flipped = [row["id"] for row in page["rows"] if row["flip"]]
+    assert set(flipped) == {*told.gained, *told.lost}
+    assert [row["id"] for row in page["rows"]][: len(flipped)] == flipped
+
+
+def test_other_tasks_are_compared_only_on_purpose(runs, tmp_path):
+    fill(make(tmp_path / "more", tasks=14, samples=4), seed=5)
+    a, b = Opened(runs / "baseline").look(), Opened(tmp_path / "more").look()
+    with pytest.raises(UsageError, match="--common"):
+        compare_page(a, b, False, 0, 50)
+    page = compare_page(a, b, True, 0, 5)
+    assert (page["pairs"], len(page["rows"])) == (12, 5)
+    assert "task sets differ" in page["notes"][0]

@@ -1,0 +1,62 @@
+import shlex
+
+import msgspec
+import pytest
+import typer
+
+from rollbook.cli.main import build
+from rollbook.core.manifest import Limits, ModelSpec, Sampling
+from rollbook.view.replay import replay
+from support.showcase import make
+
+
+@pytest.fixture
+def book(tmp_path):
+    return make(tmp_path / "run", tasks=2, samples=2)
+
+
+def words(book, **changed):
+    book.manifest = msgspec.structs.replace(book.manifest, **changed)
+    return shlex.split(replay(book, book.tasks.task(1), 1))
+
+
+def test_the_rollout_its_seed_and_its_sampling(book):
+    said = words(book)
+    assert said[:7] == ["rollbook", "run", "calculus.py:Calculus", "--task", "area-1", "--sample", "1"]
+    assert said[7:] == shlex.split(
+        "--seed 7 --temperature 0.7 --top-p 1 --max-tokens 1024 -m http://localhost:8000/v1 --model-name qwen-7b"
+    )
+
+
+def test_limits_and_sampling_that_are_not_the_usual_ones(book):
+    sampling = Sampling(extra={"stop": ["END"], "top_k": 5})
+    said = words(book, limits=Limits(max_turns=4, rollout_s=0.5), sampling=sampling, tool_format="text")
+    text = shlex.join(said)
+    assert "--max-turns 4" in text
+    assert "--timeout 0.5" in text
+    assert "--tool-format text" in text
+    assert "--verify-timeout" not in text
+    assert 'stop=["END"]' in said
+    assert "top_k=5" in said
+
+
+def test_rows_of_ones_own(book):
+    spec = msgspec.structs.replace(book.manifest.environments["Calculus"], args={"data": "my rows.jsonl"})
+    assert words(book, environments={"Calculus": spec})[3:5] == ["--data", "my rows.jsonl"]
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("embedded", []), ("scripted", ["-m", "http://localhost:8000/v1"])])
+def test_models_of_other_kinds(book, kind, shown):
+    said = words(book, model=ModelSpec("m", kind))
+    assert said[said.index("1024") + 1 :] == shown
+
+
+def test_a_blend_is_a_file_that_only_its_author_has(book):
+    spec = book.manifest.environments["Calculus"]
+    assert words(book, environments={"Calculus": spec, "Other": spec})[2] == "BLEND.yaml"
+
+
+def test_the_command_line_knows_every_word(book):
+    run = typer.main.get_command(build("run")).commands["run"]
+    said = words(book, limits=Limits(1, 1, 1, 2048, 2, 3, 4, 5), sampling=Sampling(extra={"a": 1}), tool_format="text")
+    assert run.make_context("run", said[2:]).params["task"] == ["area-1"]

@@ -1,0 +1,100 @@
+import shlex
+
+import pytest
+
+from rollbook.core.json import decode
+from rollbook.errors import UsageError
+from rollbook.tokens import merge
+from rollbook.view.opened import Opened
+from rollbook.view.rollout import MOST_TOKENS, rollout_page, token_page
+from rollbook.view.vocabulary import Vocabulary
+from support.showcase import Pen, make, rollout
+
+
+def test_the_line_is_the_journals_own(baseline):
+    page = rollout_page(baseline, 3, 0, None)
+    place = baseline.located.find(3, 0)
+    assert bytes(page["line"]) == baseline.located.line(place)
+    assert page["task"] == {"id": "area-3", "env": "Calculus", "asked": 2}
+
+
+def test_the_replay_command_asks_for_this_rollout_with_its_seed(baseline):
+    words = shlex.split(rollout_page(baseline, 3, 1, None)["replay"])
+    assert words[:3] == ["rollbook", "run", "calculus.py:Calculus"]
+    given = dict(zip(words[3::2], words[4::2], strict=True))
+    assert (given["--task"], given["--sample"], given["--seed"]) == ("area-3", "1", "7")
+    assert (given["--temperature"], given["-m"]) == ("0.7", "http://localhost:8000/v1")
+
+
+@pytest.fixture
+def tried(tmp_path):
+    pen = Pen(make(tmp_path / "run", tasks=2, samples=2))
+    for attempt in (1, 2):
+        pen.fail(rollout(pen.book, 0, 0, attempt=attempt, failure="model_timeout"), attempt == 2)
+    pen.fail(rollout(pen.book, 1, 0, failure="environment_error"), False)
+    pen.score(rollout(pen.book, 1, 0, attempt=2))
+    return Opened(tmp_path / "run").look()
+
+
+def test_a_rollout_shows_the_tries_that_failed_before(tried):
+    page = rollout_page(tried, 1, 0, None)
+    assert decode(page["line"])["status"] == "scored"
+    assert [each["failure"].kind for each in page["tries"]] == ["environment_error"]
+    assert decode(rollout_page(tried, 1, 0, 0)["line"])["status"] == "failed"
+
+
+def test_a_failed_rollout_shows_its_last_try_and_has_no_reward(tried):
+    line = decode(rollout_page(tried, 0, 0, None)["line"])
+    assert (line["status"], line["attempt"], "reward" in line) == ("failed", 2, False)
+
+
+def test_a_pending_rollout_has_no_line(tried):
+    assert rollout_page(tried, 0, 1, None)["line"] is None
+    with pytest.raises(UsageError, match="not been played"):
+        token_page(tried, 0, 1, None, 0, 0)
+
+
+def test_what_was_not_asked_for_is_refused(tried):
+    with pytest.raises(UsageError, match="was not asked for"):
+        rollout_page(tried, 0, 9, None)
+    with pytest.raises(UsageError, match="2 failed tries"):
+        rollout_page(tried, 0, 0, 2)
+
+
+def test_tokens_are_those_a_trainer_gets_with_their_forks(baseline):
+    played = rollout(baseline.book, 6, 0)
+    page = token_page(baseline, 6, 0, None, 1, 0)
+    assert [each["fork"] is None for each in page["sequences"]] == [True, False]
+    assert len(merge(played.turns)) == 2
+    assert len(page["ids"]) == len(page["mask"]) == len(page["logprobs"]) == page["sequences"][1]["tokens"]
+    assert sum(page["mask"]) == page["sequences"][1]["trained"]
+    assert all(
+        (logprob is None) == (not trained) for logprob, trained in zip(page["logprobs"], page["mask"], strict=True)
+    )
+
+
+def test_a_page_of_tokens_is_bounded(baseline):
+    page = token_page(baseline, 6, 0, None, 0, 10)
+    assert page["offset"] == 10
+    assert len(page["ids"]) == min(MOST_TOKENS, page["sequences"][0]["tokens"] - 10)
+    with pytest.raises(UsageError, match="2 sequences"):
+        token_page(baseline, 6, 0, None, 2, 0)
+
+
+def test_tokens_that_were_not_recorded_are_not_guessed(tmp_path):
+    from support.books import make_book, scored
+
+    book = make_book(tmp_path / "run")
+    Pen(book).score(scored(book, 0, 0))
+    with pytest.raises(UsageError, match="never guessed"):
+        token_page(Opened(tmp_path / "run").look(), 0, 0, None, 0, 0)
+
+
+def test_with_a_tokenizer_tokens_have_their_text(runs, tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"one": 1, "two": 2}}}')
+    snapshot = Opened(runs / "baseline", Vocabulary(tmp_path / "tokenizer.json")).look()
+    assert token_page(snapshot, 1, 0, None, 0, 0)["texts"][:3] == ["one", "two", None]
+
+
+def test_without_one_they_have_none(baseline):
+    assert token_page(baseline, 1, 0, None, 0, 0)["texts"] is None
