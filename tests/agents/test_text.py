@@ -41,6 +41,10 @@ def test_a_call_is_found_whatever_stands_around_it(text: str) -> None:
     assert calls_in(text) == [("add", {"a": 1, "b": 2})]
 
 
+def test_a_call_is_read_after_the_thoughts_and_not_in_them() -> None:
+    assert calls_in(f'<think>{ADD} or {{"calls": [</think>\n{ADD}') == [("add", {"a": 1, "b": 2})]
+
+
 def test_several_calls_are_read_in_their_order() -> None:
     look = '{"name": "look", "arguments": {"at": {"deep": {"er": "}{"}}}}'
     expected = [("add", {"a": 1, "b": 2}), ("look", {"at": {"deep": {"er": "}{"}}})]
@@ -48,9 +52,7 @@ def test_several_calls_are_read_in_their_order() -> None:
     assert calls_in(f"{ADD}\n{look}") == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "The answer is 3.", '{"name": "Bob"}', '{"a": 1}', "{", "{{{", '{"calls": []}', "[]"]
-)
+@pytest.mark.parametrize("text", ["", "The answer is 3.", '{"name": "Bob"}', '{"a": 1}', "{", "{{{", "[]"])
 def test_a_text_without_a_call_is_an_answer_as_it_stands(text: str) -> None:
     assert read_calls(Message("assistant", text), 0) == Message("assistant", text)
 
@@ -62,6 +64,12 @@ def test_a_text_without_a_call_is_an_answer_as_it_stands(text: str) -> None:
         (' {"answer": "a \\"b\\""}\n', 'a "b"'),
         ('```json\n{"answer": "42"}\n```', "42"),
         ('{"answer": 42}', "42"),
+        ('{"answer": "42", "calls": []}', "42"),
+        ('{"calls": null, "answer": "42"}', "42"),
+        (f'<think>Say {ADD}?</think>\n{{"answer": "42"}}', "42"),
+        (f'Say {ADD}?</think>{{"answer": "42"}}', "42"),
+        (f"<think>Say {ADD}?</think>It is 42.", None),
+        (f"<think>Say {ADD}? Or", None),
         ('So {"answer": "42"}', None),
         ('{"answer": "42", "why": ""}', None),
     ],
@@ -79,6 +87,10 @@ def test_an_answer_is_taken_out_of_its_object_and_what_was_written_is_kept(text:
         ("{'name': 'add', 'arguments': {}}", "line 1 column 2: Expecting property name enclosed in double quotes"),
         ('{"calls": [{"name": "add"}]}', "a call needs a name and arguments"),
         ('{"calls": [7]}', "a call needs a name and arguments"),
+        ('{"calls": []}', "`calls` must be a list of one call or more"),
+        ('{"calls": "add"}', "`calls` must be a list of one call or more"),
+        ('{"calls": "add", "answer": "3"}', "`calls` must be a list of one call or more"),
+        ('<think>{"calls": []</think>{"calls": {}}', "`calls` must be a list of one call or more"),
     ],
 )
 def test_a_broken_call_is_answered_with_the_place_where_it_broke(text: str, words: str) -> None:

@@ -31,6 +31,7 @@ def test_report_prints_every_number_beside_what_it_rests_on(made, rollbook, tmp_
     # q0: three said 0, which is right; q1: two said 5, which is wrong; q2: two said 9, which is wrong.
     assert numbers["maj@4"] == pytest.approx(1 / 3)
     assert numbers["parts"] == {"right": pytest.approx(5 / 12), "short": 1.0}
+    assert numbers["part_coverage"] == {"right": 12, "short": 12}
     assert (numbers["no_answer"], numbers["turns"], kept["overall"]["scored"]) == (1, 12, 12)
 
 

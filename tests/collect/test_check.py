@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from rollbook import Environment, Task
 from rollbook.collect.check import check, uses_sandbox
 from rollbook.collect.finding import Soundness
 from rollbook.environments.gsm8k import GSM8K
@@ -150,6 +151,31 @@ def test_a_verdict_that_depends_on_the_process_is_found_out(tmp_path):
     assert fault.check == "verdicts are deterministic"
 
 
+def test_an_async_verdict_that_depends_on_the_process_is_found_out(tmp_path):
+    source = SOUND.replace("    def verify", "    async def verify").replace(
+        "return roll", "import os; return os.getpid() / 2**40 + (roll"
+    )
+    source = source.replace("task.answer\n\n    def solution", "task.answer)\n\n    def unknown")
+    fault = only_fault(checked(tmp_path, source, limit=2))
+    assert fault.check == "verdicts are deterministic"
+    assert "in another process, an answer gets" in fault.found
+    steady = checked(tmp_path, SOUND.replace("    def verify", "    async def verify"), limit=2)
+    row = next(f for f in steady.findings if f.check == "verdicts are deterministic")
+    assert (row.verdict, row.found) == ("ok", "12 answers, repeated and in fresh processes")
+
+
+def test_an_async_verifier_that_exists_here_alone_is_repeated_here():
+    class Here(Environment):
+        def tasks(self):
+            yield Task("a", "What is 1 + 1?", answer="2")
+
+        async def verify(self, task, rollout):
+            return rollout.text == task.answer
+
+    row = next(f for f in check(Here()).findings if f.check == "verdicts are deterministic")
+    assert (row.verdict, row.found) == ("ok", "4 answers, repeated in this process")
+
+
 def test_tasks_that_depend_on_the_process_are_found_out(tmp_path):
     fault = only_fault(checked(tmp_path, SOUND.replace("range(6)", "sorted(range(6), key=lambda i: hash(str(i)))")))
     assert fault.check == "it can be made elsewhere"
@@ -157,9 +183,21 @@ def test_tasks_that_depend_on_the_process_are_found_out(tmp_path):
 
 
 def test_partial_credit_for_nothing_is_a_warning(tmp_path):
-    result = checked(tmp_path, SOUND.replace("return roll", "return 0.5 if not rollout.text else roll"))
-    assert result.sound
-    assert verdicts(result)["an empty answer is not right"] == "warning"
+    for credit in ("0.4", "0.9 * (task.id < 't3')"):
+        result = checked(tmp_path, SOUND.replace("return roll", f"return {credit} if not rollout.text else roll"))
+        assert result.sound
+        assert verdicts(result)["an empty answer is not right"] == "warning"
+
+
+def test_half_the_reward_for_nothing_on_most_tasks_is_unsound(tmp_path):
+    source = SOUND.replace("return roll", "return 0.5 * (task.id < 't4') if not rollout.text else roll")
+    fault = only_fault(checked(tmp_path, source))
+    assert (fault.check, fault.found) == ("an empty answer is not right", "4 score 0.5 or more, up to 0.5")
+
+
+def test_a_well_formed_answer_of_another_task_may_be_worth_much(tmp_path):
+    result = checked(tmp_path, SOUND.replace("return roll", "return 0.6 if rollout.text[:1] == '4' else roll"))
+    assert "another task's solution is not right" not in [fault.check for fault in result.faults]
 
 
 def test_duplicates_and_near_duplicates_are_counted(tmp_path):
@@ -184,6 +222,15 @@ def test_state_that_two_rollouts_share_is_found_out(tmp_path):
     fault = only_fault(checked(tmp_path, shared))
     assert fault.check == "state is each rollout's own"
     assert "comes to something else" in fault.found
+
+
+def test_state_that_is_shared_shows_without_a_known_solution(tmp_path):
+    shared = STATEFUL.replace("        return []", "        LOG[:] = []; return LOG").replace(
+        'return f"{len(state)} things"', 'state[:] = [what]; return "done"'
+    )
+    shared = shared.replace("def solution", "def unknown")
+    fault = only_fault(checked(tmp_path, shared, limit=2))
+    assert fault.check == "state is each rollout's own"
 
 
 def test_a_tool_that_explains_nothing_is_a_warning(tmp_path):
@@ -313,3 +360,21 @@ def test_a_judge_that_lets_everything_pass_is_found_out(tmp_path):
 def test_a_judge_that_nobody_asks_is_refused(tmp_path):
     with pytest.raises(UsageError, match="--judge: Sound asks no judge"):
         checked(tmp_path, SOUND, judge="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "            yield Task",
+            "            yield 'hello'; yield Task",
+            r"Sound: tasks\(\) gave a str, not a Task",
+        ),
+        ("answer=str(i + 41))", "answer=str(i + 41), f=lambda: 1)", "Sound: task 't0' does not fit JSON"),
+        ("return task.answer", "return 7", r"Sound.solution\('t0'\) is no text, list of texts or None: 7"),
+    ],
+)
+def test_what_is_no_environment_at_all_is_told_in_one_line(tmp_path, old, new, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        checked(tmp_path, SOUND.replace(old, new))
+    assert "\n" not in str(caught.value)

@@ -133,3 +133,9 @@ def test_a_judge_is_asked_as_in_a_run(tmp_path):
     with JudgeServer(same={frozenset({"2", "two"})}) as judge:
         found = score("math", "a", "\\boxed{two}", data=str(tmp_path / "rows.jsonl"), judge=judge.url)
     assert (found.reward, found.parts) == (1.0, {"rule": 0.0, "judge": 1.0})
+
+
+def test_tasks_that_are_none_are_refused_in_one_line(tmp_path):
+    (tmp_path / "env.py").write_text(SOURCE.replace("        yield Task", "        yield 'tea'; yield Task"))
+    with pytest.raises(UsageError, match=r"Shop: tasks\(\) gave a str, not a Task"):
+        score(f"{tmp_path}/env.py", "tea", "Done.")

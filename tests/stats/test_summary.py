@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.core.json import encode
-from rollbook.stats.columns import columns, merged
+from rollbook.stats.columns import Parts, columns, merged
 from rollbook.stats.summary import metrics
 
 rollouts = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.0, 0.25, 1.0]), st.integers(-1, 4)), max_size=80)
@@ -38,6 +39,16 @@ def test_the_numbers_of_a_small_run_are_those_worked_by_hand():
     assert made.mean_interval is not None
     assert made.mean_error == pytest.approx(0.5 / 3**0.5)
     assert made.pass_interval == (0.0, 1.0)
+
+
+def test_a_part_is_told_with_the_rollouts_that_have_it():
+    held = replace(
+        poured([(0, 1.0), (1, 0.0), (2, 0.0)]),
+        parts=Parts(np.array([0, 1, 2, 1, 2]), np.array([0, 0, 0, 1, 1]), np.array([1.0, 0.0, 0.0, 1.0, 0.0])),
+    )
+    made = metrics("sums", held, ["rule", "judge", "unheard"], requested=3)
+    assert made.parts == {"judge": 0.5, "rule": pytest.approx(1 / 3)}
+    assert made.part_coverage == {"judge": 2, "rule": 3}
 
 
 @settings(deadline=None)

@@ -4,6 +4,7 @@
     {"answer": "3"}
 
 Reading is lenient: text around the object, a code fence, several objects, a bare {"name": ..., "arguments": ...}.
+What is only thought is not read: a call that the model weighs is none that it makes.
 """
 
 from __future__ import annotations
@@ -106,13 +107,19 @@ def _explained(messages: list[Message], words: str) -> list[Message]:
 
 def read_calls(message: Message, turn: int) -> Message:
     """The message with the calls, or the answer, that stand in its text; `written` keeps the text."""
-    text = message.text
-    functions = list(_functions(text))
+    text, said = message.text, _said(message.text)
+    functions = list(_functions(said))
     if functions:
         calls = [ToolCall(f"call_{turn}_{at}", function) for at, function in enumerate(functions)]
         return msgspec.structs.replace(message, content=None, tool_calls=calls, written=text)
-    answer = _answer(text)
+    answer = _answer(said)
     return message if answer is None else msgspec.structs.replace(message, content=answer, written=text)
+
+
+def _said(text: str) -> str:
+    """A text without its thoughts; thoughts that were cut before their end leave nothing said."""
+    _, ended, said = text.rpartition("</think>")
+    return "" if not ended and text.lstrip().startswith("<think>") else said
 
 
 def _functions(text: str) -> Iterator[Function]:
@@ -141,11 +148,13 @@ def _calls_in(value: JSON) -> Iterator[Function]:
     if not isinstance(value, dict):
         return
     calls = value.get("calls")
-    if isinstance(calls, list):
+    if calls and isinstance(calls, list):
         for call in calls:
             yield _function(call) or Function("", json.dumps(call))
     elif function := _function(value):
         yield function
+    elif "calls" in value and (calls or "answer" not in value):
+        yield Function("", json.dumps(value))
 
 
 def _function(call: JSON) -> Function | None:
@@ -157,10 +166,10 @@ def _function(call: JSON) -> Function | None:
 
 
 def _answer(text: str) -> str | None:
-    """The answer of a text that is nothing but {"answer": "..."}, fences aside."""
+    """The answer of a text that is nothing but {"answer": "..."}, fences and an empty `calls` aside."""
     bare = re.sub(r"^```\w*\n(.*)\n```$", r"\1", text.strip(), flags=re.DOTALL)
     value, end = _object_at(bare, 0) if bare.startswith("{") else (None, None)
-    if end != len(bare) or not isinstance(value, dict) or list(value) != ["answer"]:
+    if end != len(bare) or not isinstance(value, dict) or value.keys() - {"calls"} != {"answer"}:
         return None
     answer = value["answer"]
     return answer if isinstance(answer, str) else json.dumps(answer)
@@ -170,9 +179,11 @@ def broken(written: str) -> str:
     """What is wrong with an attempt at a call, to the letter."""
     way = 'write {"calls": [{"name": "TOOL", "arguments": {...}}]}'
     try:
-        _decoder.raw_decode(written)
+        value, _ = _decoder.raw_decode(written)
     except json.JSONDecodeError as error:
         return f"the call is not valid JSON at line {error.lineno} column {error.colno}: {error.msg}; {way}"
     except RecursionError:
         return f"the call is nested too deeply; {way}"
+    if isinstance(value, dict) and "calls" in value:
+        return f'`calls` must be a list of one call or more; {way}, or {{"answer": "..."}} when you need no tools'
     return f"a call needs a name and arguments; {way}"

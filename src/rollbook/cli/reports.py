@@ -108,11 +108,13 @@ def costs(reports: Sequence[Report]) -> Table:
 
 
 def parts(reports: Sequence[Report]) -> Table:
-    """The mean of every reward part."""
+    """The mean of every reward part, and of how many of the scored rollouts."""
     rows: list[list[Cell]] = [
-        [*label, name, value] for label, one in _labelled(reports) for name, value in one.parts.items()
+        [*label, name, value, f"{one.part_coverage[name]}/{one.scored}"]
+        for label, one in _labelled(reports)
+        for name, value in one.parts.items()
     ]
-    return [*_head(reports), "reward part", "mean"], rows
+    return [*_head(reports), "reward part", "mean", "rollouts"], rows
 
 
 def failures(reports: Sequence[Report]) -> Table:

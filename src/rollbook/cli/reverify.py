@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 CHANGES_SHOWN = 10
 Env = Annotated[
-    str | None, typer.Option("--env", metavar="ENVIRONMENT", help="Score with this one's verifier instead.")
+    list[str] | None,
+    typer.Option("--env", metavar="[NAME=]ENVIRONMENT", help="Score with this one's verifier instead; repeat it."),
 ]
 Which = Annotated[str, typer.Option("--only", metavar="failed|scored|all", help="Which rollouts to score again.")]
 New = Annotated[str | None, typer.Option("-o", "--out", metavar="DIR", help="The new run. [default: RUN-reverified]")]
@@ -38,8 +39,8 @@ def command(
     given: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
+    from rollbook.collect.loop import on_fast_loop
     from rollbook.collect.reverify import reverify
-    from rollbook.collect.run import on_fast_loop
     from rollbook.collect.shortfall import shortfall
 
     if only not in ("failed", "scored", "all"):
@@ -48,7 +49,9 @@ def command(
     screen = display()
     try:
         settings = Settings(retry=[], **given)
-        result = on_fast_loop(lambda: reverify(run, folder, env, cast("Only", only), screen, settings, judge_name))
+        result = on_fast_loop(
+            lambda: reverify(run, folder, env or [], cast("Only", only), screen, settings, judge_name)
+        )
     finally:
         screen.stop()
     show(result, json)

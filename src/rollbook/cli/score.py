@@ -35,8 +35,8 @@ def command(
     given: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
+    from rollbook.collect.loop import on_fast_loop
     from rollbook.collect.member import found
-    from rollbook.collect.run import on_fast_loop
     from rollbook.collect.score import play
 
     o.finite(verify_timeout=verify_timeout)

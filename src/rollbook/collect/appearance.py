@@ -1,26 +1,20 @@
-"""What can be seen of tasks and tools without playing: ids, prompts, hidden fields, duplicates, schemas."""
+"""What can be seen of tasks and tools without playing: ids, prompts, duplicates, schemas."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 from rollbook.collect.finding import Finding, judged, not_checked
-from rollbook.core.json import JSON, encode
+from rollbook.core.json import JSON
 from rollbook.core.task import Task
 
-LONG = 24
-"""Characters from which on a hidden text that is also shown is no coincidence."""
-
-LEAK_SHARE = 0.5
 ALIKE = 0.9
 MOST_COMPARED = 1000
 SHINGLE = 3
 TOOLS = "tool schemas are valid"
-SECRET = ("answer", "solution", "expected", "reference", "canonical", "rationale", "ground_truth", "target", "label")
-_LABEL = r"(?:answer|solution|result)\b[^\n]{{0,20}}(?:[:=]|\bis\b)\W{{0,4}}{answer}\b|####\s*{answer}\b"
 _WORD = re.compile(r"\w+")
 
 
@@ -35,43 +29,6 @@ def prompts(tasks: Sequence[Task]) -> Finding:
     """A model that is shown nothing answers nothing."""
     empty = [task.id for task in tasks if not any(message.text.strip() for message in task.messages)]
     return judged("prompts are not empty", len(tasks), empty, "unsound", "", f"{len(empty)} tasks show no text")
-
-
-def hidden(tasks: Sequence[Task]) -> Finding:
-    """Whether what only the verifier may see stands in what the model is shown."""
-    check = "the answer is not shown"
-    with_answer = [task for task in tasks if any(secrets(task))]
-    if not with_answer:
-        return not_checked(check, "the tasks hold no answer to look for")
-    shown = [task.id for task in with_answer if leaks(task)]
-    often = len(shown) > LEAK_SHARE * len(with_answer)
-    words = f"{len(shown)} prompts hold what only the verifier may see"
-    return judged(check, len(with_answer), shown, "unsound" if often else "warning", "", words)
-
-
-def secrets(task: Task) -> Iterator[str]:
-    """The texts of a task that no model may see: its answer, and fields with such names."""
-    named = {key: value for key, value in task.fields.items() if any(word in key.lower() for word in SECRET)}
-    for value in (task.answer, *named.values()):
-        if value is not None and (text := _text(value)):
-            yield text
-
-
-def leaks(task: Task) -> bool:
-    """A long secret word for word, or a short one behind a label ("Answer: 42"); a number by itself may be chance."""
-    shown = "\n".join(message.text for message in task.messages)
-    return any(_shown(secret, shown) for secret in secrets(task))
-
-
-def _shown(secret: str, shown: str) -> bool:
-    if len(secret) >= LONG:
-        return secret in shown
-    label = re.compile(_LABEL.format(answer=re.escape(secret)), re.IGNORECASE)
-    return label.search(shown) is not None
-
-
-def _text(value: JSON) -> str:
-    return value.strip() if isinstance(value, str) else encode(value).decode()
 
 
 def duplicates(tasks: Sequence[Task]) -> Finding:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from itertools import islice
 
-from rollbook.collect import appearance
+from rollbook.collect import appearance, leaks
 from rollbook.collect.finding import Finding, Soundness, not_checked
 from rollbook.collect.judging import check_judge, resolve_judge, sitting, with_judge
 from rollbook.collect.loop import here_or_there
 from rollbook.collect.member import found, name_of
-from rollbook.collect.planning import given
 from rollbook.collect.probe import Said, Verdicts, play_all, probes, ruling
 from rollbook.collect.remake import CHECK, elsewhere
 from rollbook.collect.run import settings_of
-from rollbook.collect.trial import Trial, importable, trial
+from rollbook.collect.steadiness import AT_ONCE, Trials, steadiness
+from rollbook.collect.trial import Trial, as_kept, importable, tasks_of, trial
 from rollbook.collect.twins import isolation
 from rollbook.core.json import JSON, encode
 from rollbook.core.manifest import Limits, Settings
@@ -30,11 +29,7 @@ from rollbook.environments.registry import Loaded
 from rollbook.environments.source import explain
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
 
-Trials = Callable[..., AbstractAsyncContextManager[Trial]]
-"""Makes trials of one environment, each with processes of its own."""
-
 TASKS = 200
-AT_ONCE = 2
 REPEATED = 25
 """Tasks whose probes are verified twice more: again, and in fresh processes."""
 
@@ -71,10 +66,12 @@ async def examine(
     """Every check there is."""
     spec, urls = resolve_judge(settings.judge_urls, judge_name)
     check_judge(loaded, spec is not None)
-    tasks = list(islice(given(loaded), limit))
+    tasks = list(islice(tasks_of(loaded), limit))
     if not tasks:
         raise UsageError(f"{name_of(loaded)} has no tasks")
-    findings = [appearance.unique(tasks), appearance.prompts(tasks), appearance.hidden(tasks)]
+    for task in tasks:
+        as_kept(task, name_of(loaded))  # one that JSON cannot hold is in no run
+    findings = [appearance.unique(tasks), appearance.prompts(tasks), leaks.hidden(tasks)]
     findings += [appearance.duplicates(tasks)]
     async with sitting(spec, with_judge(settings, urls)) as court:
         trials = partial(trial, loaded, limits, court=court)
@@ -82,7 +79,7 @@ async def examine(
             findings.append(await tools(stage, tasks))
             findings.append(await made_elsewhere(loaded, stage, tasks))
             deadline_s = limits.verify_s + (settings.judge_s if court else 0)
-            findings += await verdicts(stage, trials, loaded, tasks, deadline_s)
+            findings += await verdicts(stage, trials, loaded, tasks, deadline_s, court is not None)
     return Soundness(name_of(loaded), len(tasks), findings)
 
 
@@ -104,7 +101,9 @@ async def made_elsewhere(loaded: Loaded, stage: Trial, tasks: list[Task]) -> Fin
     return await elsewhere(stage, tasks)
 
 
-async def verdicts(stage: Trial, trials: Trials, loaded: Loaded, tasks: list[Task], deadline_s: float) -> list[Finding]:
+async def verdicts(
+    stage: Trial, trials: Trials, loaded: Loaded, tasks: list[Task], deadline_s: float, judged: bool
+) -> list[Finding]:
     """What the verifier makes of answers whose worth is known, how steadily and how fast."""
     asked = probes(loaded.instance, tasks, lambda task: solution_of(loaded, task))
     heard: list[Verdicts] = [await play_all(stage, probe.answers, AT_ONCE) for probe in asked]
@@ -112,7 +111,7 @@ async def verdicts(stage: Trial, trials: Trials, loaded: Loaded, tasks: list[Tas
     few = {task.id for task in tasks[:REPEATED]}
     repeated: list[tuple[Task, Said]] = [a for probe in asked for a in probe.answers if a[0].id in few]
     before = [rollout for verdicts in heard for task, rollout in verdicts if task.id in few]
-    findings += [await steadiness(stage, trials, repeated, before)]
+    findings += [await steadiness(stage, trials, repeated, before, alone=judged or not importable(loaded))]
     findings += [latency([r for verdicts in heard for _, r in verdicts], deadline_s)]
     findings += [await lone_isolation(trials, tasks, asked[0].by_id)]
     findings += [sandboxed(loaded, [r for verdicts in heard for _, r in verdicts])]
@@ -122,35 +121,15 @@ async def verdicts(stage: Trial, trials: Trials, loaded: Loaded, tasks: list[Tas
 def solution_of(loaded: Loaded, task: Task) -> Solution:
     """The known solution of a task; what `solution` raises is the environment's mistake."""
     try:
-        return loaded.instance.solution(task)
+        said = loaded.instance.solution(task)
     except RollbookError:
         raise
     except (Exception, SystemExit) as error:
         root = loaded.path.parent if loaded.path else None
         raise UsageError(f"{loaded.cls.__name__}.solution() raised {explain(error, root)}") from error
-
-
-async def steadiness(stage: Trial, trials: Trials, answers: list[tuple[Task, Said]], before: list[Rollout]) -> Finding:
-    """The same answers again, here and in fresh processes: the same text must get the same verdict."""
-    check = "verdicts are deterministic"
-    again = await play_all(stage, answers, AT_ONCE)
-    async with trials(hosts=AT_ONCE) as fresh:
-        elsewhere = await play_all(fresh, answers, AT_ONCE)
-    for how, verdicts in (("repeated", again), ("in another process", elsewhere)):
-        for first, (task, second) in zip(before, verdicts, strict=True):
-            if gist(first) != gist(second):
-                words = f"{how}, an answer gets {gist(second)} instead of {gist(first)}"
-                return Finding(check, "unsound", len({t.id for t, _ in answers}), words, task.id)
-    where = "repeated and in fresh processes" if stage.spec.verify == "sync" else "repeated; verify is async, so here"
-    return Finding(check, "ok", len({t.id for t, _ in answers}), f"{len(answers)} answers, {where}")
-
-
-def gist(rollout: Rollout) -> str:
-    """A verdict in the form that is compared and shown."""
-    if rollout.score is None:
-        return rollout.failure.kind if rollout.failure else "nothing"
-    parts = "".join(f", {name} {value:g}" for name, value in sorted(rollout.score.parts.items()))
-    return f"{rollout.score.reward:g}{parts} for {rollout.score.answer!r}"
+    if said is None or isinstance(said, str) or (isinstance(said, list) and all(isinstance(s, str) for s in said)):
+        return said
+    raise UsageError(f"{loaded.cls.__name__}.solution({task.id!r}) is no text, list of texts or None: {said!r:.80}")
 
 
 def latency(rollouts: list[Rollout], deadline_s: float) -> Finding:

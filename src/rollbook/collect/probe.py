@@ -17,6 +17,9 @@ from rollbook.environments.environment import Environment, Solution
 TRIFLE = 0.1
 """What an answer that is not right may be worth without a word: some scorers pay for a well-formed try."""
 
+HALF = 0.5
+"""What an answer that says nothing may not be worth on most tasks, whatever a scorer pays for trying."""
+
 LUCK = 0.05
 """The share of tasks (or one task) on which such an answer may happen to be right: questions end in their answers."""
 
@@ -37,6 +40,8 @@ class Probe(msgspec.Struct, frozen=True):
     absent: str = ""
     lucky: bool = False
     """Whether it may happen to be right on a task or two."""
+    worthless: bool = False
+    """Whether it says nothing at all, so that no credit for being nearly right is due."""
 
     @property
     def by_id(self) -> dict[str, Said]:
@@ -50,8 +55,8 @@ def probes(environment: Environment, tasks: Sequence[Task], solve: Callable[[Tas
     known = [(task, solved[task.id]) for task in tasks if task.id in solved]
     return [
         Probe("known solutions score 1", known, True, _no_solution(environment)),
-        Probe("an empty answer is not right", [(task, "") for task in tasks]),
-        Probe(f"a refusal ({REFUSAL}) is not right", [(task, REFUSAL) for task in tasks]),
+        Probe("an empty answer is not right", [(task, "") for task in tasks], worthless=True),
+        Probe(f"a refusal ({REFUSAL}) is not right", [(task, REFUSAL) for task in tasks], worthless=True),
         Probe("another task's solution is not right", _swapped(tasks, solved), absent=NO_OTHER, lucky=True),
         Probe("the question echoed is not right", [(task, task.prompt) for task in tasks], lucky=True),
         Probe("the prompt repeated is not right", [(task, _repeated(task)) for task in tasks], lucky=True),
@@ -140,6 +145,9 @@ def _not_right(probe: Probe, verdicts: Verdicts) -> Finding:
         chance = max(1.0, LUCK * len(verdicts)) if probe.lucky else 0.0
         verdict: Verdict = "warning" if len(full) <= chance and len(full) < len(verdicts) else "unsound"
         return Finding(probe.name, verdict, len(verdicts), f"{len(full)} score 1 or more", full[0])
+    paid = sum(rollout.reward >= HALF for _, rollout in verdicts)
+    if probe.worthless and paid > len(verdicts) / 2:
+        return Finding(probe.name, "unsound", len(verdicts), f"{paid} score {HALF:g} or more, up to {best:g}", example)
     if best > TRIFLE:
         return Finding(probe.name, "warning", len(verdicts), f"up to {best:g}", example)
     return Finding(probe.name, "ok", len(verdicts), f"at most {best:g}")

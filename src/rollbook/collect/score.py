@@ -9,9 +9,8 @@ from itertools import islice
 from rollbook.collect.judging import check_judge, resolve_judge, sitting, with_judge
 from rollbook.collect.loop import here_or_there
 from rollbook.collect.member import found
-from rollbook.collect.planning import given
 from rollbook.collect.run import settings_of
-from rollbook.collect.trial import trial
+from rollbook.collect.trial import tasks_of, trial
 from rollbook.core.json import JSON
 from rollbook.core.manifest import Limits, Settings
 from rollbook.core.rollout import Rollout
@@ -73,7 +72,7 @@ async def play(
 def task_of(loaded: Loaded, task_id: str) -> Task:
     """The task of an id; a UsageError with those that may have been meant."""
     ids: list[str] = []
-    for task in given(loaded):
+    for task in tasks_of(loaded):
         if task.id == task_id:
             return task
         if len(ids) < MOST_IDS:

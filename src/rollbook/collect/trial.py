@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import msgspec
 from rollbook.book.ledger import Past
 from rollbook.collect.job import Job
 from rollbook.collect.member import name_of
+from rollbook.collect.planning import given
 from rollbook.collect.player import Player
 from rollbook.collect.work import stages
 from rollbook.core.json import JSON, encode
@@ -64,14 +65,14 @@ class Trial:
     """One environment on its stage, ready for given answers. `folder` holds its source, `spec` what it is."""
 
     def __init__(self, name: str, spec: EnvironmentSpec, folder: Path, stage: Stage, limits: Limits) -> None:
-        self.name, self.spec, self.folder = name, spec, folder
-        self._stage, self._limits = stage, limits
+        self.name, self.spec, self.folder, self.limits = name, spec, folder, limits
+        self._stage = stage
 
     async def play(self, task: Task, said: str | Sequence[str]) -> Rollout:
         """The rollout in which the model says this: scored, or failed as one of a run would have."""
         texts = [said] if isinstance(said, str) else list(said)
         stages = {self.name: self._stage}
-        player = Player(Given(task, texts), stages, None, Sampling(), self._limits, 0, tool_format="text")
+        player = Player(Given(task, texts), stages, None, Sampling(), self.limits, 0, tool_format="text")
         rollout, _ = await player.play(Job(as_kept(task, self.name), 0, Past()), 1)
         return rollout
 
@@ -106,11 +107,19 @@ def importable(loaded: Loaded) -> bool:
     return "<locals>" not in name and (loaded.path is not None or bool(getattr(sys.modules[module], "__file__", None)))
 
 
+def tasks_of(loaded: Loaded) -> Iterator[Task]:
+    """The environment's own tasks; what is none is its mistake, told in one line."""
+    for task in given(loaded):
+        if not isinstance(task, Task):
+            raise UsageError(f"{name_of(loaded)}: tasks() gave a {type(task).__name__}, not a Task")
+        yield task
+
+
 def as_kept(task: Task, env: str) -> Task:
     """The task as a run would read it back from tasks.jsonl."""
     try:
         line = msgspec.json.decode(encode(task.line()), type=TaskLine)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{env}: task {task.id!r} does not fit JSON: {error}") from None
     kept = Task.from_line(line)
     kept.env = env

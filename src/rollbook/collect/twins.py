@@ -16,7 +16,14 @@ from rollbook.errors import RolloutFailed
 CHECK = "state is each rollout's own"
 PAIRS = 8
 
-_SAMPLES: dict[str, JSON] = {"string": "x", "integer": 1, "number": 1.0, "boolean": True, "null": None}
+_SAMPLES: dict[str, tuple[JSON, JSON]] = {
+    "string": ("x", "y"),
+    "integer": (1, 2),
+    "number": (1.0, 2.0),
+    "boolean": (True, False),
+    "null": (None, None),
+}
+"""What each of two twins says: were it the same, a state that they share would look like one of their own."""
 
 
 async def isolation(trial: Trial, tasks: Sequence[Task], solved: dict[str, Said]) -> Finding:
@@ -24,14 +31,15 @@ async def isolation(trial: Trial, tasks: Sequence[Task], solved: dict[str, Said]
     if trial.spec.state == "none":
         return not_checked(CHECK, "it has no state")
     chosen = tasks[:PAIRS]
-    moves = {task.id: await moves_in(trial, task, solved.get(task.id)) for task in chosen}
+    moves = {task.id: await moves_in(trial, task, solved.get(task.id), 0) for task in chosen}
+    others = {task.id: await moves_in(trial, task, solved.get(task.id), 1) for task in chosen}
     for task in chosen:
         alone = await trial.play(task, moves[task.id])
         again = await trial.play(task, moves[task.id])
         if left_by(alone) != left_by(again):
             return Finding(CHECK, "warning", len(chosen), "one rollout alone does not come to the same twice", task.id)
         for other in (task, chosen[0], chosen[-1]):
-            one, two = await asyncio.gather(trial.play(task, moves[task.id]), trial.play(other, moves[other.id]))
+            one, two = await asyncio.gather(trial.play(task, moves[task.id]), trial.play(other, others[other.id]))
             if left_by(one) != left_by(alone):
                 words = f"beside {other.id} it comes to something else: {differing(alone, one)}"
                 return Finding(CHECK, "unsound", len(chosen), words, task.id)
@@ -56,36 +64,39 @@ def _short(value: JSON) -> str:
     return text if len(text) <= 80 else f"...{text[-80:]}"
 
 
-async def moves_in(trial: Trial, task: Task, solution: Said | None) -> Said:
+async def moves_in(trial: Trial, task: Task, solution: Said | None, twin: int) -> Said:
     """What a twin says in a task, with the tools that it has there."""
     try:
-        return moves_of(solution, await trial.tools(task))
+        return moves_of(solution, await trial.tools(task), twin)
     except RolloutFailed:  # then every rollout of it fails as it begins, whatever it would have said
-        return moves_of(solution, ())
+        return moves_of(solution, (), twin)
 
 
-def moves_of(solution: Said | None, tools: Sequence[JSON]) -> Said:
+def moves_of(solution: Said | None, tools: Sequence[JSON], twin: int) -> Said:
     """What a twin says: a solution turn by turn, else calls that are made up and then the answer, if one is known."""
-    return solution if isinstance(solution, list) else [*made_up(tools), solution or "x"]
+    return solution if isinstance(solution, list) else [*made_up(tools, twin), solution or _SAMPLES["string"][twin]]
 
 
-def made_up(tools: Sequence[JSON]) -> list[str]:
+def made_up(tools: Sequence[JSON], twin: int) -> list[str]:
     """A call of every tool, one a turn, with arguments that fit its schema."""
     calls = [
-        {"name": tool["function"]["name"], "arguments": instance(tool["function"]["parameters"])} for tool in tools
+        {"name": tool["function"]["name"], "arguments": instance(tool["function"]["parameters"], twin)}
+        for tool in tools
     ]
     return [encode({"calls": [call]}).decode() for call in calls]
 
 
-def instance(schema: JSON) -> JSON:
-    """A small value that fits a schema, as far as its types go."""
-    if "enum" in schema or "const" in schema:
-        return schema.get("const", next(iter(schema.get("enum", [None]))))
+def instance(schema: JSON, twin: int) -> JSON:
+    """A small value that fits a schema, as far as its types go; another one for each twin, where there are two."""
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][twin % len(schema["enum"])] if schema["enum"] else None
     if "anyOf" in schema:
-        return instance(schema["anyOf"][0])
+        return instance(schema["anyOf"][0], twin)
     if schema.get("type") == "object":
         wanted = schema.get("required", [])
-        return {name: instance(part) for name, part in schema.get("properties", {}).items() if name in wanted}
+        return {name: instance(part, twin) for name, part in schema.get("properties", {}).items() if name in wanted}
     if schema.get("type") == "array":
-        return [instance(schema.get("items") or {})] * int(schema.get("minItems", 0))
-    return _SAMPLES.get(schema.get("type", "string"), "x")
+        return [instance(schema.get("items") or {}, twin)] * int(schema.get("minItems", 0))
+    return _SAMPLES.get(schema.get("type", "string"), _SAMPLES["string"])[twin]

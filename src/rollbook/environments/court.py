@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -13,11 +13,22 @@ from rollbook.core.manifest import ModelSpec, Sampling, Settings
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
+from rollbook.models.model import Completion
+from rollbook.models.refusal import context_limit
 from rollbook.models.target import open_model
 
 T = TypeVar("T")
 
-SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=4096)
+SAMPLING = Sampling(temperature=0.0, top_p=1.0)
+TOKENS = (4096, 1024)
+"""How long an answer may be: room for thoughts, and what a judge of a small context is asked for instead."""
+
+BULKY_CHARS = 4000
+"""An answer longer than this (and than four times the expected one) is itself to blame if the judge has no room."""
+
+MOST_CHARS = 32_000
+"""No judge is asked about an answer that is longer than this, and than four times the expected one."""
+
 OUTAGE_S = 30.0
 """How long a judge may be away; a run's own model has more patience, for without it there is nothing to do."""
 
@@ -75,7 +86,10 @@ class Judge:
 
     async def ask(self, prompt: str) -> str:
         """What the judge writes, without its thoughts; a cut answer is none."""
-        return await self._court.ask(prompt, self._name, self._seed)
+        try:
+            return await self._court.ask(prompt, self._name, self._seed)
+        except ContextFull as error:
+            raise _no_room(error) from None
 
     async def decide(self, prompt: str, *choices: str) -> tuple[str, str]:
         """One of the choices, from an answer that ends in `Verdict: CHOICE`, and all that the judge wrote."""
@@ -83,16 +97,23 @@ class Judge:
         return read_verdict(text, *choices), text
 
     async def same(self, question: str, expected: str, given: str) -> Ruling:
-        """Whether two answers to a question mean the same, asked both ways round so that their order cannot decide."""
+        """Whether two answers to a question mean the same, asked both ways round so that their order cannot decide.
+
+        An answer beyond all measure is not the same: its length is the policy's doing, and no failure of the judge.
+        """
+        given = _THOUGHT.sub("", given)
+        if _longer(given, expected, MOST_CHARS):
+            return _unread(given)
         orders = (expected, given), (given, expected)
         prompts = [QUESTION.format(question=_quoted(question), first=_quoted(a), second=_quoted(b)) for a, b in orders]
-        asked = (self.decide(prompt, "same", "different") for prompt in prompts)
+        asked = (self._court.ask(prompt, self._name, self._seed) for prompt in prompts)
         said = await asyncio.gather(*asked, return_exceptions=True)
-        for one in said:
-            if isinstance(one, BaseException):
-                raise one
-        answers = [one for one in said if not isinstance(one, BaseException)]
-        return Ruling(sum(verdict == "same" for verdict, _ in answers), [text[-KEPT_CHARS:] for _, text in answers])
+        full = next((one for one in said if isinstance(one, ContextFull)), None)
+        if full:
+            if _longer(given, expected, BULKY_CHARS):
+                return _unread(given)
+            raise _no_room(full)
+        return _ruling(said)
 
 
 class Court:
@@ -132,31 +153,71 @@ class Court:
         return Judge(self, f"{rollout.task.id}#{rollout.sample}", rollout.seed)
 
     async def ask(self, prompt: str, name: str, seed: int) -> str:
-        """One answer, or the judge_error that there is none."""
+        """One answer, or the judge_error that there is none; ContextFull if there is no room even for a short one."""
+        long, short = TOKENS
         try:
-            completion = await self._model.complete([Message("user", prompt)], SAMPLING, seed=seed, rollout=name)
-        except RolloutFailed as error:
-            raise _failed(error.message, error.retry_after_s) from None
-        except (EndpointDown, ContextFull) as error:
-            raise _failed(str(error)) from None
+            return await self._answer(prompt, name, seed, long)
+        except ContextFull:
+            return await self._answer(prompt, name, seed, short)
+
+    async def _answer(self, prompt: str, name: str, seed: int, tokens: int) -> str:
+        completion = await self._complete(prompt, name, seed, tokens)
         if completion.turn.truncated:
-            raise _failed(f"its answer was cut after {SAMPLING.max_tokens} tokens")
+            raise _failed(f"its answer was cut; it may have {tokens} tokens")
         return _THOUGHT.sub("", completion.message.text).strip()
+
+    async def _complete(self, prompt: str, name: str, seed: int, tokens: int) -> Completion:
+        sampling = msgspec.structs.replace(SAMPLING, max_tokens=tokens)
+        try:
+            return await self._model.complete([Message("user", prompt)], sampling, seed=seed, rollout=name)
+        except RolloutFailed as error:
+            if error.kind == "model_rejected" and context_limit(error.message):
+                # advice on --max-tokens is for those who ask the model, and nobody sets what a judge is asked for
+                raise ContextFull(error.message.partition("; --max-tokens")[0]) from None
+            raise _failed(error.message, error.retry_after_s) from None
+        except EndpointDown as error:
+            raise _failed(str(error)) from None
+
+
+def _ruling(said: list[str | BaseException]) -> Ruling:
+    for one in said:
+        if isinstance(one, BaseException):
+            raise one
+    texts = [one for one in said if isinstance(one, str)]
+    votes = sum(read_verdict(text, "same", "different") == "same" for text in texts)
+    return Ruling(votes, [text[-KEPT_CHARS:] for text in texts])
+
+
+def _longer(given: str, expected: str, chars: int) -> bool:
+    return len(given) > max(chars, 4 * len(expected))
+
+
+def _unread(given: str) -> Ruling:
+    return Ruling(0, [f"not asked: an answer of {len(given)} characters is too long to be judged"])
 
 
 def read_verdict(text: str, *choices: str) -> str:
     """The choice that the last line names, strictly: anything else is a judge_error, never a no.
 
+    Whoever gives another verdict before it has given none.
+
     >>> read_verdict("They agree.\\nVerdict: same", "same", "different")
     'same'
     """
-    last = text.strip().rpartition("\n")[2].strip().strip("*`").strip()
-    label, colon, choice = last.partition(":")
-    found = choice.strip().strip("*`.").strip().lower()
-    if label.strip("* ").lower() != "verdict" or not colon or found not in choices:
+    lines = text.strip().splitlines() or [""]
+    found = _named(lines[-1], choices)
+    if found is None:
         wanted = " or ".join(f"'Verdict: {choice}'" for choice in choices)
-        raise _failed(f"it did not end in {wanted} but in {last[:200]!r}")
+        raise _failed(f"it did not end in {wanted} but in {lines[-1][:200]!r}")
+    if other := next((one for line in lines if (one := _named(line, choices)) not in (None, found)), None):
+        raise _failed(f"it gave two verdicts, {other!r} and {found!r}")
     return found
+
+
+def _named(line: str, choices: Sequence[str]) -> str | None:
+    label, colon, choice = line.strip().strip("*`").strip().partition(":")
+    named = choice.strip().strip("*`.").strip().lower()
+    return named if label.strip("* ").lower() == "verdict" and colon and named in choices else None
 
 
 def blamed(work: Callable[[], T]) -> T:
@@ -176,6 +237,10 @@ def _in_our_words(error: UsageError) -> UsageError:
 
 def _failed(why: str, retry_after_s: float | None = None) -> RolloutFailed:
     return RolloutFailed("judge_error", "judge", f"the judge: {why}", retry_after_s=retry_after_s)
+
+
+def _no_room(full: ContextFull) -> RolloutFailed:
+    return _failed(f"its context has no room for the question and an answer of {TOKENS[-1]} tokens: {full}")
 
 
 def _quoted(text: str) -> str:

@@ -33,7 +33,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     `mean` and `std` are over scored rollouts, the error clustered by task. The numbers @k average over the tasks with
     at least k scored rollouts; `coverage` says how many those are, `maj_coverage` how many of them vote. Tokens, turns,
-    `truncated` and `no_answer` are totals over scored rollouts. Intervals are of 95%.
+    `truncated` and `no_answer` are totals over scored rollouts. A part's mean is over the scored rollouts that have it;
+    `part_coverage` says how many those are. Intervals are of 95%.
     """
 
     env: str
@@ -49,6 +50,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     mean_bootstrap: Interval | None
     std: float | None
     parts: dict[str, float | None]
+    part_coverage: dict[str, int]
     pass_at: dict[int, float]
     pass_hat: dict[int, float]
     maj_at: dict[int, float | None]
@@ -112,7 +114,7 @@ def metrics(
             failed=failures,
             pending=requested - len(columns) - sum(failures.values()),
             threshold=threshold,
-            parts=part_means(columns, names),
+            **_parts(columns, names),
             **_rewards(held),
             **_at(held, wanted),
             **_costs(columns),
@@ -165,12 +167,16 @@ def _costs(columns: Columns) -> dict[str, JSON]:
     }
 
 
-def part_means(columns: Columns, names: Sequence[str]) -> dict[str, float | None]:
-    """The mean of every reward part over the rollouts that have it; None where it overflows."""
+def _parts(columns: Columns, names: Sequence[str]) -> dict[str, JSON]:
+    """Of every reward part how many rollouts have it, and its mean over those; None where it overflows."""
     parts = columns.parts
     counts = np.bincount(parts.name, minlength=len(names))
     sums = np.bincount(parts.name, parts.value, minlength=len(names))
-    return {name: finite(sums[at] / counts[at]) for name, at in sorted(zip(names, count(), strict=False)) if counts[at]}
+    there = [(name, at) for name, at in sorted(zip(names, count(), strict=False)) if counts[at]]
+    return {
+        "parts": {name: finite(sums[at] / counts[at]) for name, at in there},
+        "part_coverage": {name: int(counts[at]) for name, at in there},
+    }
 
 
 def share_interval(values: Floats) -> Interval | None:
