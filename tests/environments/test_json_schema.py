@@ -47,6 +47,9 @@ def env(tmp_path):
         ('Here you are: {"name": "Ada"}', 0.0, {"json": 0.0, "fits": 0.0}),
         ('{"name": "Ada", "age": NaN}', 0.0, {"json": 0.0, "fits": 0.0}),
         ("[" * 100_000, 0.0, {"json": 0.0, "fits": 0.0}),
+        ('{"name": "\\ud800"}', 0.0, {"json": 0.0, "fits": 0.0}),
+        ('{"name": "Ada", "weight": 1e999}', 0.0, {"json": 0.0, "fits": 0.0}),
+        ('```JSON\n{"name": "Ada"}\n```', 1.0, {"json": 1.0, "fits": 1.0}),
         ("", 0.0, {"json": 0.0, "fits": 0.0}),
     ],
 )
@@ -54,6 +57,47 @@ def test_an_answer_must_be_json_that_fits(env, text, reward, parts):
     found = score(env, next(env.tasks()), text)
     assert (found.reward, found.parts) == (reward, parts)
     assert ("error" in found.info) == (reward == 0.0)
+
+
+def test_an_integer_that_cannot_be_divided_is_a_score_of_zero(tmp_path):
+    env = env_of(tmp_path, {"prompt": "p", "schema": {"multipleOf": 0.5}})
+    found = score(env, next(env.tasks()), "9" * 400)
+    assert (found.reward, found.parts) == (0.0, {"json": 0.0, "fits": 0.0})
+    assert "too large a number" in found.info["error"]
+
+
+@pytest.mark.parametrize("depth", [101, 300, 900])
+def test_nesting_that_a_validator_cannot_follow_is_a_score_of_zero(tmp_path, depth):
+    env = env_of(tmp_path, {"prompt": "p", "schema": {"type": "array", "items": {"$ref": "#"}}})
+    task = next(env.tasks())
+    assert score(env, task, "[" * 100 + "]" * 100).reward == 1.0
+    found = score(env, task, "[" * depth + "]" * depth)
+    assert (found.reward, found.info) == (
+        0.0,
+        {"error": "it is nested more than 100 deep, or too deeply for its schema"},
+    )
+
+
+def test_a_schema_of_many_steps_a_level_gives_zero_as_well(tmp_path):
+    inner = {"$ref": "#"}
+    for _ in range(12):
+        inner = {"allOf": [inner]}
+    env = env_of(tmp_path, {"prompt": "p", "schema": {"items": inner}})
+    task = next(env.tasks())
+    found = score(env, task, "[" * 99 + "]" * 99)
+    assert (found.reward, found.parts) == (0.0, {"json": 1.0, "fits": 0.0})
+    assert "too deeply for its schema" in found.info["error"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "meant"),
+    [({"type": "string"}, "12", "12"), ({"type": "integer"}, "12", 12), ({"type": "boolean"}, False, False)],
+)
+def test_an_answer_is_the_text_itself_where_that_fits(tmp_path, schema, answer, meant):
+    env = env_of(tmp_path, {"prompt": "p", "schema": schema, "answer": answer})
+    task = next(env.tasks())
+    assert task.answer == meant
+    assert score(env, task, env.solution(task)).reward == 1.0
 
 
 def test_an_expected_value_must_be_met_as_well(env):
@@ -82,6 +126,8 @@ def test_the_model_is_shown_the_schema(env):
         ({"schema": "text"}, "no schema / json_schema that is an object"),
         ({"schema": {"type": "thing"}}, "not a JSON schema: 'thing' is not valid"),
         ({"schema": {"type": "object"}, "answer": [1]}, "its own answer does not fit its schema"),
+        ({"schema": {"$ref": "#"}}, "the schema refers to itself without end"),
+        ({"schema": {}, "answer": json.loads("[" * 101 + "]" * 101)}, "its own answer cannot be used: it is nested"),
     ],
 )
 def test_a_row_that_cannot_be_asked_is_named(tmp_path, row, words):

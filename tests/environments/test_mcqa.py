@@ -57,6 +57,20 @@ def test_options_and_answers_may_be_written_in_many_ways(tmp_path, options, answ
         ("Dark blue.", None, "C"),
         ("A good question, is it not?", None, None),
         (r"\boxed{D}", None, None),
+        ("The answer is a blue colour.", None, None),
+        ("The answer is a mystery; my pick: C", None, None),
+        ("The answer is a because grass is.", None, "A"),
+        ("The correct option is A or B or C", None, None),
+        ("The answer is A, B, or C.", None, None),
+        ("The answer is (a) or possibly (b)", None, None),
+        ("The answer is A. No: the answer is B or C", None, None),
+        ("The answer is B, I think.", None, "B"),
+        ("The answer is **B**, not C.", None, "B"),
+        ("The answer is B, C is too dark.", None, "B"),
+        ("The answer is B and a good one.", None, "B"),
+        ("A) or B)", None, None),
+        (r"\boxed{A. B. C.}", None, None),
+        (r"\boxed{A or B}", None, None),
         (r"<think>\boxed{A}</think>", None, None),
         ("", None, None),
     ],
@@ -76,11 +90,21 @@ def test_strict_takes_a_letter_in_a_box_and_lenient_what_is_meant(text, strict, 
         ({"options": ["red", "blue"]}, "the answer None is none of the options"),
         ({"options": ["red", "blue"], "answer": True}, "the answer True is none"),
         ({"options": {"a": "red", "A": "blue"}, "answer": "A"}, "two options have the same letter"),
+        ({"options": [None, None], "answer": "A"}, "an option is empty, or no text"),
+        ({"options": ["red", " "], "answer": "A"}, "an option is empty, or no text"),
+        ({"options": ["red", ["blue"]], "answer": "A"}, "an option is empty, or no text"),
     ],
 )
 def test_a_row_that_cannot_be_asked_is_named(tmp_path, row, words):
     with pytest.raises(UsageError, match=f"mine.jsonl:1: {words}"):
         list(mcqa(tmp_path, {"question": "Which?", **row}).tasks())
+
+
+def test_a_number_is_a_label_where_labels_are_numbers(tmp_path):
+    options = {"label": ["1", "2", "3"], "text": ["red", "blue", "green"]}
+    assert next(mcqa(tmp_path, {"question": "Which?", "choices": options, "answer": 1}).tasks()).answer == "1"
+    with pytest.raises(UsageError, match="the answer 0 is none of the options 1, 2, 3"):
+        list(mcqa(tmp_path, {"question": "Which?", "choices": options, "answer": 0}).tasks())
 
 
 def test_an_unknown_grading_is_refused(tmp_path):

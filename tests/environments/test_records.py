@@ -32,8 +32,8 @@ def test_tabs_and_compression_are_read_too(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "holds no rows"),
-        (b"question,answer\n", "holds no rows"),
+        (b"", "holds no rows; put them below a first line that names the columns"),
+        (b"question,answer\n", "holds no rows; put them below a first line that names the columns"),
         (b"question,question\na,b\n", "mine.csv:1: two columns are called 'question'"),
         (b"question,answer\na,b,c\n", "mine.csv:2: 3 cells under 2 columns"),
         (b'question,answer\n"a,b\n', "mine.csv:3?: not CSV"),

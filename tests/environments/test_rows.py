@@ -66,6 +66,14 @@ def test_compressed_rows_are_read_too(tmp_path):
         ('{"prompt": 3}', r"mine.jsonl:1: prompt must be text"),
         ('{"messages": []}', r"mine.jsonl:1: messages must be text or a list of messages, and not empty"),
         ('{"messages": [{"content": "x"}]}', r"mine.jsonl:1: messages: .*role"),
+        (
+            '{"messages": [{"role": "boss", "content": "x"}]}',
+            r"mine.jsonl:1: messages: unknown role 'boss'; give one of",
+        ),
+        ('{"messages": [{"role": "user"}]}', r"mine.jsonl:1: messages: message 1 has no content"),
+        ('{"prompt": [{"role": "user", "content": ""}]}', r"mine.jsonl:1: prompt: all messages are empty"),
+        ('{"prompt": "\\ud800"}', r"mine.jsonl:1: not JSON: \\ud800 is half a character"),
+        ('{"prompt": ' + "[" * 100_000, r"mine.jsonl:1: nested too deeply"),
     ],
 )
 def test_each_mistake_is_named_by_file_and_line(tmp_path, line, message):

@@ -27,6 +27,7 @@ _WORDS_IN_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operator
 _TEX_SPACE = re.compile(r"\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|~")
 _MONEY = re.compile(r"\\?[$€£¥₹]|\b(?:US|USD|EUR|GBP|Rs)\b\.?")
 _UNIT = re.compile(r"(?:\s+[^\W\d_]|[^\W\d_]{2}|[mgshLl](?![\w]))[^\d+*=^\\<>{}()]*(?:\^?\{?[23²³]\}?)?$")
+_NO_UNIT = re.compile(r"\b(?:or|nor|not|and|but|plus|minus)\b", re.IGNORECASE)
 _NAME = re.compile(r"^\s*[A-Za-z]\w*\s*(?:=|≈|\\approx)\s*")
 
 BOXES_LIMIT = 9
@@ -38,9 +39,19 @@ MATH_LIMIT = 300
 # Towers of powers, huge exponents, factorials of factorials, sums: a few characters that would take hours to work out.
 _EXPLOSIVE = re.compile(
     r"\^\s*(?:\d+|[a-z]|\{[^{}]*|\([^()]*)\s*\^|\^[^()]*\)\s*\^|\^\s*[{(]?\s*-?\d{3,}"
-    r"|\*\*|\d{4,}\s*!|!.*!|\\(?:int|sum|prod|lim)|binom.*\d{5,}",
+    r"|\*\*|\d{4,}\s*!|\^\s*[{(]?\s*\d+[)}\s]*!|!.*!|\\(?:int|sum|prod|lim)|binom.*\d{5,}",
     re.DOTALL,
 )
+# Huge exponents all the same: sums and products of powers of letters and numbers, and fractions of those of numbers.
+_POWERS = re.compile(
+    r"(?:[-+\s]|\*(?!\*)|\\cdot|\\times|\d{1,6}(?!\d)|[A-Za-z]|(?<=\w)\^(?:\d|\{\d{1,4}\})(?!\s*\^))+"
+    r"|(?:[-+/(){}\s]|\*(?!\*)|\\cdot|\\times|\\[dt]?frac|\d{1,6}(?!\d)|(?<=\d)\^\{\d{1,4}\}(?!\s*\^))+"
+)
+
+_FORMULA = re.compile(r"[\w)}]\s*[-+*/^=<>]\s*[-\w({]|^\W*\w\W*$|^[a-df-hj-np-tv-z]{2}$")
+"""Letters that are meant as mathematics: with a sign between them, alone, or two that spell no word."""
+_WORD = re.compile(r"(?=[a-z]{3})[a-z]*[eiou]", re.IGNORECASE)
+_PROSE = re.compile(r"[A-Za-z]{3,}\s+[A-Za-z]{3,}")
 
 
 def extract(text: str) -> str | None:
@@ -54,7 +65,8 @@ def extract(text: str) -> str | None:
         return _settled(inside)
     for marker, read in ((_HASHES, _settled), (_SAID, _first_number)):
         found = marker.findall(text)
-        if found and (answer := read(found[-1])) is not None:
+        # Outside a box an exclamation mark ends a sentence.
+        if found and (answer := read(found[-1].rstrip("!* "))) is not None:
             return answer
     return last_number(text)
 
@@ -145,8 +157,9 @@ def _bare(text: str) -> str:
     text = _FRACTION.sub(r"\1/\2", text)
     text = _WORDS_IN_TEX.sub(lambda m: f" {m[1]} ", text)
     text = _MONEY.sub("", re.sub(r"\\[()\[\]]|\*\*|`|\^?\{?\\circ\}?|°", "", text))
-    text = _NAME.sub("", text).strip().rstrip(".,;:!").removesuffix("%").strip()
-    return _UNIT.sub("", text).strip().rstrip(".,").removesuffix("%").strip()
+    text = _NAME.sub("", text).strip().rstrip(".,;:").removesuffix("%").strip()
+    text = _UNIT.sub(lambda unit: unit[0] if _NO_UNIT.search(unit[0]) else "", text)
+    return text.strip().rstrip(".,").removesuffix("%").strip()
 
 
 def _improper(mixed: re.Match[str]) -> str:
@@ -190,7 +203,8 @@ def equal(given: str, expected: str) -> bool:
     left, right = plain(given), plain(expected)
     if left is not None and right is not None:
         return left == right or _percent(given, left) == _percent(expected, right)
-    return _mathematical(given) and _mathematical(expected) and _algebra(given, expected)
+    texts = (given, expected)
+    return all(map(_mathematical, texts)) and not _endless(*texts) and _algebra(given, expected)
 
 
 def _percent(text: str, value: Fraction) -> Fraction:
@@ -198,10 +212,17 @@ def _percent(text: str, value: Fraction) -> Fraction:
 
 
 def _mathematical(text: str) -> bool:
-    """Whether an algebra system could make sense of a text, and could not be kept busy by it for ever."""
-    if len(text) > MATH_LIMIT or _EXPLOSIVE.search(text):
+    """Whether an algebra system could make sense of a text."""
+    if len(text) > MATH_LIMIT:
         return False
-    return bool(re.search(r"\d|\\|^\W*\w\W*$", text)) and not re.search(r"[A-Za-z]{3,}\s+[A-Za-z]{3,}", text)
+    if re.search(r"[\d\\]", text):
+        return not _PROSE.search(text)
+    return bool(_FORMULA.search(text)) and not _WORD.search(text)
+
+
+def _endless(*texts: str) -> bool:
+    """Whether an algebra system could be kept busy for ever by these texts together."""
+    return any(map(_EXPLOSIVE.search, texts)) and not all(map(_POWERS.fullmatch, texts))
 
 
 def _algebra(given: str, expected: str) -> bool:

@@ -18,6 +18,9 @@ _SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 _DELIMITERS = re.compile(r"^(?:\$\$|\$|\\\(|\\\[)\s*(.*?)\s*(?:\$\$|\$|\\\)|\\\])$", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPACE = re.compile(r"\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|[\s~$]")
+_APART = re.compile(r"(?<=\d)\s+(?=\d)(?!\d{3}(?!\d))")
+"""Space between two numbers; before three digits it may separate thousands."""
+_HEDGE = re.compile(r"\d\s+or\b", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z]{2,}[ ]+[A-Za-z]{2,}|^[A-Za-z]{2,}\b[^=]*[ ]")
 
 
@@ -43,7 +46,9 @@ def _told(line: str) -> str | None:
     if (segment := _last_segment(line)) is not None:
         return segment
     told = bare(line)
-    if plain(told) is None and _WORDS.search(told) and (number := extract(f"the answer is {told}")) is not None:
+    if plain(told.rstrip("!")) is not None:
+        return told.rstrip("!")
+    if _WORDS.search(told) and not _HEDGE.search(told) and (number := extract(f"the answer is {told}")) is not None:
         return number
     return told[:LIMIT] or None
 
@@ -75,5 +80,5 @@ def same(given: str, expected: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    text = _SPACE.sub("", _TEXT.sub(r"\1", text)).casefold()
+    text = _SPACE.sub("", _APART.sub("|", _TEXT.sub(r"\1", text))).casefold()
     return text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").rstrip(".")

@@ -233,9 +233,7 @@ def _check_play(cls: type[Environment]) -> None:
         how = "async def play(self, task, rollout, ask, state)"
         raise UsageError(f"{cls.__name__}.play must be async: it runs on the loop; write {how}")
     if offers(cls) or _overrides(cls, "reply") or tool_methods(cls):
-        raise UsageError(
-            f"{cls.__name__}.play carries rollouts out, so its tools and reply would never be asked"
-        )
+        raise UsageError(f"{cls.__name__}.play carries rollouts out, so its tools and reply would never be asked")
 
 
 def _check_life(cls: type[Environment], form: Shape) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from rollbook.core.json import JSON, encode
@@ -13,6 +14,7 @@ from rollbook.core.score import Score
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
 from rollbook.environments.rows import Row, rows, unfolded
+from rollbook.environments.schema import checked, validator
 from rollbook.environments.template import Template
 from rollbook.errors import UsageError
 
@@ -20,7 +22,11 @@ INSTRUCTION = "Answer with one JSON value that fits this JSON schema, and nothin
 SCHEMAS = ("schema", "json_schema")
 
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL | re.IGNORECASE)
+
+DEPTH = 100
+"""The deepest nesting that is read: a validator goes down by recursion, and must never depend on the stack it has."""
+TOO_DEEP = f"it is nested more than {DEPTH} deep, or too deeply for its schema"
 
 
 class JSONSchema(Environment):
@@ -32,7 +38,7 @@ class JSONSchema(Environment):
 
     def __init__(self, data: str, template: str | None = None) -> None:
         self._data, self._template = data, template
-        _validator({}, "json_schema")
+        validator({})
 
     def tasks(self) -> Iterator[Task]:
         """The requests in the order of their rows; a schema that is none is named by its row."""
@@ -51,10 +57,10 @@ class JSONSchema(Environment):
             value = read_json(rollout.text)
         except ValueError as unreadable:
             return Score(0.0, {"json": 0.0, "fits": 0.0}, None, {"error": str(unreadable)[:500]})
-        error = next(iter(_validator(task.fields["schema"], task.id).iter_errors(value)), None)
+        error = _misfit(value, task.fields["schema"])
         fits, equal = error is None, task.answer is None or _same(value, task.answer)
         parts = {"json": 1.0, "fits": float(fits)} | ({} if task.answer is None else {"equal": float(equal)})
-        info = {"error": f"{error.json_path}: {error.message}"[:500]} if error else {}
+        info = {} if error is None else {"error": error[:500]}
         return Score(float(fits and equal), parts, encode(value).decode()[:500], info)
 
     def solution(self, task: Task) -> str | None:
@@ -72,13 +78,53 @@ def read_json(text: str) -> JSON:
     text = _THOUGHT.sub("", text).strip()
     fenced = _FENCE.findall(text)
     try:
-        return json.loads(fenced[-1] if fenced else text, parse_constant=_refuse)
+        written = fenced[-1] if fenced else text
+        value = json.loads(written, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+        check_bounds(value)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    return value
 
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse(f"{digits[:40]} is too large a number; it")
+
+
+def _whole(digits: str) -> int:
+    """A validator divides by way of floats: an integer must be within their bounds."""
+    _finite(digits)
+    return int(digits)
+
+
+def check_bounds(value: JSON) -> None:
+    """A ValueError for a value that is nested too deeply, or that no file can hold."""
+    level = [value]
+    for _ in range(DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+    if level:
+        raise ValueError(TOO_DEEP)
+    try:
+        encode(value)
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character (a lone surrogate such as \\ud800)") from None
+
+
+def _inside(value: JSON) -> Iterable[JSON]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _misfit(value: JSON, schema: JSON) -> str | None:
+    """Why a value does not fit. Schemas without end were refused with their rows: too deep is what the value is."""
+    try:
+        error = next(iter(validator(schema).iter_errors(value)), None)
+    except RecursionError:
+        return TOO_DEEP
+    return None if error is None else f"{error.json_path}: {error.message}"
 
 
 def _same(value: JSON, expected: JSON) -> bool:
@@ -97,27 +143,19 @@ def _schema(row: Row) -> JSON:
     schema = row.decoded(name)
     if not isinstance(schema, dict):
         raise UsageError(f"{row.where}: no {' / '.join(SCHEMAS)} that is an object; it has: {row.has}")
-    _validator(schema, row.where)
+    checked(schema, row.where)
     return schema
 
 
 def _expected(row: Row, answer: JSON, schema: JSON) -> JSON:
-    answer = unfolded(answer)
-    if answer is not None and not _validator(schema, row.where).is_valid(answer):
+    """The answer of a row as it stands if that fits, else the value of which it is the text."""
+    meant = answer if _misfit(answer, schema) is None else unfolded(answer)
+    if meant is None:
+        return None
+    try:
+        check_bounds(meant)
+    except ValueError as error:
+        raise UsageError(f"{row.where}: its own answer cannot be used: {error}") from None
+    if _misfit(meant, schema) is not None:
         raise UsageError(f"{row.where}: its own answer does not fit its schema")
-    return answer
-
-
-def _validator(schema: JSON, where: str) -> JSON:
-    try:
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import validator_for
-    except ImportError as error:
-        raise UsageError(f"json_schema needs a package ({error}); pip install 'rollbook[schema]'") from None
-    kind = validator_for(schema, default=Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except SchemaError as error:
-        raise UsageError(f"{where}: not a JSON schema: {error.message}") from None
-    return kind(schema)
+    return meant

@@ -22,7 +22,14 @@ GRADINGS = ("strict", "lenient")
 
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _TEX = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_SAID = re.compile(r"\b(?:answer|option|choice)\b[^\n.]{0,40}?(?:\bis\b|:|=)\W*\(?\b([A-Z])\b", re.IGNORECASE)
+_SAID = re.compile(r"\b(?:answer|option|choice)\b[^\n.]{0,40}?(?:\bis\b|:|=)\W*\b([A-Z])\b", re.IGNORECASE)
+_WORD = re.compile(r"[ai]\s+(?!because\b|since\b|as\b)[a-z]")
+"""An `a` or `i` that is a word, not an option."""
+_OTHER = re.compile(
+    r"\W*?(?:\b(?:or|and|nor)\b|/|&|,)(?:\s+(?:maybe|perhaps|possibly|even))?\W*"
+    r"(?!I\s+[a-z])([A-Zb-hj-z])\b(?!\s+(?:is|are|was|were|has|can|would)\b)"
+)
+"""A second option in one breath with the first: such an answer chooses none."""
 _ALONE = re.compile(r"^\W*(?:option\s+|answer\s*:\s*)?\(?([A-Z])\)?(?:[).:]|\s*$|\*)", re.IGNORECASE)
 
 
@@ -66,9 +73,9 @@ def read_letter(text: str, options: dict[str, str], *, lenient: bool) -> str | N
         return _named(_TEX.sub(r"\1", inside), options, lenient)
     if not lenient:
         return None
-    said: list[str] = [letter.upper() for letter in _SAID.findall(text) if letter.upper() in options]
+    said = [m for m in _SAID.finditer(text) if m[1].upper() in options and not _WORD.match(text, m.start(1))]
     if said:
-        return said[-1]
+        return _chosen(text, said[-1], options)
     lines = text.strip().splitlines()
     return _named(lines[-1], options, lenient) if lines else None
 
@@ -81,9 +88,16 @@ def _named(text: str, options: dict[str, str], lenient: bool) -> str | None:
     if not lenient:
         return None
     if (match := _ALONE.match(text)) and match[1].upper() in options:
-        return match[1].upper()
+        return _chosen(text, match, options)
     same = [letter for letter, words in options.items() if _folded(words) == _folded(text)]
     return same[0] if len(same) == 1 else None
+
+
+def _chosen(text: str, match: re.Match[str], options: dict[str, str]) -> str | None:
+    """The letter of a match, unless another option is named in the same breath."""
+    rest = text[match.end(1) :]
+    other = _OTHER.match(rest) or _ALONE.match(rest.lstrip(").:*"))
+    return None if other and other[1].upper() in options else match[1].upper()
 
 
 def _folded(text: str) -> str:
@@ -118,6 +132,8 @@ def _options(row: Row) -> dict[str, str]:
         raise UsageError(
             f"{row.where}: no options; give a list of at least two, or {{letter: text}}; it has: {row.has}"
         )
+    if any(words is None or isinstance(words, dict | list) or not str(words).strip() for words in value.values()):
+        raise UsageError(f"{row.where}: an option is empty, or no text")
     letters = {str(key).strip().upper(): str(words) for key, words in value.items()}
     if len(letters) < len(value):
         raise UsageError(f"{row.where}: two options have the same letter")
@@ -125,9 +141,13 @@ def _options(row: Row) -> dict[str, str]:
 
 
 def _letter(row: Row, answer: JSON, letters: dict[str, str]) -> str:
-    """The right letter: given as such, as the number of the option from 0, or as its text."""
-    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(letters):
-        return list(letters)[answer]
+    """The right letter: given as such, as its text, or, where no label is a number, as its number from 0."""
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        numbered = any(label.isdecimal() for label in letters)
+        if not numbered and 0 <= answer < len(letters):
+            return list(letters)[answer]
+        if str(answer) in letters:
+            return str(answer)
     if isinstance(answer, str):
         if answer.strip().upper() in letters:
             return answer.strip().upper()

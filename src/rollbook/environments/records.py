@@ -39,9 +39,11 @@ def csv_rows(path: str, delimiter: str) -> Iterator[Row]:
         try:
             names = next(lines, [])
             _check_names(path, names)
-            for cells in lines:
-                if cells:
-                    yield Row(path, lines.line_num, _cells(path, lines.line_num, names, cells))
+            cells = None
+            for cells in filter(None, lines):
+                yield Row(path, lines.line_num, _cells(path, lines.line_num, names, cells))
+            if cells is None:
+                raise UsageError(f"{path}: holds no rows; put them below a first line that names the columns")
         except csv.Error as error:
             raise UsageError(f"{path}:{lines.line_num}: not CSV: {error}") from None
         except UnicodeDecodeError as error:

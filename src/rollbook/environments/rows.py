@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from itertools import count
@@ -12,6 +13,7 @@ from typing import IO, cast
 import msgspec
 
 from rollbook.core.json import JSON, decode
+from rollbook.core.message import Message
 from rollbook.core.task import Task
 from rollbook.environments.template import Template
 from rollbook.errors import UsageError
@@ -21,6 +23,7 @@ ANSWERS = ("answer", "expected_answer")
 OTHER_PROMPTS = ("Problem", "Question")
 OTHER_ANSWERS = ("Answer",)
 IDS = ("id", "unique_id", "uuid", "task_id", "ID")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 GYM = "responses_create_params"
 """Where rows of NeMo Gym have what the model is shown: under `input`."""
 
@@ -88,9 +91,23 @@ class Row(msgspec.Struct, frozen=True):
         if not isinstance(value, list) or not value:
             raise UsageError(f"{self.where}: {asked} must be text or a list of messages, and not empty")
         try:
-            return Task(self.id, messages=value)
+            task = Task(self.id, messages=value)
         except msgspec.ValidationError as error:
             raise UsageError(f"{self.where}: {asked}: {error}") from None
+        if (wrong := _mistake(task.messages)) is not None:
+            raise UsageError(f"{self.where}: {asked}: {wrong}")
+        return task
+
+
+def _mistake(messages: list[Message]) -> str | None:
+    """What keeps messages from being asked."""
+    role = next((m.role for m in messages if m.role not in ROLES), None)
+    if role is not None:
+        return f"unknown role {role!r}; give one of {', '.join(ROLES)}"
+    bare = next((n for n, m in enumerate(messages, 1) if m.content is None and not m.tool_calls), None)
+    if bare is not None:
+        return f"message {bare} has no content"
+    return None if any(m.content for m in messages) else "all messages are empty"
 
 
 def unfolded(value: JSON) -> JSON:
@@ -99,7 +116,7 @@ def unfolded(value: JSON) -> JSON:
         return value
     try:
         return decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return value
 
 
@@ -125,15 +142,15 @@ def rows(path: str | Path) -> Iterator[Row]:
     """The rows of a file or of `hf://org/name`, one at a time; one without any is a UsageError."""
     from rollbook.environments.records import reader
 
-    row = None
+    row, records = None, reader(str(path))
     try:
-        for row in reader(str(path)) or _lines(Path(path)):
+        for row in records or _lines(Path(path)):
             yield row
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path}: cannot be read: {reason}") from None
     if row is None:
-        raise UsageError(f"{path}: holds no rows; put one JSON object on each line")
+        raise UsageError(f"{path}: holds no rows{'' if records else '; put one JSON object on each line'}")
 
 
 def _lines(path: Path) -> Iterator[Row]:
@@ -159,7 +176,21 @@ def _row(path: str, number: int, line: bytes) -> Row:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}:{number}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None
     except msgspec.DecodeError as error:
-        raise UsageError(f"{path}:{number}: not JSON: {error}") from None
+        raise UsageError(f"{path}:{number}: not JSON: {_half_a_character(line) or error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}:{number}: nested too deeply to be read") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path}:{number}: a JSON object is needed, this is {type(value).__name__}")
     return Row(path, number, value)
+
+
+def _half_a_character(line: bytes) -> str | None:
+    """Words for a lone surrogate: the decoder calls it truncated data, which sends people looking for another thing."""
+    try:
+        json.dumps(json.loads(line), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ord(error.object[error.start])
+        return f"\\u{half:x} is half a character (a lone surrogate); write the pair, or remove it"
+    except (ValueError, RecursionError):
+        return None
+    return None
