@@ -371,6 +371,7 @@ def test_a_function_is_called_with_every_input(grader: Grader) -> None:
         "def f(): return 1",
         "import os\ndef f(x): os._exit(0)",
         "def f(x): return [1] * (1 << 23)",
+        "def f(x): return 1.4",
     ],
 )
 def test_another_value_does_not_pass(grader: Grader, code: str) -> None:
@@ -410,13 +411,20 @@ def test_what_an_object_claims_to_hold_decides_nothing(grader: Grader) -> None:
     assert examined(grader, code, "assert 5 in f(5)", "f", check="").reason == "refused"
 
 
-SILENT = ["", "# lost", "def check(c):\n    assert c(1) == 2", "def test_f():\n    assert f(1) == 2"]
+SILENT = ["", "# lost", "def check(c):\n    assert c(1) == 2", "def test_f():\n    assert f(1) == 2", "str(f)"]
 
 
+@pytest.mark.parametrize("code", ["def f(x): return 'wrong'", "class Solution:\n    def f(self, x): return 'wrong'"])
 @pytest.mark.parametrize("tests", SILENT)
-def test_tests_that_ask_nothing_pass_nobody(grader: Grader, tests: str) -> None:
+def test_tests_that_ask_nothing_pass_nobody(grader: Grader, tests: str, code: str) -> None:
     with pytest.raises(TestsBroken):
-        examined(grader, "def f(x): return 'wrong'", tests, "f", check="")
+        examined(grader, code, tests, "f", check="")
+
+
+def test_an_input_is_whole_however_little_may_be_kept_in_files(grader: Grader) -> None:
+    code = "import sys\nprint(len(sys.stdin.read()))"
+    cases = [("x" * size, str(size)) for size in (2 << 20, 5, 3 << 20)]
+    assert grader.inputs_sync(code, cases, limits=Limits(seconds=2, files_mb=1)).passed
 
 
 def test_a_value_made_to_hash_without_end_costs_the_host_nothing(grader: Grader) -> None:

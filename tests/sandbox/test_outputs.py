@@ -9,7 +9,16 @@ from rollbook.sandbox.outputs import Rule, same_value
 
 @pytest.mark.parametrize(
     ("expected", "printed"),
-    [("a\nb", "a \nb\n\n"), ("1.0", "1"), ("1 2", "1   2"), ("", "\n"), ("0.10", ".1"), ("x", "x"), ("1e3", "1000")],
+    [
+        ("a\r\nb", "a\nb"),
+        ("a\nb", "a \nb\n\n"),
+        ("1.0", "1"),
+        ("1 2", "1   2"),
+        ("", "\n"),
+        ("0.10", ".1"),
+        ("x", "x"),
+        ("1e3", "1000"),
+    ],
 )
 def test_white_space_at_the_ends_and_the_way_a_number_is_written_do_not_count(expected: str, printed: str) -> None:
     assert Rule().same(expected, printed)
@@ -31,6 +40,12 @@ def test_white_space_at_the_ends_and_the_way_a_number_is_written_do_not_count(ex
         ("inf", "Infinity"),
         ("-inf", "-Infinity"),
         ("1", "1e"),
+        ("1\n2", "1\x0b2"),
+        ("1\n2", "1\u20282"),
+        ("1 2", "1\u30002"),
+        ("0101", "101"),
+        ("7", "007"),
+        ("1000000007", "1000000006"),
         ("0", "."),
         ("1", "0x1"),
         ("1e999999999999999999999", "1e9999999999999999999999"),
@@ -45,6 +60,7 @@ def test_rules_can_be_stricter_or_looser() -> None:
     assert Rule("words").same("a b\nc", "a\nb c")
     assert Rule(tolerance=1e-6).same("1000000", "1000000.5")
     assert not Rule(tolerance=1e-6).same("1000000", "1000002")
+    assert not Rule(tolerance=1e-6).same("1000000007", "1000000006"), "two integers"
     assert Rule(case=False).same("YES", "yes")
     assert not Rule(tolerance=1e-6).same("1e400", "2e400"), "too large for a float, and not the same"
     assert not Rule(tolerance=1e-6).same("1000.0", "1_000.0")
@@ -56,6 +72,8 @@ def test_rules_can_be_stricter_or_looser() -> None:
         ([1, 2], (1, 2)),
         (1, 1.0),
         (0.1 + 0.2, 0.3),
+        (0.0, 1.2e-16),
+        (3, 3.0000000000001),
         ({"1": [2]}, {1: (2,)}),
         (None, None),
         ("a", "a"),
@@ -81,6 +99,12 @@ def test_values_are_the_same_as_their_json(expected: Any, value: Any) -> None:
         ({"1": 1}, {1: 1, "1": 1}),
         (10**400, 1.5),
         ([1], {1}),
+        (1000000007, 1000000006),
+        (1000000007, 1000000006.0),
+        (500000003, 500000003.5),
+        (10**18, 10**18 + 1),
+        (1e-10, 0),
+        (1e-10, 0.0),
         (float("inf"), 1e308),
     ],
 )

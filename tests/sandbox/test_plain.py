@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.sandbox.inner.plain import DEEPEST, NotPlain, pack, refill, unpack
+from rollbook.sandbox.inner.plain import DEEPEST, NotPlain, pack, unpack
 
 keys = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
 moments = st.dates() | st.datetimes(timezones=st.none() | st.just(UTC)) | st.times() | st.timedeltas()
@@ -152,21 +152,3 @@ def test_what_is_too_deep_or_holds_itself_is_refused() -> None:
 def test_what_nobody_packed_is_refused(data: Any) -> None:
     with pytest.raises(NotPlain):
         unpack(data, lambda tag, held: nothing(held))
-
-
-@pytest.mark.parametrize(
-    ("value", "data"),
-    [
-        ([1], [2, 3]),
-        ([[1], 2], [[3, 4], [5]]),
-        ([1, 2], []),
-        ({1: [2], 3: 4}, {1: [5], 6: {}}),
-        ({1: 2}, {3: 4}),
-        ({1}, {2}),
-        (deque([1]), deque([5])),
-        (bytearray(b"a"), b"bc"),
-    ],
-)
-def test_a_container_takes_on_what_another_holds(value: Any, data: Any) -> None:
-    refill(value, data)
-    assert value == data

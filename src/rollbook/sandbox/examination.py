@@ -28,6 +28,7 @@ class Said(msgspec.Struct):
 
     verdict: str
     weak: bool
+    beside: bool
     error: Error | None
 
 
@@ -79,9 +80,8 @@ def verdict_of(examined: Result, candidate: Result) -> Verdict:
     """What the examiner said, or why it could not say anything."""
     costs: dict[str, Any] = {"seconds": examined.seconds, "cpu_seconds": candidate.cpu_seconds}
     costs["isolation"] = candidate.isolation
-    try:
-        said = msgspec.json.decode(examined.value or "", type=Said)
-    except msgspec.DecodeError:  # the tests ran out of time or memory with what the code gave them
+    said = said_of(examined)
+    if said is None:  # the tests ran out of time or memory with what the code gave them
         return Verdict(False, reason_of(examined), f"the tests ended with {examined.status}", **costs)
     words = words_of(said.error)
     if said.verdict == "broken":
@@ -92,6 +92,26 @@ def verdict_of(examined: Result, candidate: Result) -> Verdict:
         return Verdict(False, reason_of(candidate), words_of(candidate.error), **costs)
     reason: Reason = "refused" if said.verdict == "refused" else "failed"
     return Verdict(False, reason, words, weak=said.weak, **costs)
+
+
+def said_of(examined: Result) -> Said | None:
+    """What the examiner reports, if it came to that."""
+    try:
+        return msgspec.json.decode(examined.value or "", type=Said)
+    except msgspec.DecodeError:
+        return None
+
+
+def confirmed(first: Verdict, second: Verdict, allow_weak: bool) -> Verdict:
+    """Of code that passed and changed its arguments beside, or gave them back: it must pass by its values alone too."""
+    costs: dict[str, Any] = {"seconds": first.seconds + second.seconds}
+    costs["cpu_seconds"] = first.cpu_seconds + second.cpu_seconds
+    if second.passed:
+        return msgspec.structs.replace(second, **costs)
+    if allow_weak:
+        return msgspec.structs.replace(first, weak=True, **costs)
+    why = "the code returns a value and changes its arguments too, or returns them, and passes only by that"
+    return Verdict(False, "refused", why, isolation=first.isolation, **costs)
 
 
 def reason_of(result: Result) -> Reason:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rollbook.core.json import JSON
-from rollbook.sandbox.examination import Examination, TestsBroken, verdict_of
+from rollbook.sandbox.examination import Examination, TestsBroken, confirmed, said_of, verdict_of
 from rollbook.sandbox.inner.plain import NotPlain, pack
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.outputs import Rule, same_value
@@ -52,12 +52,21 @@ class Grader:
         """Run tests, a module in which `entry` is the code's function of that name.
 
         `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
-        their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and what the
-        code does to its arguments is not seen, unless `allow_weak` says that its word will do.
+        their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and so is code
+        that passes only by what it does to its arguments beside a value; `allow_weak` says that its word will do.
         """
         exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
         allowed = limits or self._box.limits
-        return verdict_of(*self._box.use(lambda slot: Examination(slot, allowed).results(code, json.dumps(exam))))
+
+        def examined(copies: bool) -> tuple[Result, Result]:
+            text = json.dumps(exam | {"copies": copies})
+            return self._box.use(lambda slot: Examination(slot, allowed).results(code, text))
+
+        results = examined(False)
+        verdict, said = verdict_of(*results), said_of(results[0])
+        if verdict.passed and said and said.beside:
+            return confirmed(verdict, verdict_of(*examined(True)), allow_weak)
+        return verdict
 
     def _inputs(
         self,

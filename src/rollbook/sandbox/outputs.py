@@ -14,14 +14,23 @@ from rollbook.core.json import JSON
 Spaces: TypeAlias = Literal["exact", "lines", "words"]
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?").fullmatch
 """As programs print them: what else Python reads as a number (1_000, other scripts' digits, inf) is just a word."""
+_INTEGER = re.compile(r"[+-]?[0-9]+").fullmatch
+_SPACES = " \t\n\r\x0b\x0c"
+_words = re.compile(rf"[^{_SPACES}]+").findall
+"""White space is ASCII's: other scripts' spaces are characters like all others."""
+
+LAST_DIGITS = 1e-9
+NOISE = 1e-12
+"""A tolerance no larger than the first is for the last digits of floats: what lies near 0 is then only noise."""
 
 
 class Rule(msgspec.Struct, frozen=True):
     """How printed output is compared.
 
-    `spaces`: exact, every byte counts; lines, white space at the ends of lines and of the whole does not, and numbers
-    are compared as numbers; words, no white space counts at all. `tolerance`: how far two numbers may lie apart,
-    relative to the larger or absolutely. `case`: whether A is a.
+    `spaces`: exact, every byte counts; lines, each line is compared word by word, and how much white space lies around
+    its words, or around the whole, does not count; words, line breaks are white space too. Numbers are compared as
+    numbers, two integers as they are written. `tolerance`: how far two numbers may lie apart, relative to the larger
+    or absolutely; two integers never may. `case`: whether A is a.
     """
 
     spaces: Spaces = "lines"
@@ -35,18 +44,18 @@ class Rule(msgspec.Struct, frozen=True):
         if expected == printed or self.spaces == "exact":
             return expected == printed
         if self.spaces == "words":
-            return self._same_words(expected.split(), printed.split())
-        ours, theirs = expected.strip().splitlines(), printed.strip().splitlines()
+            return self._same_words(_words(expected), _words(printed))
+        ours, theirs = expected.strip(_SPACES).split("\n"), printed.strip(_SPACES).split("\n")
         return len(ours) == len(theirs) and all(map(self._same_line, ours, theirs))
 
     def _same_line(self, one: str, two: str) -> bool:
-        return one.strip() == two.strip() or self._same_words(one.split(), two.split())
+        return one == two or self._same_words(_words(one), _words(two))
 
     def _same_words(self, one: list[str], two: list[str]) -> bool:
         return len(one) == len(two) and all(a == b or self._same_number(a, b) for a, b in zip(one, two, strict=True))
 
     def _same_number(self, one: str, two: str) -> bool:
-        if not (_NUMBER(one) and _NUMBER(two)):
+        if not (_NUMBER(one) and _NUMBER(two)) or (_INTEGER(one) and _INTEGER(two)):
             return False
         try:
             a, b = Decimal(one), Decimal(two)
@@ -55,16 +64,18 @@ class Rule(msgspec.Struct, frozen=True):
         return a == b or near(float(a), float(b), self.tolerance)
 
 
-def near(one: float, two: float, tolerance: float) -> bool:
+def near(one: float, two: float, tolerance: float, absolute: float | None = None) -> bool:
     """Whether two numbers lie no further apart than allowed."""
     finite = math.isfinite(one) and math.isfinite(two)  # two numbers beyond all floats may be quite different ones
-    return tolerance > 0 and finite and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance)
+    absolute = tolerance if absolute is None else absolute
+    return tolerance > 0 and finite and math.isclose(one, two, rel_tol=tolerance, abs_tol=absolute)
 
 
 def same_value(expected: JSON, value: JSON, tolerance: float = 1e-9) -> bool:
     """Whether a returned value is the expected one, which came from JSON: a tuple is a list, a key may be a text.
 
-    True is not 1, and numbers may lie `tolerance` apart.
+    True is not 1. A float may lie `tolerance` apart; where an integer is expected it must also be nearest to that one,
+    and two integers must be equal.
     """
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None or value is None:
         return expected is value
@@ -80,9 +91,13 @@ def same_value(expected: JSON, value: JSON, tolerance: float = 1e-9) -> bool:
     return type(expected) is type(value) and bool(expected == value)
 
 
-def _near(one: float, two: float, tolerance: float) -> bool:
+def _near(expected: float, value: float, tolerance: float) -> bool:
+    if isinstance(expected, int) and isinstance(value, int):
+        return False
     try:
-        return near(float(one), float(two), tolerance)
+        if isinstance(expected, int) and not abs(expected - value) < 0.5:
+            return False
+        return near(float(expected), float(value), tolerance, tolerance if tolerance > LAST_DIGITS else NOISE)
     except OverflowError:
         return False
 

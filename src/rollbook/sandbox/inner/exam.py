@@ -16,7 +16,9 @@ from typing import Any
 from . import guest
 from .channel import Channel
 from .coroutines import awaited
-from .peer import Gone, OneProcess, Peer, Remote
+from .errors import Gone, OneProcess
+from .handle import RemoteFunction
+from .peer import Peer
 from .plain import pack, unpack
 from .roles import Role, conversation
 from .walls import BOX
@@ -43,35 +45,57 @@ def candidate(request: dict[str, Any], channel: Channel) -> int:
 def examiner(request: dict[str, Any], channel: Channel) -> int:
     """Run the tests against the candidate's entry point; what came of it is the report."""
     exam = json.loads(request["code"])
-    peer = Peer(Channel(LINE), guarded=True, weak=exam["weak"])
+    peer = Peer(Channel(LINE), guarded=True, weak=exam["weak"], copies=exam["copies"])
     stage, ended = "hello", None
     try:
         entry = entry_point(peer.hello(), exam["entry"])
+        peer.calls = 0  # it may have been a call that made a Solution: the tests have asked nothing yet
         stage, space = "tests", guest.fresh_space()
+        suites = suites_of(exam)
         execute(exam["setup"], space)
         space[exam["entry"]] = entry
-        to_the_end(lambda: execute(exam["tests"], space))
+        to_the_end(peer, lambda: execute(exam["tests"], space))
         stage = "check"
         if exam["check"]:
-            to_the_end(lambda: space[exam["check"]](entry))
+            to_the_end(peer, lambda: space[exam["check"]](entry))
+        for suite in suites:
+            assert suite.wasSuccessful(), f"{len(suite.failures)} failures and {len(suite.errors)} errors of unittest"
         stage = "passed"
     except BaseException as error:  # noqa: BLE001 - whatever ends the tests is the verdict
         ended = error
     ended = peer.objection(ended)
-    said = {"verdict": word(stage, ended, peer.calls), "weak": peer.weakened, "error": ended and guest.describe(ended)}
-    channel.send({"value": json.dumps(said)})
+    said = {"verdict": word(stage, ended, peer.calls), "weak": peer.weakened, "beside": peer.beside}
+    channel.send({"value": json.dumps(said | {"error": ended and guest.describe(ended)})})
     return 0
 
 
-def to_the_end(play: Callable[[], Any]) -> None:
+def suites_of(exam: dict[str, Any]) -> list[Any]:
+    """The results of unittest, as they come to be: tests may run a suite and not look at what came of it."""
+    made: list[Any] = []
+    if "unittest" not in exam["tests"] + exam["setup"]:
+        return made
+    from unittest import TestResult  # not before: it takes longer than most tests
+
+    begin = TestResult.__init__
+
+    def noted(self: Any, *given: Any, **named: Any) -> None:
+        made.append(self)
+        begin(self, *given, **named)
+
+    TestResult.__init__ = noted  # type: ignore[method-assign]
+    return made
+
+
+def to_the_end(peer: Peer, play: Callable[[], Any]) -> None:
     """A part of the tests; some end by an exit, as unittest's do, and 0 is a good one.
 
-    It can only be their own: an exit of the candidate's is the candidate's end, and is no exception here.
+    It must be their own: an exit of the candidate's is the candidate's end, and is no exception here; and one in a
+    function that the candidate called is for the candidate to deal with.
     """
     try:
         awaited(play())
     except SystemExit as exit:
-        if exit.code not in (None, 0):
+        if exit.code not in (None, 0) or peer.threw(exit):
             raise
 
 
@@ -83,10 +107,10 @@ def word(stage: str, ended: BaseException | None, calls: int) -> str:
         return "gone"
     if isinstance(ended, OneProcess):
         return "refused"
-    return "broken" if stage == "tests" and not calls else "failed"
+    return "broken" if stage != "hello" and not calls else "failed"
 
 
-def entry_point(names: dict[str, Remote], wanted: str) -> Any:
+def entry_point(names: dict[str, RemoteFunction], wanted: str) -> Any:
     """The function under test: by its name, or as a method of the class Solution."""
     if wanted in names:
         return names[wanted]
@@ -127,18 +151,33 @@ def open_streams(data: bytes) -> None:
 
 
 def holding(data: bytes) -> int:
-    """A descriptor to read these bytes from: a file without a name or, where nothing can be written, a pipe."""
+    """A descriptor to read these bytes from: a file without a name or, where it cannot hold them, a pipe."""
     try:
         handle = os.open(BOX, os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError:
-        from threading import Thread  # not before: every fork would have to set it right
-
-        reading, writing = os.pipe()
-        Thread(target=pour, args=(writing, data), daemon=True).start()
-        return reading
-    os.write(handle, data)
+        return piped(data)
+    if not written(handle, data):
+        os.close(handle)
+        return piped(data)
     os.lseek(handle, 0, os.SEEK_SET)
     return handle
+
+
+def written(handle: int, data: bytes) -> bool:
+    """Whether a file takes it all: what the code may keep in files is no bound on what it is given to read."""
+    try:
+        return os.write(handle, data) == len(data)
+    except OSError:
+        return False
+
+
+def piped(data: bytes) -> int:
+    """The reading end of a pipe into which these bytes are poured."""
+    from threading import Thread  # not before: every fork would have to set it right
+
+    reading, writing = os.pipe()
+    Thread(target=pour, args=(writing, data), daemon=True).start()
+    return reading
 
 
 def pour(handle: int, data: bytes) -> None:

@@ -5,134 +5,44 @@ exception. While one end waits for its answer it serves the other's requests, so
 called. An object is known to the other end by its number, never by itself; the tests' end gives away of its objects
 only what the tests handed over: calls of functions, public attributes and items of other objects.
 
-What a function does to its arguments is done to the caller's as well when it returns None: such a function is there to
-change them. One that returns a value is asked for that, and what it does on the side stays where it is: otherwise code
-could empty a list before the tests look up in it what is right.
+What a function does to its arguments is done to the caller's as well, and what it gives back of them is the caller's
+own. So code could empty a list before the tests look up in it what is right: whoever returns a value and changes
+arguments too, or returns one of them, is noted (`beside`) and must pass with `copies` as well, where only its value
+counts.
 """
 
-import builtins
-import operator
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from _thread import RLock  # the module threading costs every fork more
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
+from .arguments import Arrived, containers, refill
 from .channel import Channel
-from .coroutines import awaited, is_coroutine
-from .plain import MUTABLE, NotPlain, pack, refill, unpack
+from .coroutines import is_coroutine
+from .errors import Gone, OneProcess, described, made
+from .handle import DOING, Remote, RemoteFunction
+from .plain import NONE_KNOWN, NotPlain, pack, unpack
 
 MOST_NESTED = 100
 MOST_OBJECTS = 1 << 20
-
-DOING: dict[str, Callable[..., Any]] = {
-    "call": lambda target, *given, **named: target(*given, **named),
-    "attribute": getattr,
-    "item": operator.getitem,
-    "put": operator.setitem,
-    "length": len,
-    "iterate": iter,
-    "next": next,
-    "contains": operator.contains,
-    "truth": bool,
-    "text": str,
-    "shown": repr,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "isinstance": lambda target, value: isinstance(value, target),
-    "await": awaited,
-}
-CLAIMS = frozenset({"==", "!=", "<", "<=", ">", ">=", "isinstance", "contains"})
-"""What the candidate's own objects decide: a verdict must not rest on it."""
-
-
-ENDINGS = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit"})
-
-
-class Gone(BaseException):
-    """The other end is no more: nothing that tests catch."""
-
-
-class OneProcess(BaseException):
-    """The tests ask what only the candidate's own objects could answer."""
-
-
-class RemoteError(Exception):
-    """An exception of the other end that is not one of Python's own."""
-
-
-class Remote:
-    """An object of the other end."""
-
-    def __init__(self, peer: "Peer", number: int, name: str) -> None:
-        self.__dict__.update(_peer=peer, _number=number, _name=name)
-
-    def _do(self, what: str, *given: Any) -> Any:
-        return self._peer.ask(what, self._number, given, {})
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._peer.ask("call", self._number, given, named)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._do("attribute", name)
-
-    def __iter__(self) -> Iterator[Any]:
-        held = self._do("iterate")
-        return iter(held) if not isinstance(held, Remote) else held
-
-    def __hash__(self) -> int:
-        return hash(("rollbook", self._number))
-
-    def __instancecheck__(self, value: Any) -> Any:
-        return self._peer.claim("isinstance", self._number, value)
-
-
-def _passed_on(what: str) -> Callable[..., Any]:
-    if what in CLAIMS:
-        return lambda self, *given: self._peer.claim(what, self._number, *given)
-    return lambda self, *given: self._do(what, *given)
-
-
-_SPECIAL = {"getitem": "item", "setitem": "put", "len": "length", "next": "next", "contains": "contains"}
-_SPECIAL |= {"bool": "truth", "str": "text", "repr": "shown"}
-_SPECIAL |= {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-for _name, _what in _SPECIAL.items():
-    setattr(Remote, f"__{_name}__", _passed_on(_what))
-
-
-def weigh(given: tuple[Any, ...], named: dict[str, Any]) -> list[int]:
-    """How many hold on to each argument."""
-    return [*map(sys.getrefcount, given), *map(sys.getrefcount, named.values())]
-
-
-class _Scales:
-    """A call like those of a handle, with arguments that nobody else has."""
-
-    def __call__(self, *given: Any, **named: Any) -> list[int]:
-        return self._weigh(given, named)
-
-    def _weigh(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[int]:
-        return weigh(given, named)
-
-
-NOBODYS = {False: max(_Scales()([])), True: max(_Scales()([], named=[]))}
-"""How many hold on to an argument that was written down for the call alone, with and without names."""
+EXITS = (SystemExit, KeyboardInterrupt)
+GIVEN_AWAY = frozenset({"__getitem__", "__len__", "iterate", "__next__", "__contains__", "__bool__"})
 
 
 class Peer:
-    """One end. `guarded`: this is the tests' end; `weak`: it may rest on what the candidate's objects say."""
+    """One end. `guarded`: this is the tests' end; `weak`: it may rest on what the candidate's objects say; `copies`:
+    what the code does to its arguments beside its value stays where it is."""
 
-    def __init__(self, channel: Channel, guarded: bool = False, weak: bool = False) -> None:
-        self._channel, self._guarded, self._weak = channel, guarded, weak
+    def __init__(self, channel: Channel, guarded: bool = False, weak: bool = False, copies: bool = False) -> None:
+        self._channel, self.guarded, self._weak, self._copies = channel, guarded, weak, copies
+        self._lock = RLock()
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
+        self._thrown: list[BaseException] = []
+        self._caught: dict[int, tuple[BaseException, int]] = {}
         self._nested = 0
+        self._gave_back = False
         self._broken: BaseException | None = None
-        self._unseen = False
+        self.beside = False
         self.weakened = False
         self.calls = 0
 
@@ -146,12 +56,12 @@ class Peer:
             self._objects.append(value)
         return number
 
-    def hello(self) -> dict[str, Remote]:
+    def hello(self) -> dict[str, RemoteFunction]:
         """What the other end hands over at the start, by name."""
         names = self._receive().get("hello")
         if not isinstance(names, dict) or not all(isinstance(number, int) for number in names.values()):
             raise self._end_of_it(Gone())
-        return {name: Remote(self, number, name) for name, number in names.items()}
+        return {name: RemoteFunction(self, number, name) for name, number in names.items()}
 
     def claim(self, what: str, number: int, *given: Any) -> Any:
         """Ask the candidate's object for a judgement, where that is allowed."""
@@ -160,43 +70,52 @@ class Peer:
         self.weakened = True
         return self.ask(what, number, given, {})
 
+    def refuse(self, what: str) -> NoReturn:
+        """What nobody but the other end could tell, and not even its word is asked for."""
+        if self.guarded:
+            raise self._end_of_it(OneProcess(f"{what} of an object of the candidate's own class"))
+        raise TypeError(f"{what} of an object of the tests")
+
     def ask(self, what: str, number: int, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Have the other end do something, and wait for what comes of it."""
-        self.calls += 1
-        packed = [self._pack(value) for value in given]
-        names = {name: self._pack(value) for name, value in named.items()}
-        self._send({"do": what, "to": number, "args": packed, "named": names})
-        answer = self._await()
-        if "raised" in answer:
-            raise self._exception(answer["raised"], what)
-        if answer.get("changed"):
-            self._take_home(answer, given, named)
-        return self._unpack(answer.get("value"))
+        """Have the other end do something, and wait for what comes of it. One at a time, whatever the thread."""
+        with self._lock:
+            self.calls += what == "call"
+            packed = [self._pack(value) for value in given]
+            names = {name: self._pack(value) for name, value in named.items()}
+            ours = [*containers(given), *containers(named.values())]
+            self._send({"do": what, "to": number, "args": packed, "named": names, "copies": self._copies})
+            answer = self._await()
+            if answer.get("changed"):
+                self._take_home(answer, ours)
+            if "raised" in answer:
+                raise self._exception(answer["raised"], what)
+            return self._value(answer.get("value"), ours)
 
-    def _take_home(self, answer: dict[str, Any], given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _take_home(self, answer: dict[str, Any], ours: list[Any]) -> None:
         """What the other end did to its arguments is done to ours, if it may be."""
-        beside = self._guarded and answer.get("value") is not None
-        if beside and not self._weak:
-            self._unseen = self._unseen or self._somebody_could_look(given, named)
+        beside = answer.get("value", "raised") is not None
+        if beside and self._copies:
             return
-        arguments = [*given, *named.values()]
-        for place, data in answer["changed"]:
-            if not (isinstance(place, int) and 0 <= place < len(arguments) and isinstance(arguments[place], MUTABLE)):
+        for number, data in answer["changed"]:
+            if not (isinstance(number, int) and 0 <= number < len(ours)):
                 raise NotPlain("not an answer")
-            refill(arguments[place], self._unpack(data))
-            self.weakened = self.weakened or beside
+            refill(ours[number], self._unpack(data, ours))
+        self.beside = self.beside or beside
 
-    def _somebody_could_look(self, given: tuple[Any, ...], named: dict[str, Any]) -> bool:
-        """Whether the tests hold on to an argument: what they wrote down only for the call, they never see again."""
-        return max(weigh(given, named)) > NOBODYS[bool(named)]
+    def _value(self, data: Any, ours: list[Any]) -> Any:
+        """What came of it; where copies are wanted, nothing of ours may be in it."""
+        self._gave_back = False
+        value = self._unpack(data, () if self._copies else ours)
+        self.beside = self.beside or self._gave_back
+        return value
 
     def objection(self, ended: BaseException | None) -> BaseException | None:
-        """Why the tests ended, told better: they may have caught what they cannot undo, or not seen what was done."""
-        if self._broken:
-            return self._broken
-        if ended and self._unseen and not isinstance(ended, Gone | OneProcess):
-            return OneProcess("the code returns a value and changes its arguments too, which the tests do not see")
-        return ended
+        """Why the tests ended, told better: they may have caught what they cannot undo."""
+        return self._broken or ended
+
+    def threw(self, error: BaseException) -> bool:
+        """Whether a function of the tests' that the other end called has ended by this."""
+        return any(error is thrown for thrown in self._thrown)
 
     def _end_of_it(self, error: BaseException) -> BaseException:
         self._broken = self._broken or error
@@ -225,7 +144,7 @@ class Peer:
                 raise RecursionError("calls back and forth are nested too deep")
             answer = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - the other end's request fails, not we
-            answer = {"raised": _described(error)}
+            answer = {"raised": self._described(error)}
         finally:
             self._nested -= 1
         self._send(answer)
@@ -237,36 +156,49 @@ class Peer:
         target = self._objects[number]
         given = [self._unpack(data) for data in frame["args"]]
         named = {str(name): self._unpack(data) for name, data in frame["named"].items()}
-        if self._guarded:
+        if self.guarded:
             _check_given_away(what, target, given)
-        value = DOING[what](target, *given, **named)
-        before = [*frame["args"], *frame["named"].values()]
-        return {"value": self._pack(value), "changed": [*self._changed([*given, *named.values()], before)]}
+        arrived = Arrived([*given, *named.values()])
+        answer: dict[str, Any] = {}
+        try:
+            value = DOING[what](target, *given, **named)
+            answer["value"] = pack(value, self._keep, 0, NONE_KNOWN if frame.get("copies") else arrived.numbers)
+        except Exception as error:  # noqa: BLE001 - what it did before it failed is done
+            answer["raised"] = self._described(error)
+        except EXITS as error:
+            if not (self.guarded or id(error) in self._caught):
+                raise  # the code's own end
+            answer["raised"] = self._described(error)
+        return answer | {"changed": arrived.changed(self._keep)}
 
-    def _changed(self, given: list[Any], before: list[Any]) -> Iterator[tuple[int, Any]]:
-        for place, value in enumerate(given):
-            if type(value) in MUTABLE:
-                now = self._pack(value)
-                if now != before[place]:
-                    yield place, now
+    def _described(self, error: BaseException) -> list[Any]:
+        """An exception for the other end, which may give back the very one that came from there."""
+        if id(error) in self._caught:
+            return ["back", self._caught[id(error)][1]]
+        if self.guarded:
+            self._thrown.append(error)
+        return described(error, len(self._thrown) - 1)
 
     def _pack(self, value: Any) -> Any:
         return pack(value, self._keep)
 
     def _keep(self, value: Any) -> Any:
-        if type(value) is Remote:
+        if issubclass(type(value), Remote):
             return ["back", value._number]
         if is_coroutine(value):
             return ["coming", self.expose(value)]
-        return ["handle", [self.expose(value), type(value).__name__]]
+        return ["handle", [self.expose(value), type(value).__name__, callable(value)]]
 
-    def _unpack(self, data: Any) -> Any:
-        return unpack(data, self._find)
+    def _unpack(self, data: Any, ours: Sequence[Any] = ()) -> Any:
+        return unpack(data, lambda tag, held: self._find(tag, held, ours))
 
-    def _find(self, tag: str, held: Any) -> Any:
+    def _find(self, tag: str, held: Any, ours: Sequence[Any]) -> Any:
         if tag == "handle":
-            number, name = held
-            return Remote(self, int(number), str(name))
+            number, name, called = held
+            return (RemoteFunction if called else Remote)(self, int(number), str(name))
+        if tag == "yours" and isinstance(held, int) and 0 <= held < len(ours):
+            self._gave_back = True
+            return ours[held]
         if tag == "coming":
             return self._coming(int(held))
         if tag == "back" and isinstance(held, int) and 0 <= held < len(self._objects):
@@ -278,16 +210,12 @@ class Peer:
         return self.ask("await", number, (), {})
 
     def _exception(self, raised: Any, what: str) -> BaseException:
-        name, given = str(raised[0]), [self._unpack(data) for data in raised[1]]
-        known = getattr(builtins, name, None)
-        if name in ENDINGS and what != "next":  # out of a call, it would end a loop of the tests as if all were well
-            return RemoteError(name, *given)
-        if isinstance(known, type) and issubclass(known, Exception):
-            try:
-                return known(*given)
-            except Exception:  # noqa: BLE001 - some want other arguments than they show
-                return RemoteError(name, *given)
-        return RemoteError(name, *given)
+        if raised[0] == "back" and isinstance(raised[1], int) and 0 <= raised[1] < len(self._thrown):
+            return self._thrown[raised[1]]
+        error = made(raised, self._unpack, what == "__next__", () if self.guarded else EXITS)
+        if not self.guarded:
+            self._caught[id(error)] = error, int(raised[3])
+        return error
 
     def _send(self, frame: dict[str, Any]) -> None:
         try:
@@ -314,14 +242,9 @@ def _check_given_away(what: str, target: Any, given: list[Any]) -> None:
     plain = callable(target) or isinstance(target, type)
     if (what == "call" and callable(target)) or (what == "await" and is_coroutine(target)):
         return
-    if what in ("item", "length", "iterate", "next", "contains", "truth") and not plain:
+    if what in GIVEN_AWAY and not plain:
         return
     own = not plain and type(target).__module__ == "__main__"
     if what == "attribute" and own and isinstance(given[0], str) and not given[0].startswith("_"):
         return
     raise AttributeError(f"{what} of an object of the tests is not given away")
-
-
-def _described(error: Exception) -> list[Any]:
-    plain = [arg for arg in error.args if isinstance(arg, str | int | float | bool | None)]
-    return [type(error).__name__, [arg if not isinstance(arg, str) else arg[:2000] for arg in plain]]

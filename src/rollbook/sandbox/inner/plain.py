@@ -6,12 +6,14 @@ they hold, so that nobody's `__eq__` crosses with them; every other object stays
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 DEEPEST = 150
 LARGE = 1 << 63
+NONE_KNOWN: Mapping[int, int] = {}
+MUTABLE = (list, dict, set, deque, bytearray)
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "l": list,
@@ -32,16 +34,18 @@ class NotPlain(Exception):
     """A value too deep, or data that nobody packed."""
 
 
-def pack(value: Any, keep: Callable[[Any], Any], deep: int = 0) -> Any:
-    """A value as JSON; `keep` packs an object that cannot cross."""
+def pack(value: Any, keep: Callable[[Any], Any], deep: int = 0, known: Mapping[int, int] = NONE_KNOWN) -> Any:
+    """A value as JSON; `keep` packs an object that cannot cross. One whose id is `known` crosses as that number."""
     kind = type(value)
     if value is None or kind is bool or kind is str or (kind is int and -LARGE < value < LARGE):
         return value
     if deep > DEEPEST:
         raise NotPlain(f"nested more than {DEEPEST} deep")
+    if known and id(value) in known:
+        return ["yours", known[id(value)]]
     for base, packed in _PACKERS:
         if issubclass(kind, base):
-            return packed(value, lambda inner: pack(inner, keep, deep + 1))
+            return packed(value, lambda inner: pack(inner, keep, deep + 1, known))
     return _late(value) or keep(value)
 
 
@@ -146,31 +150,3 @@ def unpack(data: Any, find: Callable[[str, Any], Any], deep: int = 0) -> Any:
         return _MAKERS[tag](held) if tag in _MAKERS else find(tag, held)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise NotPlain(f"not a packed value: {error}") from None
-
-
-def refill(value: Any, data: Any) -> None:
-    """Make a container hold what another one holds: how a change made elsewhere comes home.
-
-    A container in it that is still in its place stays the same one: somebody may hold on to a row of a table.
-    """
-    if isinstance(value, list):
-        value[:] = [_kept(old, new) for old, new in zip(value, data, strict=False)] + data[len(value) :]
-    elif isinstance(value, dict):
-        held = {key: _kept(value[key], new) if key in value else new for key, new in data.items()}
-        value.clear()
-        value.update(held)
-    elif isinstance(value, bytearray):
-        value[:] = data
-    else:
-        value.clear()
-        (value.extend if isinstance(value, deque) else value.update)(data)
-
-
-def _kept(old: Any, new: Any) -> Any:
-    if not (isinstance(old, MUTABLE) and isinstance(new, MUTABLE) and isinstance(old, type(new))):
-        return new
-    refill(old, new)
-    return old
-
-
-MUTABLE = (list, dict, set, deque, bytearray)

@@ -1,0 +1,64 @@
+"""The containers among a call's arguments, which the one called may change or give back.
+
+Both ends number them in the order in which they come, so that the answer can name them: a change is made to the very
+container that the caller holds, and what the other end gives back of its arguments is the caller's own again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from operator import is_not
+from typing import Any
+
+from .plain import MUTABLE, NotPlain, pack
+
+_SCALARS = frozenset({int, str, float, bool, type(None), bytes})
+
+
+def containers(values: Iterable[Any]) -> Iterator[Any]:
+    """Every container that can be changed, from without to within."""
+    for value in values:
+        kind = type(value)
+        if kind in _SCALARS:
+            continue
+        if issubclass(kind, MUTABLE):
+            yield value
+        if issubclass(kind, list | tuple | deque):
+            yield from containers(value)
+        elif issubclass(kind, dict):
+            yield from containers(dict.values(value))
+
+
+class Arrived:
+    """The containers that came with a call, as they were."""
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        self._held = [*containers(given)]
+        self._before = [_contents(value) for value in self._held]
+        self.numbers = {id(value): number for number, value in enumerate(self._held)}
+
+    def changed(self, keep: Callable[[Any], Any]) -> list[Any]:
+        """The number and the packed contents of each that holds something else now."""
+        return [
+            [number, pack(value.copy(), keep, 0, self.numbers)]
+            for number, value in enumerate(self._held)
+            if _differ(self._before[number], _contents(value))
+        ]
+
+
+def _contents(value: Any) -> list[Any]:
+    return [*value, *value.values()] if type(value) is dict else [*value]
+
+
+def _differ(before: list[Any], now: list[Any]) -> bool:
+    return len(before) != len(now) or any(map(is_not, before, now))
+
+
+def refill(value: Any, data: Any) -> None:
+    """Make a container hold what another one holds: how a change made elsewhere comes home."""
+    if type(data) not in MUTABLE or not issubclass(type(value), type(data)):
+        raise NotPlain("not an answer")
+    if isinstance(data, list | bytearray):
+        value[:] = data
+        return
+    value.clear()
+    (value.extend if isinstance(data, deque) else value.update)(data)

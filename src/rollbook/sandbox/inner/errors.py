@@ -1,0 +1,49 @@
+"""Exceptions that cross between two sandboxes: as the nearest of Python's own, by the class and not by its name."""
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+ENDINGS = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit"})
+"""Out of a call, they would end a loop of the tests as if all were well."""
+
+_KINDS = {
+    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+class Gone(BaseException):
+    """The other end is no more: nothing that tests catch."""
+
+
+class OneProcess(BaseException):
+    """The tests ask what only the candidate's own objects could answer."""
+
+
+class RemoteError(Exception):
+    """An exception of the other end that is not one of Python's own."""
+
+
+def described(error: BaseException, number: int) -> list[Any]:
+    """An exception as plain data: the builtin class, what it was given, its own name, and its number here."""
+    kind = type(error)
+    known = next(base for base in type.mro(kind) if base in _NAMES)
+    plain = [arg for arg in error.args if issubclass(type(arg), str | int | float | bool | None)]
+    given = [arg[:2000] if isinstance(arg, str) else arg for arg in plain]
+    return [_NAMES[known], given, "" if kind is known else kind.__name__, number]
+
+
+def made(raised: Any, unpack: Callable[[Any], Any], looping: bool, beyond: Sequence[type]) -> BaseException:
+    """The exception that was described; `beyond`: which may arrive though they are no Exception."""
+    known, own = str(raised[0]), str(raised[2])
+    given = [unpack(data) for data in raised[1]]
+    base = _KINDS.get(known, RemoteError)
+    if not issubclass(base, (Exception, *beyond)) or (known in ENDINGS and not looping):
+        base, own = RemoteError, own or known
+    if own:
+        base = type(own, (RemoteError if base is Exception else base,), {"__module__": "__main__"})
+    try:
+        return base(*given)
+    except Exception:  # noqa: BLE001 - some want other arguments than they show
+        return base.__new__(base, *given)

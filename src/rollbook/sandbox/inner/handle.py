@@ -1,0 +1,185 @@
+"""Handles: what one end of an examination holds of the other's objects. Using one asks the other end.
+
+A handle of the tests' does what can be told from without: calls, attributes, items, iteration, numbers made of it. What
+the candidate's own class would decide about something of the tests' (`==`, `in`, `+`) is a claim, and what no handle
+can tell (its class, whether it has a special method) is refused: either would have the code judge itself.
+"""
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .coroutines import awaited
+
+DECIDING: dict[str, Callable[..., Any]] = {
+    "__eq__": operator.eq,
+    "__ne__": operator.ne,
+    "__lt__": operator.lt,
+    "__le__": operator.le,
+    "__gt__": operator.gt,
+    "__ge__": operator.ge,
+    "__contains__": operator.contains,
+    "__instancecheck__": lambda target, value: isinstance(value, target),
+}
+"""What the candidate's own objects decide: a verdict must not rest on it."""
+
+_ARITHMETIC = {
+    name: getattr(operator, name)
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "matmul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "lshift",
+        "rshift",
+        "and_",
+        "or_",
+        "xor",
+    )
+} | {"divmod": divmod}
+COMPUTING: dict[str, Callable[..., Any]] = {f"__{name.strip('_')}__": doing for name, doing in _ARITHMETIC.items()}
+COMPUTING |= {
+    f"__r{name.strip('_')}__": lambda target, other, doing=doing: doing(other, target)
+    for name, doing in _ARITHMETIC.items()
+}
+"""The same with something of the tests': `f(x) - 5` could be 0 whatever stands there."""
+
+TELLING: dict[str, Callable[..., Any]] = {
+    "__getitem__": operator.getitem,
+    "__setitem__": operator.setitem,
+    "__delitem__": operator.delitem,
+    "__setattr__": setattr,
+    "__delattr__": delattr,
+    "__len__": len,
+    "__next__": next,
+    "__reversed__": reversed,
+    "__bool__": bool,
+    "__str__": str,
+    "__repr__": repr,
+    "__format__": format,
+    "__int__": int,
+    "__index__": operator.index,
+    "__float__": float,
+    "__round__": round,
+    "__abs__": abs,
+    "__neg__": operator.neg,
+    "__pos__": operator.pos,
+    "__invert__": operator.invert,
+}
+"""What an object does or says of itself, without a look at what is expected of it."""
+
+DOING: dict[str, Callable[..., Any]] = {
+    "call": lambda target, *given, **named: target(*given, **named),
+    "attribute": getattr,
+    "iterate": iter,
+    "await": awaited,
+    **TELLING,
+    **DECIDING,
+    **COMPUTING,
+}
+
+REFUSED = (
+    "enter",
+    "exit",
+    "aenter",
+    "aexit",
+    "aiter",
+    "anext",
+    "await",
+    "reduce_ex",
+    "reduce",
+    "bytes",
+    "subclasscheck",
+)
+"""A block of the tests that the code may end as it likes, an endless conversation, a copy: nothing for a handle."""
+
+ABOUT = frozenset(
+    f"__{name}__" for name in ("name", "qualname", "doc", "module", "annotations", "type_params", "wrapped", "dict")
+)
+"""Attributes like others, for all their underscores."""
+
+_OWN = frozenset({"_peer", "_number", "_name", "_do"})
+_PROBED = frozenset({"__copy__", "__deepcopy__"})
+_BROWSER = "unittest.loader"
+"""It asks of everything in the tests' module whether it is a class of tests: no verdict rests on that."""
+
+
+class Remote:
+    """An object of the other end."""
+
+    def __init__(self, peer: Any, number: int, name: str) -> None:
+        object.__getattribute__(self, "__dict__").update(_peer=peer, _number=number, _name=name)
+
+    def _do(self, what: str, *given: Any) -> Any:
+        return self._peer.ask(what, self._number, given, {})
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OWN:
+            return object.__getattribute__(self, name)
+        if name[:2] == name[-2:] == "__" and name not in ABOUT:
+            return _special(self, name)
+        if name in ABOUT and not self._peer.guarded:
+            return object.__getattribute__(self, name)
+        return self._do("attribute", name)
+
+    def __iter__(self) -> Iterator[Any]:
+        held = self._do("iterate")
+        return iter(held) if not issubclass(type(held), Remote) else held
+
+    def __hash__(self) -> int:
+        return hash(("rollbook", self._number))
+
+
+class RemoteFunction(Remote):
+    """One that can be called."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._peer.ask("call", self._number, given, named)
+
+
+def _special(remote: Remote, name: str) -> Any:
+    """A special attribute that somebody names; Python itself looks on the class. `isinstance` asks for `__class__`."""
+    if not remote._peer.guarded or (name == "__class__" and sys._getframe(2).f_globals.get("__name__") == _BROWSER):
+        return object.__getattribute__(remote, name)
+    if name in _PROBED:
+        raise AttributeError(name)
+    return remote._peer.refuse("isinstance" if name == "__class__" else name)
+
+
+def _told(what: str) -> Callable[..., Any]:
+    return lambda self, *given: self._do(what, *given)
+
+
+def _claimed(what: str) -> Callable[..., Any]:
+    return lambda self, *given: self._peer.claim(what, self._number, *given)
+
+
+def _computed(what: str) -> Callable[..., Any]:
+    def compute(self: Remote, *given: Any) -> Any:
+        if all(issubclass(type(value), Remote) for value in given):  # two objects of the code: nothing to look at
+            return self._do(what, *given)
+        return self._peer.claim(what, self._number, *given)
+
+    return compute
+
+
+def _refused(what: str) -> Callable[..., Any]:
+    def refuse(self: Remote, *_: Any) -> Any:
+        return self._peer.refuse(what)
+
+    return refuse
+
+
+for _name in TELLING:
+    setattr(Remote, _name, _told(_name))
+for _name in DECIDING:
+    setattr(Remote, _name, _claimed(_name))
+for _name in COMPUTING:
+    setattr(Remote, _name, _computed(_name))
+for _name in REFUSED:
+    setattr(Remote, f"__{_name}__", _refused(f"__{_name}__"))

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Any
+
+import pytest
+
+from rollbook.sandbox.inner.arguments import Arrived, containers, refill
+from rollbook.sandbox.inner.plain import NotPlain
+
+
+def nothing(value: Any) -> Any:
+    raise AssertionError(f"{value!r} was to be kept")
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ([1], [2, 3]),
+        ([[1], 2], [[3, 4], [5]]),
+        ([1, 2], []),
+        ({1: [2], 3: 4}, {1: [5], 6: {}}),
+        ({1: 2}, {3: 4}),
+        ({1}, {2}),
+        (deque([1]), deque([5])),
+        (bytearray(b"a"), bytearray(b"bc")),
+    ],
+)
+def test_a_container_takes_on_what_another_holds(value: Any, data: Any) -> None:
+    refill(value, data)
+    assert value == data
+
+
+@pytest.mark.parametrize("data", [(1,), {1: 2}, 5, None])
+def test_but_only_of_its_kind(data: Any) -> None:
+    with pytest.raises(NotPlain):
+        refill([1], data)
+
+
+def test_containers_are_counted_from_without_to_within() -> None:
+    row, names = [1], {"a": {2}}
+    found = [*containers(["x", (row, 5), names, Counter("a"), deque([row])])]
+    assert found == [row, names, {2}, Counter("a"), deque([row]), row]
+
+
+def test_only_what_holds_something_else_has_changed() -> None:
+    table: list[Any] = [[1, 2], [3]]
+    arrived = Arrived([table])
+    assert arrived.changed(nothing) == []
+    table.reverse()
+    table[0].append(table[1])
+    assert arrived.changed(nothing) == [
+        [0, ["l", [["yours", 2], ["yours", 1]]]],
+        [2, ["l", [3, ["yours", 1]]]],
+    ]
