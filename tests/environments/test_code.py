@@ -106,8 +106,8 @@ def test_slow_tests_have_their_own_limit_and_share_one():
     (fits,) = scored(Code(seconds=1, total_seconds=20), problem(ADDING), slow)
     assert fits.reward == 1.0, fits.info
     began = time.monotonic()
-    (late,) = scored(Code(seconds=1, total_seconds=0.5, reward="fraction"), problem(ADDING * 5), slow)
-    assert time.monotonic() - began < 5
+    (late,) = scored(Code(seconds=1, total_seconds=2, reward="fraction"), problem(ADDING * 5), slow)
+    assert time.monotonic() - began < 20
     assert 0 < late.info["passed"] < 20
     assert late.info["reason"] == "timeout"
 
