@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import threading
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from rollbook.wire.gym.config import check_gym_config, generate_gym_config, writ
 from rollbook.wire.gym.deployment import deploy
 from rollbook.wire.gym.row import task_of
 from rollbook.wire.gym.serve import Serving
+from rollbook.wire.gym.shim import write_shim
 
 ENVIRONMENTS = """
 from rollbook import Environment, Task, tool
@@ -142,6 +146,26 @@ def test_rows_and_the_servers_folder_lie_beside_it(tmp_path: Path) -> None:
     compile(app, "app.py", "exec")
     assert f"'{tmp_path}/served.py:Sums', '--host', '127.0.0.1', '--port', '9400', '--judge'" in app
     assert (tmp_path / "out" / "resources_servers" / "Sums" / "requirements.txt").exists()
+
+
+def test_it_stays_beside_a_server_of_its_own_name_alone(tmp_path: Path) -> None:
+    app = (write_shim(tmp_path, "Sums", "http://127.0.0.1:9", ["x"]) / "app.py").read_text()
+    space: dict[str, Any] = {}
+    exec(app.partition("\nif answers():")[0], space)
+    assert not space["answers"](), "nobody is there"
+    for title, its_own in (("Sums", True), ("Other", False)):
+        folder = tmp_path / title
+        folder.mkdir()
+        (folder / "openapi.json").write_text(json.dumps({"info": {"title": title}}))
+        with HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+            threading.Thread(target=server.handle_request).start()
+            space["URL"] = f"http://127.0.0.1:{server.server_port}/"
+            assert space["answers"]() is its_own
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def test_an_environment_with_tools_is_played_within_its_turns(tmp_path: Path) -> None:

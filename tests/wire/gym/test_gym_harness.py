@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,15 @@ def test_a_packages_harness_is_found_by_its_name(package: str) -> None:
     (task,) = env.tasks()
     assert task.fields == {"kind": "easy"}
     assert score(env, task, "2!") == Score(1.0, answer="easy hi")
+
+
+def test_a_package_that_lies_where_one_works_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lies_here").mkdir()
+    made = "class Harness:\n    def __init__(self, eval_type): pass\n    def get_dataset(self): return []\n"
+    (tmp_path / "lies_here" / "gym_harness.py").write_text(made + "    async def verify(self, text, expected): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", sys.path[:])
+    assert list(HarnessEnvironment("lies_here").tasks()) == []
 
 
 def test_a_package_without_a_harness_is_one_line(package: str, tmp_path: Path) -> None:

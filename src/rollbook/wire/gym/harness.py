@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Self
 
 from rollbook.collect.member import found
@@ -147,9 +150,18 @@ class EnvironmentHarness(Harness):
         await self._stack.aclose()
 
 
+def _look_here(name: str) -> None:
+    """A package that is not installed may lie where one works, as other environments do."""
+    here = Path.cwd()
+    if name.isidentifier() and (here / name).is_dir() and not find_spec(name):
+        sys.path.append(str(here))
+        importlib.invalidate_caches()
+
+
 def load_harness(package: str, eval_type: str, arguments: Mapping[str, JSON]) -> Harness:
     """The harness of a package; what is wrong with it is said in one line."""
     where = f"{package}.{MODULE}"
+    _look_here(package.partition(".")[0])
     try:
         cls = getattr(importlib.import_module(where), CLASS, None)
     except ModuleNotFoundError as error:

@@ -13,12 +13,13 @@ from rollbook.errors import UsageError
 
 _APP = '''"""Starts `rollbook serve` for NeMo Gym; where it runs already, stays for as long as it does."""
 
+import json
 import os
 import time
-import urllib.error
 import urllib.request
 
 URL = {url!r}
+NAME = {name!r}
 FOLDER = {folder!r}
 COMMAND = {command!r}
 
@@ -26,9 +27,9 @@ COMMAND = {command!r}
 def answers():
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
     try:
-        with opener.open(URL, timeout=5) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
+        with opener.open(URL + "openapi.json", timeout=5) as answer:
+            return json.load(answer)["info"]["title"] == NAME
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
@@ -52,7 +53,9 @@ def write_shim(root: Path, name: str, url: str, command: Sequence[str]) -> Path:
     folder = root / "resources_servers" / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "app.py").write_text(_APP.format(url=f"{url}/", folder=str(Path.cwd()), command=list(command)))
+        (folder / "app.py").write_text(
+            _APP.format(url=f"{url}/", name=name, folder=str(Path.cwd()), command=list(command))
+        )
         (folder / "requirements.txt").write_text("# Nothing: rollbook runs where it is installed.\n")
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None

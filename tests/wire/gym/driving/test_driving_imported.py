@@ -74,6 +74,15 @@ def test_a_reward_that_is_none_is_a_failure(tmp_path):
     assert (made.scored, made.failed) == (0, {"invalid_reward": 3, "agent_error": 1})
 
 
+def test_the_reward_counts_whatever_stands_beside_it(tmp_path):
+    whole = {"score": {"reward": 1.0, "parts": {"form": 0.5}, "answer": "7", "info": {}}, "outcome": None}
+    rows = [line(number, 0, rollbook=whole) for number in range(4)]
+    rows[1]["reward"], rows[2]["reward"] = 0.0, "1"
+    del rows[3]["reward"]
+    made, _ = imported(tmp_path, write(tmp_path / "run.jsonl", *rows))
+    assert (made.scored, made.failed, made.overall.mean) == (1, {"invalid_reward": 3}, 1.0)
+
+
 def test_lines_without_numbers_are_counted_as_gym_counts_them(tmp_path):
     rows = [line(0, 0), line(1, 0), line(0, 1)]
     for one in rows:

@@ -88,7 +88,7 @@ def test_an_agent_that_moved_is_found_again(tmp_path):
             await old.go_away()
             head.agents = {"one": new.host}
             rollout = Rollout(task=task, sample=0, seed=7)
-            with pytest.raises(RolloutFailed, match=r"agent_error in /run: .* connection refused"):
+            with pytest.raises(RolloutFailed, match=r"environment_error in /run: .* connection refused"):
                 await env.play(task, rollout, Asking, {})
             await env.play(task, rollout, Asking, {})
             await env.stop()
@@ -105,9 +105,9 @@ def test_an_agent_that_dies_costs_its_rows_and_no_others(tmp_path):
             await two.go_away()
             with pytest.raises(Shortfall) as caught:
                 await asyncio.to_thread(
-                    run, f"gym+head://{head.host}", data=data, out=tmp_path / "run", attempts={"agent_error": 2}
+                    run, f"gym+head://{head.host}", data=data, out=tmp_path / "run", attempts={"environment_error": 2}
                 )
-            assert (caught.value.scored, caught.value.failed) == (1, {"agent_error": 1})
+            assert (caught.value.scored, caught.value.failed) == (1, {"environment_error": 1})
 
     asyncio.run(main())
 

@@ -75,7 +75,7 @@ class RemoteAgent(Environment):
 
     async def play(self, task: Task, rollout: Rollout, ask: Ask, state: dict[str, JSON]) -> None:
         """Let it play, and read what came of it."""
-        answer = await self._client_of(task).post(RUN, run_body(task, rollout, ask.sampling), {}, "agent_error")
+        answer = await self._client_of(task).post(RUN, run_body(task, rollout, ask.sampling), {}, "environment_error")
         said = verified(answer, RUN, "agent_error")
         if failure := failure_of(said, RUN, "agent_error"):
             with suppress(RolloutFailed):  # how far it came is worth keeping, if it can be read

@@ -57,16 +57,25 @@ def failure_of(said: Mapping[str, JSON], where: str, broken: str) -> RolloutFail
 
 
 def score_of(said: Mapping[str, JSON], row: Mapping[str, JSON]) -> Score:
-    """The score in a verdict: InvalidReward where it is none. What the server adds of its own is kept as `info`."""
-    own = said.get(OURS)
-    if isinstance(own, dict) and isinstance(own.get("score"), dict):
-        return _whole(own["score"])
+    """The score in a verdict: InvalidReward where it is none. What the server adds of its own is kept as `info`.
+
+    `reward` decides; the whole score that a server of ours sends along says more of it, or contradicts it.
+    """
     if "reward" not in said:
         raise InvalidReward("the server's answer has no reward")
+    own = said.get(OURS)
+    if isinstance(own, dict) and isinstance(own.get("score"), dict) and own != row.get(OURS):
+        return _agreeing(_whole(own["score"]), said["reward"])
     parts = said.get(COMPONENTS) or {}
     if not isinstance(parts, dict):
         raise InvalidReward(f"{COMPONENTS} is {parts!r:.80}, not a number for each name")
     return Score(said["reward"], parts, _text(said.get(ANSWER)), _added(said, row))
+
+
+def _agreeing(score: Score, reward: JSON) -> Score:
+    if isinstance(reward, bool) or score.reward != reward:
+        raise InvalidReward(f"the reward is {reward!r:.80}, and {score.reward:g} in {OURS}.score")
+    return score
 
 
 def _whole(value: JSON) -> Score:
