@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 PIP := .venv/bin/python -m pip --disable-pip-version-check -qq
 DEMO := runs/demo-$(shell date +%m%d-%H%M%S)
-JOBS ?= 2
+JOBS ?= 3
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14

@@ -20,6 +20,7 @@ READY_S = 110.0
 """How long a server may take until it answers; importing Gym alone takes many seconds."""
 
 RESTARTS = 3
+ENDING_S = 10.0
 LOOK_S = 0.1
 TAKEN = "address already in use"
 TO_LOG = 'exec "$0" "$@" </dev/null >&2'
@@ -136,9 +137,11 @@ class Instance:
             self._again.cancel()
             with suppress(asyncio.CancelledError):
                 await self._again
-        if self._child:
-            await self._child.kill_tree()
         self._hang_up()
+        if self._child:
+            with suppress(TimeoutError):  # by its keeper, so that being killed halfway through this leaves nothing
+                await self._child.exited(ENDING_S)
+            await self._child.kill_tree()
 
     def _hang_up(self) -> None:
         """Whoever keeps the server ends it when nobody holds this any more."""
