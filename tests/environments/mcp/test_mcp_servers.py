@@ -164,3 +164,10 @@ def test_what_a_server_prints_that_is_no_message_does_no_harm(tmp_path: Path) ->
         return await (await servers.enter()).use("add", {"a": 3})
 
     assert reached(work, McpServer(command=[sys.executable, str(chatty)])) == "3"
+
+
+def test_a_server_that_never_lists_its_tools_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.environments.mcp.servers.LISTING_S", 0.2)
+    monkeypatch.setattr("rollbook.environments.mcp.session.Session.tools", lambda self: asyncio.sleep(60))
+    with pytest.raises(UsageError, match=r"did not list its tools within 0.2 s"):
+        reached(nothing, McpServer(command=COMMAND))

@@ -15,6 +15,9 @@ from rollbook.environments.offered import read_offers
 from rollbook.errors import RolloutFailed, UsageError
 
 
+LISTING_S = 60.0
+
+
 class Place:
     """One server: a session that all share, or one for each who comes."""
 
@@ -32,7 +35,11 @@ class Place:
             if name not in os.environ:
                 raise UsageError(f"{self.server.shown}: the environment variable {name} is not set")
         session = await self._session()
-        self.tools = await session.tools()
+        try:
+            async with asyncio.timeout(LISTING_S):
+                self.tools = await session.tools()
+        except TimeoutError:
+            raise UsageError(f"{self.server.shown} did not list its tools within {LISTING_S:g} s") from None
         if self.server.per_rollout:
             await self._close(session)
 
