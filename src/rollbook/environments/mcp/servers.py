@@ -14,7 +14,6 @@ from rollbook.environments.mcp.session import Session
 from rollbook.environments.offered import read_offers
 from rollbook.errors import RolloutFailed, UsageError
 
-
 LISTING_S = 60.0
 
 
