@@ -45,8 +45,9 @@ class Examination:
         one, other = socket.socketpair()
         candidate = examiner = None
         try:
-            candidate = self._slot.launch("candidate", self._limits, code=code, extra=[one.fileno()])
-            examiner = self._slot.launch("examiner", self._patient, code=exam, extra=[other.fileno()])
+            together = {"core": self._slot.core}
+            candidate = self._slot.launch("candidate", self._limits, code=code, extra=[one.fileno()], request=together)
+            examiner = self._slot.launch("examiner", self._patient, code=exam, extra=[other.fileno()], request=together)
             one.close()  # so that each guest notices when the other is gone
             other.close()
             return self._watched(candidate, examiner)
@@ -61,7 +62,7 @@ class Examination:
         watcher = Thread(target=self._watch, args=[candidate], daemon=True)
         watcher.start()
         try:
-            examined = Run(examiner, self._patient).result()
+            examined = Run(examiner, self._patient, together=True).result()
         finally:
             candidate.process.kill()
             watcher.join()
@@ -71,7 +72,7 @@ class Examination:
 
     def _watch(self, candidate: Guest) -> None:
         try:
-            self._ended = Run(candidate, self._limits).result()
+            self._ended = Run(candidate, self._limits, together=True).result()
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
             self._ended = error
 

@@ -18,9 +18,9 @@ _report = msgspec.json.Decoder(Report)
 class Run:
     """A program under way in a guest of the role `run`."""
 
-    def __init__(self, guest: Guest, limits: Limits) -> None:
+    def __init__(self, guest: Guest, limits: Limits, together: bool = False) -> None:
         self._guest, self._limits = guest, limits
-        self._watch = Watch(guest.process, limits, guest.streams, clock=guest.clock)
+        self._watch = Watch(guest.process, limits, guest.streams, clock=guest.clock, together=together)
         self._report = Report()
 
     def result(self) -> Result:

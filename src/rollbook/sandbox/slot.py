@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from rollbook.core.json import JSON
+from rollbook.sandbox.cores import next_core
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.folder import Folder
 from rollbook.sandbox.guest import Guest
@@ -24,6 +25,7 @@ class Slot:
     def __init__(self, provider: Provider, uids: Uids, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         self._provider, self._uids, self._terms = provider, uids, terms
         self.isolation = provider.isolation
+        self.core = next_core()
 
     @property
     def alive(self) -> bool:

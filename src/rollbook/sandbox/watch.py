@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from rollbook.sandbox.clock import Clock
+from rollbook.sandbox.cores import TOGETHER_S, release
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import THREADS, Limits
 from rollbook.sandbox.process import Process
@@ -25,7 +27,8 @@ CORES = max(1, min(os.cpu_count() or 1, THREADS))
 class Watch:
     """A stretch of code under way. Until `begin`, only the deadline for the set-up counts.
 
-    What is killed when it is due is the process; whose CPU time counts is the clock's business.
+    What is killed when it is due is the process; whose CPU time counts is the clock's business. `together`: it began on
+    one core with another, and is released from there when it takes long.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Watch:
         streams: Sequence[Stream],
         setup_s: float = SETUP_S,
         clock: Clock | None = None,
+        together: bool = False,
     ) -> None:
         self._process, self._limits, self._streams = process, limits, streams
         self._clock = clock or process
@@ -42,6 +46,7 @@ class Watch:
         self._due = time.monotonic() + setup_s
         self._began: float | None = None
         self._cpu_before = 0.0
+        self._apart = time.monotonic() + TOGETHER_S if together else math.inf
         self._poll = select.poll()
 
     def begin(self) -> None:
@@ -87,13 +92,17 @@ class Watch:
 
     def _patience(self) -> float:
         """How long nothing can be due: on every core CPU time runs no faster than the wall clock."""
-        wall = self._due - time.monotonic()
+        wall = min(self._due, self._apart) - time.monotonic()
         if self._began is None or self.verdict:
             return wall
         return max(0.002, min(wall, (self._limits.seconds - self.cpu_seconds) / CORES))
 
     def _look(self) -> None:
-        late = time.monotonic() > self._due
+        now = time.monotonic()
+        if now > self._apart:
+            release(self._process.pid)
+            self._apart = math.inf
+        late = now > self._due
         if self.verdict:
             if late:
                 raise SandboxError(f"process {self._process.pid} does not die")

@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from typing import Any
 
 LENGTH = struct.Struct("<I")
-BLOCK = 1 << 20
+BLOCK, AHEAD = 1 << 20, 1 << 14
 AF_UNIX, SOCK_STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
 SOL_SOCKET, SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
 CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-_encode, _loads = json.JSONEncoder(ensure_ascii=False).encode, json.loads
+_encode, _decode = json.JSONEncoder(ensure_ascii=False).encode, json.JSONDecoder().decode
 
 
 class Channel:
@@ -86,7 +86,7 @@ class Channel:
         (size,) = LENGTH.unpack(self._exactly(LENGTH.size, room, handles))
         if size > self._most:
             raise EOFError(f"a frame of {size} bytes")
-        return _loads(self._exactly(size)), handles
+        return _decode(self._exactly(size).decode(errors="surrogatepass")), handles
 
     def _exactly(self, size: int, room: int = 0, handles: list[int] | None = None) -> bytes:
         data = bytearray()
@@ -107,6 +107,27 @@ class Channel:
                 return data
             except BlockingIOError:
                 os.set_blocking(self._handle, True)
+
+
+class Line(Channel):
+    """One on which no descriptors come: a frame is read as a whole, and what has come after it is kept."""
+
+    _ahead = b""
+
+    def _exactly(self, size: int, room: int = 0, handles: list[int] | None = None) -> bytes:
+        if len(self._ahead) < size:
+            self._read_on(size)
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        return data
+
+    def _read_on(self, size: int) -> None:
+        data = bytearray(self._ahead)
+        while len(data) < size:
+            block = self._block(max(AHEAD, min(BLOCK, size - len(data))), 0, None)
+            if not block:
+                raise EOFError("the other side has hung up")
+            data += block
+        self._ahead = bytes(data)
 
 
 def framed(value: object) -> bytes:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from . import guest
-from .channel import Channel
+from .channel import Channel, Line
 from .coroutines import awaited
 from .errors import Gone, OneProcess
 from .handle import RemoteFunction
@@ -35,7 +35,7 @@ def candidate(request: dict[str, Any], channel: Channel) -> int:
     channel.send(report)
     if "error" in report or "exit" in report:
         return 1
-    line = Channel(LINE)
+    line = Line(LINE)
     peer = Peer(line)
     line.send({"hello": {name: peer.expose(value) for name, value in list(space.items()) if callable(value)}})
     peer.serve()
@@ -45,7 +45,7 @@ def candidate(request: dict[str, Any], channel: Channel) -> int:
 def examiner(request: dict[str, Any], channel: Channel) -> int:
     """Run the tests against the candidate's entry point; what came of it is the report."""
     exam = json.loads(request["code"])
-    peer = Peer(Channel(LINE), guarded=True, weak=exam["weak"], copies=exam["copies"])
+    peer = Peer(Line(LINE), guarded=True, weak=exam["weak"], copies=exam["copies"])
     stage, ended = "hello", None
     try:
         entry = entry_point(peer.hello(), exam["entry"])

@@ -48,6 +48,9 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
     The zygote has made for all what can be made once: the rules, the filters, and that no privileges can be gained.
     """
     limits, apart = request["limits"], config["tier"] == NAMESPACES
+    if request.get("core") is not None:
+        with suppress(OSError):  # that core may be gone: it matters to nobody but the clock
+            os.sched_setaffinity(0, [request["core"]])
     if limits["processes"] > 1 or config["grouped"]:
         be_counted(request["doors"], config["proc"])
     if apart:
