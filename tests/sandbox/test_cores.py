@@ -87,3 +87,12 @@ def test_a_process_that_is_gone_needs_no_release() -> None:
     before = os.sched_getaffinity(0)
     release(child)
     assert os.sched_getaffinity(0) == before
+
+
+@several
+def test_a_turn_begins_where_it_is_waited_for_and_may_go_anywhere_when_it_takes_long() -> None:
+    with Sandbox(Limits(seconds=10.0), size=1) as box, box.session() as session:
+        session.run_sync(CODE)
+        assert session.run_sync("cores()").value == "1"
+        assert session.run_sync("cores_later()").value == str(CORES)
+        assert session.run_sync("cores()").value == "1"

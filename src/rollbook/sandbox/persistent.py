@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollbook.core.json import JSON
+from rollbook.sandbox.cores import come_here
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.result import Result
 from rollbook.sandbox.slot import Slot
@@ -37,6 +38,7 @@ class Persistent:
         """Run what the body says in the state."""
         process, turn = self._guest.process, Turn(self._guest, limits)
         turn.watch(process, self._guest.clock)
+        come_here(process.pid)
         process.go()
         lives = turn.send(body) and turn.wait(process, {})
         process.stop()

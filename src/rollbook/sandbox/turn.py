@@ -66,7 +66,7 @@ class Turn:
 
     def watch(self, process: Process, clock: Clock | None = None) -> Watch:
         """Start the clocks of the process that runs it."""
-        self._watch = Watch(process, self._limits, self._guest.streams, clock=clock)
+        self._watch = Watch(process, self._limits, self._guest.streams, clock=clock, together=True)
         self._watch.begin()
         return self._watch
 
