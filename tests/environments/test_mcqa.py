@@ -5,6 +5,7 @@ import pytest
 
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
+from rollbook.core.task import Task
 from rollbook.environments.mcqa import MCQA, read_letter
 from rollbook.errors import UsageError
 
@@ -124,3 +125,10 @@ def test_rows_of_nemo_gym_are_asked_as_they_are():
         assert task.prompt == row["responses_create_params"]["input"][0]["content"]
         assert (task.answer, task.id) == (row["expected_answer"], row["uuid"])
         assert env.verify(task, said(task, env.solution(task))).reward == 1.0
+
+
+def test_a_task_that_others_made_has_its_options_as_its_row_does(tmp_path):
+    task = Task("t", "Which?", answer="B", options=[{"A": "red"}, {"B": "blue"}])
+    assert mcqa(tmp_path).verify(task, said(task, "\\boxed{B}")).reward == 1.0
+    with pytest.raises(UsageError, match=r"task u.*no options"):
+        mcqa(tmp_path).verify(Task("u", "Which?", answer="B"), said(task, "\\boxed{B}"))

@@ -18,7 +18,10 @@ ModelId = Annotated[
 ]
 Config = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The YAML; the rest goes beside it.")]
 Host = Annotated[str, typer.Option("--host", help="Where the environment's server is to be.")]
-Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Likewise; Gym wants to know it beforehand.")]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=1, max=65535, help="Likewise. [default: one that goes with the environment's name]"),
+]
 Domain = Annotated[str, typer.Option("--domain", help="What Gym is to call its field: math, coding, agent, ...")]
 Key = Annotated[str, typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")]
 Judges = Annotated[list[str] | None, typer.Option("--judge", metavar="URL", help="The server asks this judge.")]
@@ -30,7 +33,7 @@ def command(
     model_name: ModelId,
     out: Config = Path("config.yaml"),
     host: Host = "127.0.0.1",
-    port: Port = 9400,
+    port: Port = None,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
     limit: o.Limit = None,
@@ -51,7 +54,7 @@ def command(
         eval_type=eval_type,
         harness_args=pairs("--harness-arg", harness_arg),
         host=host,
-        port=port,
+        port=port or 0,
         judge_name=judge_name,
     )
     made = deploy(
@@ -59,4 +62,4 @@ def command(
     )
     print(f"{out}: {made.name}, {made.name}_agent and policy_model")
     print(f"{made.data}: {made.rows} rows")
-    print(f"{made.shim}: how Gym starts the server at http://{host}:{port}")
+    print(f"{made.shim}: how Gym starts the server at http://{host}:{made.port}")

@@ -35,6 +35,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     written: str | None = None
     """What the model wrote, word for word, where `content` or `tool_calls` were read out of it."""
+    items: list[dict[str, JSON]] | None = None
+    """The items of the Responses API that it was read from, where they say more than it can. No model is sent them."""
 
     @property
     def text(self) -> str:

@@ -51,7 +51,7 @@ class MCQA(Environment):
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
         """1 for the right letter, else 0."""
-        letter = read_letter(rollout.text, task.fields["letters"], lenient=self._grading == "lenient")
+        letter = read_letter(rollout.text, _letters_of(task), lenient=self._grading == "lenient")
         return Score(float(letter == task.answer), answer=letter)
 
     def solution(self, task: Task) -> str | None:
@@ -116,6 +116,11 @@ def _task(row: Row, template: Template | None) -> Task:
 def _has_them(row: Row) -> bool:
     """Whether the row's own prompt shows the options already, as rows of NeMo Gym do."""
     return isinstance(row.values.get("responses_create_params"), dict)
+
+
+def _letters_of(task: Task) -> dict[str, str]:
+    """The options of a task by letter; one that others made, as rows of NeMo Gym are, has them as its row does."""
+    return task.fields.get("letters") or _options(Row(f"task {task.id}", 0, task.fields))
 
 
 def _options(row: Row) -> dict[str, str]:

@@ -16,7 +16,7 @@ import yaml
 
 from rollbook.errors import UsageError
 from rollbook.wire.gym.config import check_gym_config, generate_gym_config, write_gym_config
-from rollbook.wire.gym.deployment import deploy
+from rollbook.wire.gym.deployment import PORTS, deploy, port_for
 from rollbook.wire.gym.row import task_of
 from rollbook.wire.gym.serve import Serving
 from rollbook.wire.gym.shim import write_shim
@@ -188,3 +188,10 @@ def test_tools_that_are_offered_for_a_task_are_in_its_row(tmp_path: Path) -> Non
 def test_an_environment_without_tasks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Empty has no tasks"):
         deployed(tmp_path, "Empty")
+
+
+def test_servers_of_other_names_are_at_other_ports() -> None:
+    ports = {name: port_for(name) for name in ("mcqa", "gsm8k", "sums", "workplace")}
+    assert len(set(ports.values())) == len(ports)
+    assert set(ports.values()) <= set(PORTS)
+    assert port_for("mcqa") == ports["mcqa"]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rollbook.core.message import Function, Message, ToolCall
 from rollbook.core.turn import Turn
 from rollbook.errors import UsageError
+from rollbook.models.protocol import sendable
 from rollbook.wire.gym.items import items_of, read_items, read_output
 
 TEXT = st.text(max_size=12)
@@ -128,7 +129,8 @@ def test_parallel_calls_are_one_message() -> None:
 def test_several_thoughts_before_one_answer_are_one_message() -> None:
     thoughts = [{"type": "reasoning", "id": f"rs_{n}", "summary": [{"text": f"t{n}"}]} for n in range(2)]
     answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]}
-    assert read_items([*thoughts, answer]) == [Message("assistant", "x", "t0\nt1")]
+    items = [*thoughts, answer]
+    assert read_items(items) == [Message("assistant", "x", "t0\nt1", items=items)]
 
 
 def test_what_was_thought_word_for_word_is_preferred_to_its_summary() -> None:
@@ -179,3 +181,48 @@ def test_a_wrong_item_is_named(item: object, words: str) -> None:
 def test_items_must_be_a_list_or_text() -> None:
     with pytest.raises(UsageError, match="input is neither text nor a list"):
         read_items({"role": "user"})
+
+
+FOREIGN_WORDS = [
+    [{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "abc"}],
+    [{"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": t} for t in ("one", "two")]}],
+    [
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "a"}]},
+        {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "b"}]},
+    ],
+    [
+        {
+            "type": "message",
+            "id": "m",
+            "role": "assistant",
+            "status": "completed",
+            "content": [
+                {"type": "output_text", "text": "see", "annotations": [{"type": "url_citation", "url": "u"}]},
+                {"type": "output_text", "text": "also", "annotations": []},
+            ],
+        }
+    ],
+    [{"type": "message", "role": "assistant", "id": "m", "content": [{"type": "refusal", "refusal": "no"}]}],
+    [{"role": "user", "content": "hi", "id": "u_1", "metadata": {"a": 1}}],
+    [{"type": "function_call_output", "call_id": "c", "output": "1", "id": "o", "status": "completed", "x": 2}],
+    [{"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": "{}", "status": "in_progress"}],
+]
+
+
+@pytest.mark.parametrize("items", FOREIGN_WORDS)
+def test_what_chat_completions_cannot_say_comes_back_all_the_same(items: list[dict[str, object]]) -> None:
+    messages, turns = read_output(items)
+    assert items_of(messages, turns) == items
+    assert all(message.items for message in messages)
+
+
+def test_no_model_is_sent_the_items_that_a_message_was_read_from() -> None:
+    [message] = read_items(FOREIGN_WORDS[5])
+    assert [*sendable([message])] == [Message("user", "hi")]
+
+
+def test_items_that_say_no_more_than_the_message_are_not_kept_twice() -> None:
+    told = [{"type": "message", "id": "other", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}]
+    plain = [{**told[0], "content": [{"type": "output_text", "text": "a", "annotations": []}], "status": "completed"}]
+    assert read_items(told)[0].items is None
+    assert read_items(plain)[0].items is None

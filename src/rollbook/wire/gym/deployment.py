@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 
@@ -15,11 +16,14 @@ from rollbook.wire.gym.rowfile import write_rows
 from rollbook.wire.gym.serve import Serving, load, server_name
 from rollbook.wire.gym.shim import serve_command, write_shim
 
+PORTS = range(9400, 9900)
+
 
 class Deployment(msgspec.Struct, frozen=True):
     """What was written."""
 
     name: str
+    port: int
     data: Path
     rows: int
     shim: Path
@@ -39,7 +43,7 @@ def deploy(
     """Write it: the YAML to `out`, the rows to data/, the server's folder to resources_servers/."""
     loaded = load(asked)
     name, root = server_name(loaded, asked.eval_type), out.resolve().parent
-    spec = loaded.spec
+    spec, asked = loaded.spec, msgspec.structs.replace(asked, port=asked.port or port_for(name))
     config = generate_gym_config(
         asked.host,
         asked.port,
@@ -56,7 +60,12 @@ def deploy(
     rows = on_fast_loop(lambda: _written(loaded, data, f"{name}_agent", limit))
     write_gym_config(config, out)
     shim = write_shim(root, name, f"http://{asked.host}:{asked.port}", serve_command(*_words(asked, judges)))
-    return Deployment(name, data, rows, shim)
+    return Deployment(name, asked.port, data, rows, shim)
+
+
+def port_for(name: str) -> int:
+    """Gym wants to know the port beforehand; servers of different names should not be after the same one."""
+    return PORTS[crc32(name.encode()) % len(PORTS)]
 
 
 async def _written(loaded: Loaded, data: Path, agent: str, limit: int | None) -> int:

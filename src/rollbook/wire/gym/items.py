@@ -2,12 +2,15 @@
 
 A message of the model becomes up to three kinds of items, in this order: its reasoning, its text, its tool calls. So an
 item that cannot follow the one before it begins a new message, and so does the first item after one with token fields.
-What the Responses API has no place for (`name`, `written`) rides along under our own names.
+What the Responses API has no place for (`name`, `written`) rides along under our own names; what chat completions has
+none for (annotations, encrypted reasoning, several summaries) is kept with the message as its `items`, and comes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from rollbook.core.json import JSON
 from rollbook.core.message import Function, Message, ToolCall
@@ -15,7 +18,7 @@ from rollbook.core.turn import Turn
 from rollbook.errors import UsageError
 from rollbook.wire.gym.ending import COMPLETED, INCOMPLETE, item_status
 from rollbook.wire.gym.parts import chat_parts, input_parts, text_of
-from rollbook.wire.gym.tokens import Tokens, read_tokens, token_fields
+from rollbook.wire.gym.tokens import Tokens, read_tokens, token_fields, without_token_fields
 
 Item = dict[str, JSON]
 
@@ -24,6 +27,7 @@ FOREIGN = "responses_item"
 """The one part of a message that holds an item which chat completions cannot say: a hosted search, an MCP call."""
 
 _OWN = ("name", "written")
+_ENDS = (COMPLETED, INCOMPLETE)
 
 
 def items_of(messages: Sequence[Message], turns: Sequence[Turn] = (), name: str = "") -> list[Item]:
@@ -32,15 +36,15 @@ def items_of(messages: Sequence[Message], turns: Sequence[Turn] = (), name: str 
     left = iter(turns)
     before: Message | None = None
     for number, message in enumerate(messages):
-        if foreign := _foreign(message):
+        if foreign := foreign_item(message):
             items.append(foreign)
         elif message.role == "assistant":
-            apart = before is not None and before.role == "assistant" and not _foreign(before)
-            made = list(_answer(message, f"{name}{number}", apart))
+            apart = before is not None and before.role == "assistant" and not foreign_item(before)
+            made = [dict(item) for item in message.items or _answer(message, f"{name}{number}", apart)]
             made[-1] |= _ended(made[-1], next(left, None))
             items += made
         else:
-            items.append(_given(message))
+            items += message.items or [_given(message)]
         before = message
     return items
 
@@ -80,7 +84,7 @@ def _call(call: ToolCall) -> Item:
 
 
 def _ended(item: Item, turn: Turn | None) -> Item:
-    status = {"status": item_status(turn.finish_reason)} if turn and "status" in item else {}
+    status = {"status": item_status(turn.finish_reason)} if turn and item.get("status") in _ENDS else {}
     return {**status, **token_fields(turn)}
 
 
@@ -88,7 +92,7 @@ def _own(message: Message) -> Item:
     return {name: value for name in _OWN if (value := getattr(message, name)) is not None}
 
 
-def _foreign(message: Message) -> Item | None:
+def foreign_item(message: Message) -> Item | None:
     """The item that a message was made for, as it came."""
     content = message.content
     if isinstance(content, list) and len(content) == 1 and content[0].get("type") == FOREIGN:
@@ -137,9 +141,9 @@ class _Reading:
             return
         self.flush()
         if kind == "message":
-            self.messages.append(_read_given(item, where))
+            self.messages.append(_whole(_read_given(item, where), [item]))
         elif kind == "function_call_output":
-            self.messages.append(_read_result(item, where))
+            self.messages.append(_whole(_read_result(item, where), [item]))
         else:
             role = "tool" if kind.endswith(("_output", "_response")) else "assistant"
             self.messages.append(Message(role, [{"type": FOREIGN, "item": item}]))
@@ -162,8 +166,36 @@ class _Reading:
         message = _read_answer(held)
         cut = held[-1].get("status") == INCOMPLETE
         reason = "length" if cut else "tool_calls" if message.tool_calls else "stop"
-        self.messages.append(message)
+        self.messages.append(_whole(message, held))
         self.turns.append(_turn(tokens, reason))
+
+
+def _whole(message: Message, held: Sequence[Item]) -> Message:
+    """A message with the items that it was read from, unless it says all that they do."""
+    said = list(_answer(message, "", _opens(held))) if message.role == "assistant" else [_given(message)]
+    if [*map(_gist, said)] == [*map(_gist, held)]:
+        return message
+    return msgspec.structs.replace(message, items=[without_token_fields(item) for item in held])
+
+
+def _opens(held: Sequence[Item]) -> bool:
+    """Whether an empty text stands before the calls, to keep two messages apart."""
+    return len(held) > 1 and held[0]["type"] == "message" and held[0].get("content") == []
+
+
+def _gist(item: Item) -> Item:
+    """What an item says; its id, its good end, its tokens and what it would be taken for anyway do not count."""
+    kind = item.get("type") or "message"
+    gist = {name: value for name, value in without_token_fields(item).items() if name != "id"}
+    if gist.get("status") in _ENDS:
+        del gist["status"]
+    if kind == "message" and isinstance(gist.get("content"), list):
+        gist["content"] = [*map(_annotated, gist["content"])]
+    return {**gist, "type": kind}
+
+
+def _annotated(part: Item) -> Item:
+    return {"annotations": [], **part} if part.get("type") == "output_text" else part
 
 
 def _turn(tokens: Tokens | None, reason: str) -> Turn:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 
-from rollbook import __version__
 from rollbook.core.json import JSON
 
 
@@ -17,7 +17,7 @@ def openapi(title: str, posts: Mapping[str, str], gets: Mapping[str, str], tools
         function = tool["function"]
         named = _operation(f"/{function['name']}", function.get("description", ""))
         paths[f"/{function['name']}"] = {"post": {**named, "requestBody": _body(function.get("parameters"))}}
-    return {"openapi": "3.1.0", "info": {"title": title, "version": __version__}, "paths": paths}
+    return {"openapi": "3.1.0", "info": {"title": title, "version": version("rollbook")}, "paths": paths}
 
 
 def _operation(path: str, summary: str) -> dict[str, JSON]:

@@ -36,3 +36,8 @@ def read_tokens(item: Mapping[str, JSON], where: str) -> Tokens | None:
 
 def _all(value: JSON, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in value)
+
+
+def without_token_fields(item: Mapping[str, JSON]) -> dict[str, JSON]:
+    """An item as others know it."""
+    return {name: value for name, value in item.items() if name not in FIELDS}

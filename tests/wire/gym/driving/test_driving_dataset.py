@@ -80,3 +80,10 @@ def test_sampling_of_a_rows_own_is_told_once_and_does_not_count(tmp_path):
     assert len(said) == 2
     assert "what counts is --temperature, --max-tokens of this run" in said[0]
     assert "ask for reasoning_effort" in said[1]
+
+
+def test_an_item_that_no_chat_completion_can_say_is_refused_by_its_line(tmp_path):
+    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    path = write_rows(tmp_path / "rows.jsonl", row("a"), {"responses_create_params": {"input": [searched]}})
+    with pytest.raises(UsageError, match=r"rows\.jsonl:2: .*a web_search_call cannot be said in chat completions"):
+        tasks(path)

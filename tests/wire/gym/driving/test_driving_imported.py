@@ -139,3 +139,10 @@ def test_an_imported_run_is_shown_and_does_not_go_on(tmp_path):
     again = commands.run("reverify", "book", "--only", "scored", "-o", "again")
     assert again.code == 2
     assert "this run was imported: it cannot go on here" in again.complaint
+
+
+def test_a_reward_that_is_written_as_nan_fails_alone(tmp_path):
+    path = write(tmp_path / "run.jsonl", line(0, 0, 1.0), line(1, 0, "NaN"))
+    path.write_text(path.read_text().replace('"NaN"', "NaN"))
+    made, _ = imported(tmp_path, path)
+    assert (made.scored, made.failed) == (1, {"invalid_reward": 1})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from io import BytesIO
 from secrets import token_hex
@@ -14,6 +13,7 @@ from yarl import URL
 
 from rollbook.core.json import JSON, decode, encode
 from rollbook.errors import RolloutFailed
+from rollbook.wire.gym.driving.files import read_json
 
 CONNECT_S = 10.0
 CONNECTIONS = 512
@@ -151,10 +151,8 @@ def _words(error: Exception) -> str:
 
 def object_in(answer: Answer) -> Mapping[str, JSON] | None:
     """The JSON object that an answer holds, NaN and the like included, which some servers write."""
-    value = answer.json()
-    if value is None:
-        try:
-            value = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            return None
+    try:
+        value = read_json(answer.body)
+    except (ValueError, RecursionError):
+        return None
     return value if isinstance(value, dict) else None

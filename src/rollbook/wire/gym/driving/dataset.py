@@ -9,6 +9,7 @@ from rollbook.core.task import Task
 from rollbook.environments.offered import read_offers
 from rollbook.environments.rows import Row, rows
 from rollbook.errors import RolloutFailed, UsageError
+from rollbook.wire.gym.items import foreign_item
 from rollbook.wire.gym.params import KEY, Params, read_params
 from rollbook.wire.gym.row import AGENT, ANSWERS, TASK_INDEX
 from rollbook.wire.gym.tools import chat_tools
@@ -92,8 +93,16 @@ def tools_of(task: Task) -> list[JSON]:
     return chat_tools(task.fields[KEY].get("tools") or [])
 
 
+def check_items(params: Params) -> None:
+    """Refuse items that no chat completion can say: a hosted search, a call of somebody else's tools."""
+    for message in params.messages:
+        if item := foreign_item(message):
+            raise UsageError(f"{KEY}.input: a {item.get('type')} cannot be said in chat completions; leave it out")
+
+
 def check_tools(_: Task, params: Params) -> None:
     """Refuse tools that no model of ours could be offered, or that would be another route of the server."""
+    check_items(params)
     try:
         named = read_offers(params.tools, {})
     except RolloutFailed as error:

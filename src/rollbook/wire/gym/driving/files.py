@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,8 +66,8 @@ class Lines:
 
     def _read(self, line: bytes, number: int) -> Object | None:
         try:
-            value = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            value = read_json(line)
+        except ValueError as error:
             if not line.endswith(b"\n"):  # the last line of a collection that was killed
                 self.torn = True
                 return None
@@ -79,5 +80,13 @@ class Lines:
         """The object at an offset."""
         with open(self.path, "rb") as file:
             file.seek(offset)
-            value: Object = decode(file.readline())
+            value: Object = read_json(file.readline())
         return value
+
+
+def read_json(line: bytes) -> JSON:
+    """Its value, NaN and the like included, which some servers write; ValueError where it is no JSON."""
+    try:
+        return decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(line)
