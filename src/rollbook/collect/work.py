@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
+from rollbook.agents.choice import outside
 from rollbook.book.book import Book
 from rollbook.collect.account import Account
 from rollbook.collect.concurrency import concurrency
@@ -64,12 +65,13 @@ def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], budgets: M
     return Player(
         model,
         on,
-        None,
+        outside(manifest.agent),
         manifest.sampling,
         manifest.limits,
         manifest.seed,
         tool_format=manifest.tool_format,
         budgets=budgets,
+        continue_tokens=manifest.continue_tokens,
     )
 
 
@@ -126,10 +128,12 @@ def stopping(worker: Worker, display: Display, signals: bool) -> Iterator[list[i
             worker.stop()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
         loop.add_signal_handler(number, on_signal, number)
     try:
         yield came
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)  # what is closed afterwards may take a while, and can be interrupted too

@@ -115,6 +115,13 @@ class ModelSpec(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
+class AgentSpec(msgspec.Struct, frozen=True):
+    """An outside program that plays the rollouts: its command, and a digest of the files that the command names."""
+
+    command: list[str]
+    digest: str = ""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """run.json: what produced the numbers."""
 
@@ -136,6 +143,10 @@ class Manifest(msgspec.Struct, frozen=True):
     tool_format: ToolFormat = "native"
     judge: ModelSpec | None = None
     """Who is asked where the verifier's rule says no."""
+    agent: AgentSpec | None = None
+    """Who meets the environments; None: whoever each of them needs."""
+    continue_tokens: bool = False
+    """Whether later turns are asked with the ids of earlier ones, which can be other ids than a template gives."""
 
     @property
     def mixed(self) -> bool:

@@ -32,6 +32,8 @@ def replay(book: Book, task: Task, sample: int) -> str:
     words = ["rollbook", "run", *(_named(spec) if len(manifest.environments) == 1 else [BLEND])]
     words += ["--task", task.id, "--sample", str(sample), "--seed", str(manifest.seed)]
     words += [*_asked(book), *_model(book)]
+    words += ["--continue-tokens"] if manifest.continue_tokens else []
+    words += ["--agent", f"program:{shlex.join(manifest.agent.command)}"] if manifest.agent else []
     return shlex.join(words)
 
 

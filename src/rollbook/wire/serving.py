@@ -19,9 +19,11 @@ def serve_forever(app: web.Application, host: str, port: int, ready: Callable[[s
     on_fast_loop(lambda: serve(app, host, port, ready))
 
 
-async def serve(app: web.Application, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """The same on the loop that runs."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+async def serve(
+    app: web.Application, host: str, port: int, ready: Callable[[str], None], *, cancelling: bool = False
+) -> None:
+    """The same on the loop that runs; with `cancelling`, whoever hangs up ends the work on what was asked."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=cancelling)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

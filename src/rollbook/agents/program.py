@@ -1,0 +1,255 @@
+"""An outside program as an agent: any command that asks a model over HTTP, recorded call by call.
+
+The program is told by its environment where the model is and what the task is. It runs in a folder of its own, as long
+as the rollout may take, and ends with everything it started. It is trusted as its user is: this is no sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol
+
+from rollbook.agents.agent import Ask, World
+from rollbook.core.json import pretty
+from rollbook.core.message import Message
+from rollbook.core.rollout import Rollout
+from rollbook.errors import ChildFailed, ContextFull, LimitReached, RolloutFailed, UsageError
+from rollbook.processes.child import Child, module_argv
+
+WHERE = "program"
+TASK, ANSWER = "ROLLBOOK_TASK", "ROLLBOOK_ANSWER"
+GROUP = "rollbook.gateways"
+"""The entry points of what serves a model over HTTP: that lies above us, and is found as environments are."""
+
+ANSWER_LIMIT = 1 << 20
+TOGETHER = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
+"""Makes both outputs of a command one, which is taken as it comes: nothing of it is piled up on a disk."""
+
+TAIL, WORDS = 20, 1500
+"""Lines and characters of its last words: the end says most, and a failure's message is cut there."""
+
+SIGNALLED = 128
+_READ = 1 << 16
+_LOOPBACK = "127.0.0.1,localhost"
+
+
+class Door(Protocol):
+    """Where one program finds the model. `broken` comes when it may as well stop."""
+
+    url: str
+    broken: asyncio.Event
+
+    @property
+    def calls(self) -> int:
+        """How many calls were answered."""
+        ...
+
+    def settle(self) -> None:
+        """Raise what the calls came to, if it was not an answer to each."""
+
+
+class Gateway(Protocol):
+    """Whoever can put a model behind an address."""
+
+    def open(self, rollout: Rollout, ask: Ask) -> AbstractAsyncContextManager[Door]:
+        """An address that answers with `ask` and records into the rollout, for as long as the context is open."""
+        ...
+
+
+class Program:
+    """Runs a command for each rollout; words of it that name files mean those files, wherever it runs.
+
+    What it leaves in the file that ROLLBOOK_ANSWER names is the rollout's last message, under the name `program`.
+    """
+
+    def __init__(self, command: str | Sequence[str], gateway: Gateway | None = None) -> None:
+        self.command = resolved(command)
+        self._gateway = gateway
+
+    def __repr__(self) -> str:
+        return f"Program({shlex.join(self.command)!r})"
+
+    async def play(self, rollout: Rollout, ask: Ask, world: World) -> None:
+        """From its start to its end, however that comes."""
+        if world.tools:
+            raise UsageError(f"{self!r} cannot call the tools of {rollout.task.env}: leave the agent out")
+        gateway = self._gateway or _registered()
+        async with _folder() as folder, gateway.open(rollout, ask) as door:
+            run = _Run(self.command, folder, _environ(rollout, folder, door.url))
+            code = await run.ended(door)
+            try:
+                door.settle()
+            except (ContextFull, LimitReached):
+                _take_answer(rollout, folder / "answer")
+                raise
+            _judge(code, run.last_words(), door.calls)
+            _take_answer(rollout, folder / "answer")
+
+
+@asynccontextmanager
+async def _folder() -> AsyncIterator[Path]:
+    """A folder of one rollout, gone with it; what a program leaves there may take long to remove."""
+    folder = tempfile.TemporaryDirectory(prefix="rollbook-program-", ignore_cleanup_errors=True)
+    try:
+        yield Path(folder.name)
+    finally:
+        await asyncio.shield(asyncio.to_thread(folder.cleanup))
+
+
+class _Run:
+    """One process of the program, with its keeper: whoever dies, nothing of it is left."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
+        work = folder / "work"
+        work.mkdir()
+        self._said = b""
+        self._ours, theirs = socket.socketpair()
+        names = ",".join(name for name in environ if "," not in name)
+        with theirs:
+            argv = module_argv("rollbook.processes.keeper", str(theirs.fileno()), names, *TOGETHER, *command)
+            try:
+                self._child = Child(argv, env=environ, cwd=work, pass_fds=[theirs.fileno()])
+            except ChildFailed as error:
+                self._ours.close()
+                raise RolloutFailed("agent_error", WHERE, str(error)) from error
+        self._ours.shutdown(socket.SHUT_WR)  # there is nothing to read on its standard input
+        self._ours.setblocking(False)
+
+    async def ended(self, door: Door) -> int:
+        """Its exit code. It is killed where the door is broken, or nobody waits for it any more."""
+        done = asyncio.Event()
+        self._child.notify(asyncio.get_running_loop(), done.set)
+        watching = [asyncio.create_task(work) for work in (done.wait(), door.broken.wait(), self._drain())]
+        try:
+            await asyncio.wait(watching[:2], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in watching:
+                task.cancel()
+            code = await asyncio.shield(self._end())
+        return code
+
+    async def _end(self) -> int:
+        """Kill what is left of it, and let go."""
+        try:
+            code = await self._child.kill_tree()
+            with suppress(BlockingIOError, ConnectionError):
+                while self._take(self._ours.recv(_READ)):
+                    continue
+        except ChildFailed as error:
+            raise RolloutFailed("agent_error", WHERE, str(error)) from error
+        finally:
+            self._ours.close()
+        return code
+
+    async def _drain(self) -> None:
+        """Take what it prints: a pipe that nobody empties would stop it."""
+        with suppress(ConnectionError):
+            while self._take(await asyncio.get_running_loop().sock_recv(self._ours, _READ)):
+                continue
+
+    def _take(self, data: bytes) -> bool:
+        self._said = (self._said + data)[-_READ:]
+        return bool(data)
+
+    def last_words(self) -> str:
+        """The end of what it said; where it could not even start, of why."""
+        said = self._said.decode(errors="replace").strip() or self._child.log_tail(TAIL).strip()
+        return "\n".join(said.splitlines()[-TAIL:])[-WORDS:]
+
+
+def _judge(code: int, words: str, calls: int) -> None:
+    """A program that fails, or asks nobody, has failed, whatever the record holds."""
+    if code:
+        raise RolloutFailed("agent_error", WHERE, f"{_ending(code)}: {words or 'it said nothing'}")
+    if not calls:
+        raise RolloutFailed("agent_error", WHERE, f"it ended without asking the model once{words and f': {words}'}")
+
+
+def _ending(code: int) -> str:
+    signalled = code - SIGNALLED if code > 0 else -code  # as shells tell it, and as its keeper does
+    return f"killed by signal {signalled}" if signalled in signal.valid_signals() else f"exit {code}"
+
+
+def _take_answer(rollout: Rollout, path: Path) -> None:
+    """The answer that the program left, if it left one; what would keep us waiting is none."""
+    try:
+        found = path.lstat()
+        raw = path.read_bytes() if stat.S_ISREG(found.st_mode) and found.st_size <= ANSWER_LIMIT else None
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RolloutFailed("agent_error", WHERE, f"{ANSWER}: {error.strerror}") from None
+    if raw is None:
+        raise RolloutFailed("agent_error", WHERE, f"{ANSWER} is no file of at most {ANSWER_LIMIT} bytes")
+    answer = Message("assistant", raw.decode(errors="replace"), name="program")
+    rollout.messages = [*rollout.messages, answer]
+
+
+def _environ(rollout: Rollout, folder: Path, url: str) -> dict[str, str]:
+    """What the program sees: everything we do, and instead of any real endpoint and key, ours."""
+    shown = {"id": rollout.task.id, "sample": rollout.sample, "prompt": rollout.task.prompt}
+    (folder / "task.json").write_bytes(pretty({**shown, "messages": rollout.task.messages}))
+    key = "rollbook"
+    environ = {name: value for name, value in os.environ.items() if name != "ANTHROPIC_AUTH_TOKEN"}
+    around = ",".join(filter(None, (environ.get("NO_PROXY") or environ.get("no_proxy"), _LOOPBACK)))
+    return {
+        **environ,
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": key,
+        "NO_PROXY": around,
+        "no_proxy": around,
+        TASK: str(folder / "task.json"),
+        ANSWER: str(folder / "answer"),
+    }
+
+
+def resolved(command: str | Sequence[str]) -> list[str]:
+    """The words of a command, files by their full names; UsageError if there is no such program."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError as error:
+        raise UsageError(f"program:{command}: {error}") from None
+    if not words:
+        raise UsageError("program: give a command, as in --agent 'program:python agent.py'")
+    if shutil.which(words[0]) is None:
+        raise UsageError(f"program:{words[0]}: there is no such program")
+    named = Path(words[0]).name != words[0]  # else it is found on PATH, whatever lies here
+    return [_full(word) if number or named else word for number, word in enumerate(words)]
+
+
+def _full(word: str) -> str:
+    return str(Path(word).absolute()) if Path(word).is_file() else word
+
+
+def digest_of(words: Sequence[str]) -> str:
+    """The sha256 of all files that a command names by their full names, in their order."""
+    found = hashlib.sha256()
+    for word in words:
+        if Path(word).is_absolute() and Path(word).is_file():
+            with open(word, "rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
+
+
+@cache
+def _registered() -> Gateway:
+    for entry in entry_points(group=GROUP, name="local"):
+        gateway: Gateway = entry.load()()
+        return gateway
+    raise UsageError("no gateway is installed: install rollbook again")
