@@ -1,0 +1,75 @@
+"""`rollbook.submit`: a run handed to a cluster from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollbook.clusters import submit as submitting
+from rollbook.clusters.order import Order, Serve
+from rollbook.clusters.profile import Profile, checked, read_profile
+from rollbook.clusters.submit import Submission
+from rollbook.collect.request import Request
+from rollbook.collect.run import settings_of
+from rollbook.core.json import JSON
+from rollbook.core.manifest import Limits, Sampling, Settings
+from rollbook.errors import UsageError
+
+
+def submit(
+    env: str,
+    model: str | Sequence[str] = (),
+    *,
+    cluster: str | Path | Profile = Profile(),  # noqa: B008 - frozen
+    workers: int | None = None,
+    serve: Mapping[str, JSON] | None = None,
+    pack: str | Path | None = None,
+    out: str | Path,
+    model_name: str = "",
+    samples: int | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
+    data: str | None = None,
+    template: str | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    **settings: JSON,
+) -> Submission:
+    """Freeze a run's plan and hand it to Slurm; returns as soon as Slurm has taken it, with the ids.
+
+    `cluster` is the path of a profile, or one made here; what it says of samples, seed and workers holds where nothing
+    else is given. `serve` has the fields of clusters.order.Serve, such as {"kind": "vllm", "model_path": "/models/m"}.
+    """
+    profile = checked(cluster, "cluster") if isinstance(cluster, Profile) else read_profile(cluster)
+    count = workers or profile.workers or 1
+    targets = [model] if isinstance(model, str) else list(model)
+    request = Request(
+        env=env,
+        model=targets,
+        model_name=model_name,
+        samples=samples or profile.samples or 1,
+        limit=limit,
+        out=str(out),
+        seed=seed if seed is not None else profile.seed or 0,
+        data=data,
+        template=template,
+        sampling=sampling,
+        limits=limits,
+        settings=settings_of(Settings(), {**settings, "workers": count}),
+    )
+    order = Order(profile=profile, workers=count, serve=_serve(serve, targets, model_name))
+    return submitting.submit(request, order, Path(pack) if pack else None, lambda _: None)
+
+
+def _serve(given: Mapping[str, JSON] | None, targets: Sequence[str], name: str) -> Serve | None:
+    if given is None:
+        return None
+    if targets:
+        raise UsageError(f"model {targets[0]}: `serve` serves the model itself; give one of them")
+    named = {"name": name or given.get("model_path"), **given}
+    try:
+        return msgspec.convert(named, Serve)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"serve: {error}") from None

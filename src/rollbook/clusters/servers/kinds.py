@@ -1,0 +1,59 @@
+"""The command line of each kind of server, and the GPUs that each replica of it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollbook.clusters.order import Serve
+from rollbook.errors import UsageError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def server_argv(serve: Serve, host: str, port: int) -> list[str]:
+    """What to run, so that the model answers under its name at this address.
+
+    >>> server_argv(Serve(kind="command", name="m", command=["serve", "--at={host}:{port}", "{name}"]), "::1", 80)
+    ['serve', '--at=::1:80', 'm']
+    """
+    if serve.kind == "command":
+        known = {"{host}": host, "{port}": str(port), "{name}": serve.name}
+        return [_filled(word, known) for word in serve.command]
+    where = ["--served-model-name", serve.name, "--host", host, "--port", str(port)]
+    if serve.kind == "vllm":
+        return ["vllm", "serve", serve.model_path, *where, *_parallel(serve, "tensor-parallel", "data-parallel")]
+    words = ["python3", "-m", "sglang.launch_server", "--model-path", serve.model_path, *where]
+    return [*words, *_parallel(serve, "tp", "dp")]
+
+
+def _parallel(serve: Serve, tensor: str, data: str) -> list[str]:
+    words = [f"--{tensor}-size", str(serve.tensor_parallel)]
+    words += [f"--{data}-size", str(serve.data_parallel)] if serve.data_parallel > 1 else []
+    return [*words, *serve.args]
+
+
+def _filled(word: str, known: dict[str, str]) -> str:
+    for name, value in known.items():
+        word = word.replace(name, value)
+    return word
+
+
+def devices_of(serve: Serve, visible: str | None) -> list[str | None]:
+    """The GPUs of each replica, as CUDA_VISIBLE_DEVICES has them; None where the node says nothing of GPUs.
+
+    >>> devices_of(Serve(kind="vllm", name="m", tensor_parallel=2, replicas=2), "4,5,6,7")
+    ['4,5', '6,7']
+    """
+    if not visible:
+        return [None] * serve.replicas
+    devices = visible.split(",")
+    needed = serve.tensor_parallel * serve.data_parallel if serve.kind != "command" else 1
+    each = len(devices) // serve.replicas
+    if each < needed:
+        has = f"this node gives the job {len(devices)}"
+        raise UsageError(f"{serve.replicas} replicas of {needed} GPUs each: {has}; ask for more with --gpus")
+    return [",".join(_share(devices, each, replica)) for replica in range(serve.replicas)]
+
+
+def _share(devices: Sequence[str], each: int, replica: int) -> Sequence[str]:
+    return devices[replica * each : (replica + 1) * each]

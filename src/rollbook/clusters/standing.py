@@ -1,0 +1,44 @@
+"""How the jobs of a run stand: by kind and state, from the queue, and from the accounting where there is one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from rollbook.clusters import slurm
+from rollbook.clusters.jobs import Job, read_jobs, submitted
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One kind of job, one state: how many tasks, and why they wait."""
+
+    kind: str
+    state: str
+    tasks: int
+    reason: str = ""
+
+
+def standing(run: Path) -> list[Standing]:
+    """All tasks of a run by kind and state; `GONE` are those that the controller has forgotten."""
+    jobs = submitted(read_jobs(run))
+    tasks = slurm.queue([job.job for job in jobs])
+    known = {task.job for task in tasks}
+    tasks += slurm.accounted([job.job for job in jobs if job.job not in known])
+    found: Counter[tuple[str, str, str]] = Counter()
+    for job in jobs:
+        found.update(_states(job, [task for task in tasks if task.job == job.job]))
+    return [Standing(kind, state, count, reason) for (kind, state, reason), count in sorted(found.items())]
+
+
+def _states(job: Job, tasks: list[slurm.Task]) -> Counter[tuple[str, str, str]]:
+    states = Counter((job.kind, task.state, task.reason if task.state == "PENDING" else "") for task in tasks)
+    gone = job.count - len(tasks)
+    return states + Counter({(job.kind, "GONE", ""): max(gone, 0)})
+
+
+def live_workers(run: Path) -> int:
+    """How many workers wait or run."""
+    ids = [job.job for job in submitted(read_jobs(run), "workers")]
+    return sum(task.live for task in slurm.queue(ids))

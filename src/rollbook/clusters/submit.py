@@ -1,0 +1,192 @@
+"""Submitting a run: the plan is frozen, scripts are written into the run directory, Slurm takes them, ids are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.durable import write_whole, writing
+from rollbook.clusters import slurm
+from rollbook.clusters.after import upstream
+from rollbook.clusters.blame import bad_nodes
+from rollbook.clusters.jobs import Job, Kind, add_job, read_jobs, submitted
+from rollbook.clusters.order import Order, Pack, Serve, folder_of, write_order
+from rollbook.clusters.pack import packed
+from rollbook.clusters.script import report_script, servers_script, workers_script
+from rollbook.collect.answering import model_for
+from rollbook.collect.judging import check_judges, resolve_judge, with_judge
+from rollbook.collect.member import members_of
+from rollbook.collect.planning import plan
+from rollbook.collect.request import Request
+from rollbook.collect.run import plan_request
+from rollbook.core.manifest import ModelSpec
+from rollbook.errors import UsageError
+
+LIMIT = re.compile(r"SubmitJob|submit limit", re.IGNORECASE)
+"""How Slurm says that a user may not have so many jobs."""
+DRY_ARRAY = 1001
+"""Slurm's own default of MaxArraySize."""
+
+Say = Callable[[str], None]
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """What Slurm took."""
+
+    path: Path
+    jobs: list[Job]
+
+    @property
+    def workers(self) -> int:
+        """How many workers it started."""
+        return sum(job.count for job in self.jobs if job.kind == "workers")
+
+
+def submit(request: Request, order: Order, pack: Path | None, say: Say) -> Submission:
+    """Freeze the plan and hand it to Slurm."""
+    check_order(Path(os.path.abspath(request.out)), order)
+    most, after = slurm.max_array_size(), upstream(order.profile.after)
+    run = planned(request, order.serve, say)
+    if pack is not None:
+        order = msgspec.structs.replace(order, pack=packed(pack, run, say))
+    return send(run, order, most, after, say)
+
+
+def check_secrets(order: Order) -> None:
+    """Every secret that jobs are to inherit has to be there to be inherited."""
+    absent = [name for name in order.profile.secrets if name not in os.environ]
+    if absent:
+        raise UsageError(f"secrets: {absent[0]} is not set here, so no job could inherit it: export it first")
+
+
+def check_order(run: Path, order: Order) -> None:
+    """What can be known to be impossible before anything is written."""
+    check_secrets(order)
+    check_place(run, order)
+    check_devices(order)
+
+
+def check_devices(order: Order) -> None:
+    """The servers of a node need no more GPUs than its job asks for."""
+    serve, asked = order.serve, order.profile.gpus
+    if serve is None or asked is None or serve.kind == "command":
+        return
+    needed = serve.replicas * serve.tensor_parallel * serve.data_parallel
+    if needed > asked:
+        parts = f"{serve.replicas} replicas x {serve.tensor_parallel} tensor x {serve.data_parallel} data parallel"
+        raise UsageError(f"--gpus {asked}: the servers of one node take {needed} ({parts})")
+
+
+def check_place(run: Path, order: Order) -> None:
+    """A run directory whose name can stand in a script, and where there are containers, among their mounts."""
+    if not str(run).isprintable():
+        raise UsageError(f"--out {str(run)!r}: a script cannot hold this name; choose one of printable characters")
+    if order.profile.container != "none" and {",", ":"} & set(str(run)):
+        raise UsageError(f"--out {run}: a folder with a comma or a colon in its name cannot be mounted; choose another")
+
+
+def planned(request: Request, serve: Serve | None, say: Say) -> Path:
+    """The run directory; where the model is served by the jobs themselves, nobody knows yet at which address."""
+    if serve is None:
+        return Path(os.path.abspath(plan_request(request, say)))
+    members = members_of(request)
+    judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+    if judge and not judge.name:
+        raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
+    check_judges([member.loaded for member in members], judge is not None)
+    settings = with_judge(request.settings, judge_urls)
+    book = plan(request, members, ModelSpec(serve.name, "chat"), settings, judge, say)
+    return Path(os.path.abspath(book.path))
+
+
+def scripts(run: Path, number: int, order: Order, most: int = DRY_ARRAY) -> dict[str, str]:
+    """The scripts of a submission by their file names."""
+    made = {"workers.sh": workers_script(run, number, order, min(order.workers, most), bad_nodes(run))}
+    if order.serve and order.serve.shared:
+        made["servers.sh"] = servers_script(run, number, order, order.serve.shared, bad_nodes(run))
+    return made | {"report.sh": report_script(run, order)}
+
+
+def rehearsed(request: Request, order: Order, run: Path, pack: Path | None) -> dict[str, str]:
+    """The scripts that `submit` would hand in; asks no cluster and writes nothing."""
+    check_order(run, order)
+    if not order.serve:
+        model_for([member.loaded for member in members_of(request)], request.model, request.model_name)
+    if pack is not None:
+        order = msgspec.structs.replace(order, pack=Pack(pack.resolve().name, "", []))
+    return scripts(run, 1, order)
+
+
+def send(run: Path, order: Order, most: int, after: Sequence[str], say: Say) -> Submission:
+    """Write the scripts and hand them in: servers, workers, then the report that waits for the workers."""
+    number = write_order(run, order)
+    for name, text in scripts(run, number, order, most).items():
+        with writing(run):
+            write_whole(folder_of(run, number) / name, text.encode())
+    (run / "logs").mkdir(exist_ok=True)
+    counter = Counter(run, number, after, say)
+    if order.serve and order.serve.shared:
+        counter.arrays("servers", order.serve.shared, most)
+    workers = counter.arrays("workers", order.workers, most)
+    counter.report(workers)
+    return Submission(run, counter.jobs)
+
+
+class Counter:
+    """Where scripts are handed in, one after the other; every id is on the disk before the next is asked for."""
+
+    def __init__(self, run: Path, number: int, after: Sequence[str], say: Say) -> None:
+        self._run, self._number, self._say = run, number, say
+        self._after = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+        self.jobs: list[Job] = []
+
+    def arrays(self, kind: Kind, count: int, most: int) -> list[Job]:
+        """As many arrays as it takes; fewer tasks where the cluster takes no more."""
+        taken: list[Job] = []
+        left = count
+        while left:
+            job = self._array(kind, min(left, most))
+            if job is None:
+                self._say(f"{count - left} of {count} {kind} were submitted: the cluster's submit limit allows no more")
+                break
+            taken.append(job)
+            left -= job.count
+        return taken
+
+    def _array(self, kind: Kind, count: int) -> Job | None:
+        while True:
+            try:
+                return self._hand_in(kind, count, f"--array=0-{count - 1}", *self._after)
+            except slurm.Refused as error:
+                if not LIMIT.search(str(error)) or (count == 1 and not self.jobs):
+                    raise self._unsent(error) from None
+            if count == 1:
+                return None
+            count //= 2
+
+    def report(self, workers: Sequence[Job]) -> None:
+        """The report comes after the workers, whatever became of them."""
+        try:
+            self._hand_in("report", 1, f"--dependency=afterany:{':'.join(job.job for job in workers)}")
+        except slurm.Refused as error:
+            if not LIMIT.search(str(error)):
+                raise self._unsent(error) from None
+            self._say(f"no report job, by the cluster's submit limit: afterwards, rollbook report {self._run}")
+
+    def _unsent(self, error: slurm.Refused) -> UsageError:
+        stays = ", ".join(job.job for job in self.jobs) or "no job"
+        return UsageError(f"{error}; {stays} was submitted, the plan stays: rollbook resume {self._run} --on slurm")
+
+    def _hand_in(self, kind: Kind, count: int, *options: str) -> Job:
+        path = folder_of(self._run, self._number) / f"{kind}.sh"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        known = submitted(read_jobs(self._run), kind)
+        first = max((job.first + job.count for job in known), default=0)
+        job = Job(kind, slurm.submit(path, *options), self._number, count, first, digest)
+        self.jobs.append(add_job(self._run, job))
+        return self.jobs[-1]

@@ -1,0 +1,15 @@
+#!/bin/bash
+# Rollbook: report of /runs/it's 100% math
+#SBATCH --job-name=math-report
+#SBATCH --account='lab'"'"'s account'
+#SBATCH --partition=cpu
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --output='/runs/it'"'"'s 100%% math/logs/slurm-%j.log'
+#SBATCH --open-mode=append
+set -euo pipefail
+set +u
+module load cuda/12
+ulimit -n 65536
+set -u
+exec /opt/rollbook/bin/python -P -m rollbook report '/runs/it'"'"'s 100% math'

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from rollbook.clusters.order import Serve
+from rollbook.clusters.servers.kinds import devices_of, server_argv
+from rollbook.errors import UsageError
+
+
+def test_vllm_is_told_the_name_the_address_and_the_gpus() -> None:
+    serve = Serve(kind="vllm", name="policy", model_path="/models/m", tensor_parallel=4, data_parallel=2)
+    assert server_argv(serve, "127.0.0.1", 31000) == [
+        *("vllm", "serve", "/models/m", "--served-model-name", "policy", "--host", "127.0.0.1", "--port", "31000"),
+        *("--tensor-parallel-size", "4", "--data-parallel-size", "2"),
+    ]
+
+
+def test_sglang_is_told_the_same_in_its_words() -> None:
+    serve = Serve(kind="sglang", name="policy", model_path="/models/m", tensor_parallel=2)
+    assert server_argv(serve, "0.0.0.0", 31000) == [
+        *("python3", "-m", "sglang.launch_server", "--model-path", "/models/m", "--served-model-name", "policy"),
+        *("--host", "0.0.0.0", "--port", "31000", "--tp-size", "2"),
+    ]
+
+
+def test_remote_code_is_trusted_only_when_asked() -> None:
+    serve = Serve(kind="vllm", name="m", model_path="m")
+    assert "--trust-remote-code" not in server_argv(serve, "h", 1)
+    asked = Serve(kind="vllm", name="m", model_path="m", args=["--trust-remote-code", "--max-model-len=4096"])
+    assert server_argv(asked, "h", 1)[-2:] == ["--trust-remote-code", "--max-model-len=4096"]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "tensor", "visible", "shares"),
+    [
+        (1, 8, "0,1,2,3,4,5,6,7", ["0,1,2,3,4,5,6,7"]),
+        (4, 2, "0,1,2,3,4,5,6,7", ["0,1", "2,3", "4,5", "6,7"]),
+        (2, 1, "GPU-a,GPU-b", ["GPU-a", "GPU-b"]),
+        (2, 1, None, [None, None]),
+        (1, 1, "", [None]),
+    ],
+)
+def test_the_gpus_of_a_node_are_split_between_replicas(
+    replicas: int, tensor: int, visible: str | None, shares: list[str | None]
+) -> None:
+    serve = Serve(kind="vllm", name="m", model_path="m", replicas=replicas, tensor_parallel=tensor)
+    assert devices_of(serve, visible) == shares
+
+
+def test_more_gpus_than_there_are_is_a_mistake() -> None:
+    serve = Serve(kind="vllm", name="m", model_path="m", replicas=2, tensor_parallel=4)
+    with pytest.raises(UsageError, match="2 replicas of 4 GPUs each: this node gives the job 4"):
+        devices_of(serve, "0,1,2,3")

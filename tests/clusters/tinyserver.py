@@ -1,0 +1,77 @@
+"""A model server as small as one can be: python tinyserver.py --host H --port P --name NAME.
+
+It adds, and its answer depends on the question alone. `--loading S`: not ready before; `--slow S`: each answer takes so
+long; `--mute`: never answers; `--sick-on NODE`: does not start there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+SUM = re.compile(r"(\d+) \+ (\d+)")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    args: argparse.Namespace
+    started = time.monotonic()
+
+    def do_GET(self) -> None:
+        if time.monotonic() - self.started < self.args.loading:
+            self._say(503, {"error": "loading"})
+        elif self.path == "/health":
+            self._say(200, {})
+        elif self.path == "/v1/models":
+            self._say(200, {"data": [{"id": self.args.name}]})
+        else:
+            self._say(404, {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["model"] != self.args.name or self.args.mute:
+            self._say(404, {"error": "no such model"})
+            return
+        time.sleep(self.args.slow)
+        found = SUM.search(body["messages"][-1]["content"])
+        text = str(int(found[1]) + int(found[2])) if found else "hello"
+        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        self._say(200, {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 1}})
+
+    def _say(self, status: int, body: object) -> None:
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--slow", type=float, default=0.0)
+    parser.add_argument("--loading", type=float, default=0.0)
+    parser.add_argument("--mute", action="store_true")
+    parser.add_argument("--sick-on", default="")
+    args = parser.parse_args()
+    if args.sick_on and os.environ.get("SLURMD_NODENAME") == args.sick_on:
+        sys.exit("no working GPU here")
+    Handler.args = args
+    ThreadingHTTPServer.request_queue_size = 256
+    print(f"devices {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}", flush=True)
+    ThreadingHTTPServer((args.host, args.port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
