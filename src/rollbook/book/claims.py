@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -10,14 +11,15 @@ import msgspec
 from rollbook.book.book import Book
 from rollbook.book.lease import Leases
 from rollbook.book.ledger import Inheritance, Ledger, Past
-from rollbook.book.presence import Watch, read_presences
+from rollbook.book.presence import Watch, count_presences, read_presence
 from rollbook.book.seal import Seals, reopened
 from rollbook.core.manifest import Round
 from rollbook.core.plan import Chunk
-from rollbook.core.presence import Presence
 from rollbook.core.seal import Extent, Seal
 
 LOOK_S = 1.0
+LOOKS_IN_ALL = 10
+"""How often all workers together look in a second: each has to ask the file system for all that is still open."""
 
 
 class Claim(msgspec.Struct):
@@ -52,7 +54,8 @@ class Claims:
         self._seals = Seals(book.path)
         self._watch = watch or Watch(book.path)
         self._clock = clock
-        self._looked = -LOOK_S
+        self._looked = -math.inf
+        self._pause = LOOK_S
         self._fresh = 0
         self._held: set[int] = set()
         self._rounds = book.rounds()
@@ -60,9 +63,9 @@ class Claims:
         self._refresh()
 
     def _look(self) -> bool:
-        """Read leases and seals again, at most once a second."""
+        """Read leases and seals again: at most once a second, and no more often if hundreds would."""
         now = self._clock()
-        if now - self._looked < LOOK_S:
+        if now - self._looked < self._pause:
             return False
         self._looked = now
         self._refresh()
@@ -80,27 +83,33 @@ class Claims:
     def _next_fresh(self) -> Claim | None:
         while self._fresh < len(self._order or self._book.chunks):
             number, self._fresh = self._order[self._fresh] if self._order else self._fresh, self._fresh + 1
-            if number not in self.leases.epochs and number not in self._seals.all and self.leases.claim(number, 1):
+            if number in self.leases.epochs or number in self._seals.all:
+                continue
+            if self.leases.claim(number, 1):
                 return self._claimed(number, 1)
+            self.leases.refresh()  # where one was quicker, many may have been: one look saves a try at each of theirs
         return None
 
     def _next_orphan(self) -> Claim | None:
-        presences = read_presences(self._book.path)
+        gone: dict[str, bool] = {}
+        self._pause = max(LOOK_S, count_presences(self._book.path) / LOOKS_IN_ALL)
         for number in self.open_chunks():
             epoch = self.leases.epochs.get(number, 0)
-            if number in self._held or not self._free(number, epoch, presences):
+            if number in self._held or not self._free(number, epoch, gone):
                 continue
             if self.leases.claim(number, epoch + 1):
-                self._looked = -LOOK_S  # there may be more where this came from
+                self._looked = -math.inf  # there may be more where this came from
                 return self._claimed(number, epoch + 1)
         return None
 
-    def _free(self, number: int, epoch: int, presences: dict[str, Presence]) -> bool:
+    def _free(self, number: int, epoch: int, gone: dict[str, bool]) -> bool:
         seal = self._seals.all.get(number)
         if epoch == 0 or (seal is not None and seal.epoch >= epoch):
             return True
         owner = self.leases.lease(number, epoch).worker
-        return self._watch.gone(owner, presences.get(owner))
+        if owner not in gone:
+            gone[owner] = self._watch.gone(owner, read_presence(self._book.path, owner))
+        return gone[owner]
 
     def _claimed(self, number: int, epoch: int) -> Claim:
         chunk = self._book.chunks[number]

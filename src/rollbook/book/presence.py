@@ -17,6 +17,7 @@ from rollbook.core.json import encode
 from rollbook.core.presence import Presence
 
 HEARTBEAT_S = 5.0
+SELDOM_S = 30.0
 STALE_S = 180.0
 
 _decoder = msgspec.json.Decoder(Presence)
@@ -72,6 +73,15 @@ def _text(path: str) -> str:
         return ""
 
 
+def beat_s(age_s: float, least_s: float = HEARTBEAT_S) -> float:
+    """How long until a worker beats again: soon while it is new, then ever more seldom, for hundreds share a disk.
+
+    >>> [beat_s(age) for age in (0, 120, 3600)]
+    [5.0, 10.0, 30.0]
+    """
+    return max(least_s, min(SELDOM_S, age_s / 12))
+
+
 def write_presence(run: Path, presence: Presence) -> None:
     """Beat: move the counter and publish."""
     presence.counter += 1
@@ -80,13 +90,21 @@ def write_presence(run: Path, presence: Presence) -> None:
 
 def read_presences(run: Path) -> dict[str, Presence]:
     """Every worker that ever joined."""
-    found = {}
-    for path in (run / "workers").glob("[!.]*.json"):
-        try:
-            found[path.stem] = _decoder.decode(path.read_bytes())
-        except (msgspec.DecodeError, FileNotFoundError):
-            continue  # a heartbeat torn by a power cut: its worker is judged by its silence
-    return found
+    names = [path.stem for path in (run / "workers").glob("[!.]*.json")]
+    return {name: found for name in names if (found := read_presence(run, name))}
+
+
+def read_presence(run: Path, worker: str) -> Presence | None:
+    """What a worker says of itself; None where a power cut tore that: then it is judged by its silence."""
+    try:
+        return _decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
+    except (msgspec.DecodeError, FileNotFoundError):
+        return None
+
+
+def count_presences(run: Path) -> int:
+    """How many workers have ever joined."""
+    return sum(name.endswith(".json") for name in os.listdir(run / "workers"))
 
 
 class Watch:

@@ -27,18 +27,23 @@ def rollouts(book: Book, *, tokens: bool = False) -> Iterator[Rollout]:
 
 def with_tokens(journal: Path, lines: list[TurnLine]) -> list[Turn]:
     """The turns of a line with the ids that lie in its segment's sidecar."""
-    stem = journal.name.removesuffix(".jsonl").removesuffix(".failures")
     held: list[int] = []
     turns = []
     for line in lines:
         turn = line.turn()
         if line.tokens is not None:
-            record = _record(journal.with_name(f"{stem}.tokens"), line.tokens.at, line.tokens.size)
+            record = _record(sidecar_of(journal), line.tokens.at, line.tokens.size)
             prompt_ids, ids, logprobs = decode_tokens(record, held)
             turn = msgspec.structs.replace(turn, prompt_ids=prompt_ids, ids=ids, logprobs=logprobs)
             held = prompt_ids + ids
         turns.append(turn)
     return turns
+
+
+def sidecar_of(journal: Path) -> Path:
+    """The file that holds the ids of a journal's lines."""
+    stem = journal.name.removesuffix(".jsonl").removesuffix(".failures")
+    return journal.with_name(f"{stem}.tokens")
 
 
 def _record(sidecar: Path, at: int, size: int) -> bytes:

@@ -50,15 +50,22 @@ class Seals:
 
     def refresh(self) -> dict[int, Seal]:
         """Read what was sealed since the last look."""
-        for path in (self._run / "done").iterdir():
-            if path.suffix != ".json" or not path.stem.isdigit():
-                continue
-            number, stat = int(path.stem), path.stat()
-            stamp = (stat.st_ino, stat.st_mtime_ns)
-            if self._seen.get(number) != stamp:
-                self.all[number] = _read(path)
-                self._seen[number] = stamp
+        for name in os.listdir(self._run / "done"):
+            number, _, ending = name.partition(".")
+            if ending == "json" and number.isdigit() and not self._is_final(int(number)):
+                self._look_at(int(number), self._run / "done" / name)
         return self.all
+
+    def _is_final(self, number: int) -> bool:
+        """Only failures are tried again: a seal without any will never be another."""
+        return number in self.all and not self.all[number].failed
+
+    def _look_at(self, number: int, path: Path) -> None:
+        stat = path.stat()
+        stamp = (stat.st_ino, stat.st_mtime_ns)
+        if self._seen.get(number) != stamp:
+            self.all[number] = _read(path)
+            self._seen[number] = stamp
 
 
 def _read(path: Path) -> Seal:

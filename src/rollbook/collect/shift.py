@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 from rollbook.book.book import Book
 from rollbook.book.claims import LOOK_S, Claim, Claims
 from rollbook.book.journal import Journal, Mark
-from rollbook.book.presence import HEARTBEAT_S, Watch, new_presence, write_presence
+from rollbook.book.presence import HEARTBEAT_S, Watch, beat_s, new_presence, write_presence
 from rollbook.book.seal import write_seals
 from rollbook.book.seats import Seats
 from rollbook.collect.job import Job
@@ -81,8 +82,9 @@ class Shift:
             raise unwritable(self._book, error) from None
 
     async def _beat(self) -> None:
+        joined = monotonic()
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(beat_s(monotonic() - joined, HEARTBEAT_S))
             self._describe()
             try:
                 await self._write(write_presence, self._book.path, self.presence)
