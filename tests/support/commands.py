@@ -16,8 +16,8 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from support.alive import alive, eventually
+from support.forked import SOURCE, Forked
 
-SOURCE = Path(__file__).parents[2] / "src"
 MARK = "ROLLBOOK_TEST_MARK"
 _open = build_opener(ProxyHandler({})).open
 
@@ -25,17 +25,23 @@ _open = build_opener(ProxyHandler({})).open
 class Process:
     """A running command whose words go to files, so that nothing it leaves behind can hold up the test."""
 
-    def __init__(self, words: list[str], folder: Path, environ: dict[str, str]) -> None:
+    def __init__(self, words: list[str], folder: Path, environ: dict[str, str], forked: bool = False) -> None:
         logs = folder / ".said"
         logs.mkdir(exist_ok=True)
         stem = secrets.token_hex(4)
         self._out, self._err = logs / f"{stem}.out", logs / f"{stem}.err"
         self.began = time.monotonic()
+        self._popen = self._forked(words, folder, environ) if forked else self._spawned(words, folder, environ)
+        self.pid = self._popen.pid
+
+    def _forked(self, words: list[str], folder: Path, environ: dict[str, str]) -> Forked:
+        return Forked(words, folder, environ, self._out, self._err)
+
+    def _spawned(self, words: list[str], folder: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]:
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
-            self._popen = subprocess.Popen(
+            return subprocess.Popen(
                 words, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
-        self.pid = self._popen.pid
 
     @property
     def stdout(self) -> str:
@@ -87,16 +93,25 @@ class Process:
 
 
 class Commands:
-    """Runs `rollbook ARGUMENTS` in a folder. All that it starts, however far removed, carries a mark."""
+    """Runs `rollbook ARGUMENTS` in a folder. All that it starts, however far removed, carries a mark.
+
+    A command is a fork of the nursery's, which saves it the start of Python; where it is given variables that Python
+    heeds when it starts, it is started as anybody would.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mark = secrets.token_hex(8)
         self.environ = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "110", MARK: self._mark}
+        self._sessions: set[int] = set()
 
     def start(self, *words: object, **environ: str) -> Process:
         """Start a command and do not wait for it."""
-        return self.python("-m", "rollbook", *words, **environ)
+        if any(name.startswith(("PYTHON", "LC_", "LANG", "LD_")) for name in environ):
+            return self.python("-m", "rollbook", *words, **environ)
+        process = Process([*map(str, words)], self.folder, {**self.environ, **environ}, forked=True)
+        self._sessions.add(process.pid)
+        return process
 
     def run(self, *words: object, within_s: float = 60.0, **environ: str) -> Process:
         """Run a command to its end."""
@@ -112,7 +127,8 @@ class Commands:
         mark = f"{MARK}={self._mark}".encode()
         for name in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                if mark in Path(f"/proc/{name}/environ").read_bytes() and alive(int(name)):
+                ours = os.getsid(int(name)) in self._sessions or mark in Path(f"/proc/{name}/environ").read_bytes()
+                if ours and alive(int(name)):
                     found[int(name)] = Path(f"/proc/{name}/cmdline").read_text().replace("\0", " ")
         return found
 

@@ -9,12 +9,15 @@ Modes: ok, slow (waits `delay_s`), hang, refuse (nobody listens), gone (refuse f
 (with `retry_after`), 400, 401, 404, context, no_tools, no_schema, garbage, truncated, cut (the connection drops in the
 middle of the body), empty (no choices), error_body (200 with an error), no_message, unfinished (finish_reason null),
 aborted, null_content, reasoning, tool_call, bad_arguments, no_usage, echo_N (status N, quoting the key); and with
-vllm=True null_logprob, nan_logprob, mismatch, no_ids. `times` limits a mode to so many calls. GET models follows
-refuse, gone, hang, 500, 503 and 401, unless `models` says otherwise (ok, 404, html, or any of these).
+vllm=True null_logprob, nan_logprob, mismatch, no_ids, and for what goes on in ids no_tokenize, ill_tokenize,
+ignores_ids. `times` limits a mode to so many calls. GET models follows refuse, gone, hang, 500, 503 and 401, unless
+`models` says otherwise (ok, 404, html, or any of these).
 
 Sums in the last message ("12 + 30") are answered rightly for a share `right` of the seeds, else wrongly; anything else
 with "ok". Whoever offers a tool called `add` gets a call of it instead, and then what it returned. `vllm=True` reports
-tokens as vLLM does: bytes are ids, 256 ends each message, so that turns continue.
+tokens as vLLM does: bytes are ids, 256 ends each message, so that turns continue. With `odd` an answer has one token
+more than its text, so that they do not; ids that are sent in are then the prompt, and POST /tokenize renders one, if
+`version` is one that does so (below 0.27 only as a text completion).
 """
 
 import argparse
@@ -27,7 +30,7 @@ from typing import Any
 
 from aiohttp import web
 
-END = 256
+END, ODD = 256, 257
 _SUM = re.compile(r"(-?\d+)\s*\+\s*(-?\d+)")
 _FOLLOWED = {"refuse", "hang", "500", "503", "401"}
 
@@ -48,10 +51,13 @@ class Endpoint:
         retry_after: str = "1",
         times: int | None = None,
         key: str = "",
+        odd: bool = False,
+        version: str = "0.32.0",
     ) -> None:
         self.mode, self.models, self.times = mode, models, times
         self.names, self.vllm, self.right, self.key = names, vllm, right, key
         self.delay_s, self.retry_after = delay_s, retry_after
+        self.odd, self.version = odd, version
         self.counts: Counter[str] = Counter()
         self.seeds: Counter[int] = Counter()
         self.bodies: list[dict[str, Any]] = []
@@ -119,6 +125,9 @@ class Endpoint:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_get("/version", self._show_version)
         app.router.add_post("/mode", self._set_mode)
         app.router.add_get("/counts", self._show_counts)
         app.router.add_get("/seeds", self._show_seeds)
@@ -134,6 +143,33 @@ class Endpoint:
 
     async def _show_seeds(self, request: web.Request) -> web.Response:
         return web.json_response(self.seeds)
+
+    async def _show_version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": self.version})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        self.counts["tokenize"] += 1
+        body = await request.json()
+        if self.mode == "no_tokenize":
+            return web.json_response({"detail": "Not Found"}, status=404)
+        if self.mode == "ill_tokenize":
+            return web.json_response({"error": {"message": "overloaded"}}, status=503)
+        return web.json_response(
+            {"tokens": prompt_ids(body["messages"]) if "messages" in body else [*body["prompt"].encode()]}
+        )
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        self.counts["text"] += 1
+        body = await request.json()
+        prompt = body["prompt"]
+        messages = [{"role": "user", "content": bytes(i for i in prompt if i < END).decode(errors="ignore")}]
+        whole = self._answer({**body, "messages": messages, "logprobs": True})
+        choice = whole["choices"][0]
+        numbers = [each["logprob"] for each in choice["logprobs"]["content"]]
+        choice |= {"text": choice.pop("message")["content"], "prompt_token_ids": prompt}
+        choice |= {"logprobs": {"token_logprobs": numbers}}
+        whole["usage"]["prompt_tokens"] = len(prompt)
+        return web.json_response(whole)
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         self.counts["models"] += 1
@@ -172,7 +208,7 @@ class Endpoint:
         if self.delay_s and mode in ("ok", "slow"):
             await asyncio.sleep(self.delay_s)
         answer = self._answer(body)
-        if mode in ("ok", "slow"):
+        if mode in ("ok", "slow", "no_tokenize", "ill_tokenize", "ignores_ids"):
             return web.json_response(answer)
         if spoil := _SPOILT.get(mode):
             spoil(answer)
@@ -209,15 +245,20 @@ class Endpoint:
         error = {"message": message, "type": "BadRequestError", "code": code}
         return web.json_response({"error": error}, status=status, headers=headers)
 
+    def _given(self, body: dict[str, Any]) -> list[int] | None:
+        """The prompt as ids, where they are given and taken."""
+        taken = tuple(map(int, self.version.split(".")[:2])) >= (0, 27) and self.mode != "ignores_ids"
+        return (body.get("kv_transfer_params") or {}).get("prompt_token_ids") if taken else None
+
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         calls = calls_for(body)
         text = calls_text(calls) if calls else answer_to(body["messages"], body.get("seed") or 0, self.right)
         limit = body.get("max_tokens") or 10**9
-        ids = [*text.encode(), END]
+        ids = [*([ODD] if self.odd else []), *text.encode(), END]
         finish = "stop" if len(ids) <= limit else "length"
         ids = ids[:limit]
-        said = bytes(b for b in ids if b != END).decode(errors="ignore")
-        prompt = prompt_ids(body["messages"])
+        said = bytes(b for b in ids if b < END).decode(errors="ignore")
+        prompt = self._given(body) or prompt_ids(body["messages"])
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": said},
