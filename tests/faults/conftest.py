@@ -1,8 +1,14 @@
 """The laws are part of `make test`; all the other ways to break things take their time, in `make test-faults`."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from support.commands import Commands, Served
+from support.sums import write_sums
 
 HERE = Path(__file__).parent
 
@@ -12,3 +18,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and item.path.name != "test_laws.py":
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def rollbook(tmp_path: Path) -> Iterator[Commands]:
+    """`rollbook ARGUMENTS` as processes in an empty folder; nothing of them outlives the test."""
+    commands = Commands(tmp_path)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """Start fault endpoints, each a process."""
+    started: list[Served] = []
+
+    def start(*words: str) -> Served:
+        started.append(Served(*words))
+        return started[-1]
+
+    yield start
+    for endpoint in started:
+        endpoint.kill()
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> str:
+    """The spec of an environment of sums, up to its argument `?tasks=`."""
+    return write_sums(tmp_path)

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from rollbook.sandbox.inner.arguments import Arrived, containers, refill
-from rollbook.sandbox.inner.plain import NotPlain
+from rollbook.sandbox.inner.arguments import Arrived, containers, pack_given, refill, unpack_given
+from rollbook.sandbox.inner.plain import NONE_KNOWN, NotPlain, pack, unpack
 
 
 def nothing(value: Any) -> Any:
     raise AssertionError(f"{value!r} was to be kept")
+
+
+def packed(value: Any, known: Mapping[int, int] = NONE_KNOWN) -> Any:
+    return pack(value, nothing, 0, known)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +51,23 @@ def test_containers_are_counted_from_without_to_within() -> None:
 def test_only_what_holds_something_else_has_changed() -> None:
     table: list[Any] = [[1, 2], [3]]
     arrived = Arrived([table])
-    assert arrived.changed(nothing) == []
+    assert arrived.changed(packed) == []
     table.reverse()
     table[0].append(table[1])
-    assert arrived.changed(nothing) == [
+    assert arrived.changed(packed) == [
         [0, ["l", [["yours", 2], ["yours", 1]]]],
         [2, ["l", [3, ["yours", 1]]]],
     ]
+
+
+def test_containers_that_stay_are_not_counted() -> None:
+    own, row = {"a": [1]}, [2]
+    assert [*containers([own, [row]], {id(own)})] == [[row], row]
+
+
+def test_a_container_that_is_given_twice_is_one() -> None:
+    row = [1]
+    sent = pack_given([row, "a", "a", row, [1]], packed)
+    assert sent == [["l", [1]], "a", "a", ["same", 0], ["l", [1]]]
+    first, _, _, again, other = unpack_given(sent, lambda data: unpack(data, lambda *_: nothing(data)))
+    assert (first is again, first is other) == (True, False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollbook.sandbox import Limits, Sandbox
+from rollbook.sandbox import Limits, Sandbox, cores, watch
 from rollbook.sandbox.cores import next_core, release
 from rollbook.sandbox.grade import Grader
 
@@ -59,6 +59,12 @@ def test_whoever_takes_long_may_use_every_core(grader: Grader, name: str) -> Non
 
 
 @several
+def test_a_guest_is_not_released_before_it_has_come(grader: Grader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "TOGETHER_S", 0.0)
+    assert grader.function_sync(CODE, f"assert cores_later() == {CORES}", "cores_later").passed
+
+
+@several
 def test_what_is_released_is_every_thread() -> None:
     allowed, go = os.sched_getaffinity(0), threading.Event()
     seen: list[set[int]] = []
@@ -77,6 +83,40 @@ def test_what_is_released_is_every_thread() -> None:
     go.set()
     thread.join()
     assert seen == [allowed]
+
+
+@several
+def test_a_thread_that_is_born_while_we_walk_is_released_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed, go, seen = os.sched_getaffinity(0), threading.Event(), []
+    waiting: list[threading.Thread] = []
+
+    def wait(here: threading.Event) -> None:
+        os.sched_setaffinity(0, [min(allowed)])
+        here.set()
+        go.wait(60)
+        seen.append(os.sched_getaffinity(0))
+
+    def begin() -> None:
+        here = threading.Event()
+        waiting.append(threading.Thread(target=wait, args=[here]))
+        waiting[-1].start()
+        here.wait(60)
+
+    def found_late(pid: int) -> list[int]:
+        found = threads(pid)
+        if len(waiting) < 3:
+            begin()
+        return found
+
+    threads = cores._threads
+    monkeypatch.setattr(cores, "_threads", found_late)
+    begin()
+    assert release(os.getpid()), "somebody was found"
+    assert not release(os.getpid())
+    go.set()
+    for thread in waiting:
+        thread.join()
+    assert seen == [allowed] * 3
 
 
 def test_a_process_that_is_gone_needs_no_release() -> None:

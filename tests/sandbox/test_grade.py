@@ -447,3 +447,22 @@ def test_a_value_made_to_hash_without_end_costs_the_host_nothing(grader: Grader)
 )
 def test_a_program_ends_as_python_ends_it(grader: Grader, code: str) -> None:
     assert grader.inputs_sync(code, [("1", "2"), ("2", "4")]).passed
+
+
+def test_what_is_expected_is_never_more_than_is_kept(grader: Grader) -> None:
+    limits = Limits(output_kb=1)
+    lines = "\n".join(map(str, range(5000)))
+    code = "print(*range(int(input())), sep='\\n')"
+    assert grader.inputs_sync(code, [("5000", lines)], limits=limits).passed
+    assert not grader.inputs_sync(code, [("50000", lines)], limits=limits).passed
+    size = 5 << 20
+    assert grader.calls_sync("def f(n): return 'x' * n", "f", [([size], "x" * size)], limits=limits).passed
+    assert grader.calls_sync("def f(n): return 10**n", "f", [([5000], 10**5000)]).passed
+
+
+def test_a_set_has_the_same_order_in_every_sandbox(grader: Grader) -> None:
+    code = "import sys\nprint(*{f'word {n}' for n in range(50)}, sys.flags.hash_randomization)"
+    with Sandbox(size=1) as another:
+        orders = [box.run_sync(code).stdout for box in (grader._box, another)]
+    assert orders[0] == orders[1]
+    assert orders[0].endswith(" 0\n")

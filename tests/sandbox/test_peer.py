@@ -14,8 +14,9 @@ import pytest
 
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.inner.errors import Gone, OneProcess, RemoteError
-from rollbook.sandbox.inner.handle import Remote
+from rollbook.sandbox.inner.handle import Remote, kind_of
 from rollbook.sandbox.inner.peer import Peer
+from rollbook.sandbox.inner.plain import NotPlain
 
 
 class Account:
@@ -95,7 +96,7 @@ ACCOUNT, ODD, DIVIDE, COUNT, FILL, APPLY, PICK, ECHO, STOP, POP, LATER, TRANSPOS
 
 
 @contextmanager
-def asking(weak: bool = False, copies: bool = False) -> Iterator[Peer]:
+def asking(weak: bool = False, copies: bool = False, data: bool = False) -> Iterator[Peer]:
     ours, theirs = socket.socketpair()
     candidate = Peer(Channel(theirs.detach()))
     for each in CANDIDATE:
@@ -104,7 +105,7 @@ def asking(weak: bool = False, copies: bool = False) -> Iterator[Peer]:
     thread.start()
     channel = Channel(ours.detach(), within_s=10)
     try:
-        yield Peer(channel, guarded=True, weak=weak, copies=copies)
+        yield Peer(channel, guarded=True, weak=weak, copies=copies, data=data)
     finally:
         channel.close()
         thread.join(10)
@@ -292,3 +293,63 @@ def test_a_request_for_what_was_not_handed_over_is_an_error_of_the_asker(request
     asker.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_where_data_is_expected_an_object_holds_data_and_no_more() -> None:
+    with asking(data=True) as peer:
+        account = call(peer, ACCOUNT, "Ann")
+        assert (account.owner, account.balance) == ("Ann", 0)
+        for judge in (lambda: account.pay, lambda: len(account), lambda: list(account), lambda: bool(account)):
+            with pytest.raises(OneProcess, match="own class"):
+                judge()
+        assert call(peer, PICK, account, "balance") == 0, "a handle goes home as the object it is"
+
+
+def test_where_its_word_will_do_it_is_asked_and_noted() -> None:
+    with asking(weak=True, data=True) as peer:
+        account = call(peer, ACCOUNT, "Ann")
+        assert (account.owner, peer.weakened) == ("Ann", False)
+        assert (account.pay(3), len(account), list(account), peer.weakened) == (3, 3, ["A", "n", "n"], True)
+
+
+def test_what_was_looked_at_stays_until_the_code_is_at_work_again() -> None:
+    with asking(data=True) as peer:
+        account = call(peer, ACCOUNT, "Ann")
+        for _ in range(2):
+            with pytest.raises(AttributeError):
+                _ = account.nowhere
+        before = peer._looks
+        assert account.owner == account.owner == "Ann"
+        assert len(before) == 2
+        call(peer, DIVIDE, 1, 1)
+        assert not peer._looks
+
+
+def test_each_kind_does_what_it_can_do() -> None:
+    with asking(data=True) as peer:
+        numbers = call(peer, COUNT, 2)
+        assert [next(numbers), *numbers, *numbers] == [0, 1]
+        for wrong in (lambda: len(numbers), lambda: float(numbers), lambda: numbers + 1, lambda: numbers()):
+            with pytest.raises(TypeError):
+                wrong()
+        function = call(peer, PICK, call(peer, ECHO, 1), "count")
+        for wrong in (lambda: float(function), lambda: len(function), lambda: next(function), lambda: function < 3):
+            with pytest.raises(TypeError):
+                wrong()
+
+
+@pytest.mark.parametrize(
+    ("thing", "kind"), [(len, "function"), (int, "function"), (iter([]), "iterator"), (3, "object")]
+)
+def test_a_kind_is_what_can_be_done_with_it(thing: Any, kind: str) -> None:
+    assert kind_of(thing) == kind
+
+
+def test_a_kind_that_nobody_knows_is_no_value() -> None:
+    for kind in ("judge", ["function"], None):
+        ours, theirs = socket.socketpair()
+        other = Channel(theirs.detach())
+        other.send({"value": ["handle", [0, kind]]})
+        with pytest.raises(NotPlain):
+            Peer(Channel(ours.detach(), within_s=10), guarded=True).ask("call", 0, (), {})
+        other.close()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.sandbox.inner.plain import DEEPEST, NotPlain, pack, unpack
+from rollbook.sandbox.inner.plain import CONTAINERS, DEEPEST, NotPlain, pack, unpack
 
 keys = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
 moments = st.dates() | st.datetimes(timezones=st.none() | st.just(UTC)) | st.times() | st.timedeltas()
@@ -123,6 +123,29 @@ def test_every_other_object_is_kept() -> None:
     assert unpack(packed, lambda tag, held: tag) == ["handle", "handle"]
 
 
+@pytest.mark.parametrize("kind", [int, bool, list, frozenset, type(None), ValueError, OSError, KeyboardInterrupt])
+def test_pythons_own_classes_cross_by_name(kind: type) -> None:
+    assert crossed([kind])[0] is kind
+
+
+def test_other_classes_stay() -> None:
+    for kind in (Yes, object, type, zip):
+        assert pack(kind, lambda value: ["kept", value.__name__]) == ["kept", kind.__name__]
+
+
+def test_the_views_of_a_dict_cross_as_such() -> None:
+    for held in ({1: [2], 3: 4}, OrderedDict(a=1)):
+        assert crossed(held.keys()) == held.keys()
+        assert [*crossed(held.values())] == [*held.values()]
+        assert [*crossed(held.items())] == [*held.items()]
+
+
+def test_an_object_of_a_class_that_stays_is_kept_though_it_holds_data() -> None:
+    held = [Items([1]), Yes(5), [2]]
+    packed = pack(held, lambda value: ["kept", 0], stays=lambda kind: kind is Items and issubclass(kind, CONTAINERS))
+    assert packed == ["l", [["kept", 0], 5, ["l", [2]]]]
+
+
 def test_what_is_too_deep_or_holds_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
@@ -147,6 +170,9 @@ def test_what_is_too_deep_or_holds_itself_is_refused() -> None:
         ["Y", 5],
         ["E", [1, "x"]],
         ["E", 5],
+        ["C", "object"],
+        ["C", []],
+        ["K", [["l", []]]],
     ],
 )
 def test_what_nobody_packed_is_refused(data: Any) -> None:

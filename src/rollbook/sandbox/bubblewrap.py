@@ -21,6 +21,7 @@ from rollbook.sandbox.folder import Folder
 from rollbook.sandbox.inner import walls
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.places import ALONE, SEED
 
 HERE = Path(__file__).parent
 BIRTH_S = 20.0
@@ -101,7 +102,7 @@ class Bubblewrap:
         os.lseek(memory, 0, os.SEEK_SET)
         given = f"{memory}, {birth.fileno()}, [0, 1, {stderr}, {', '.join(map(str, rest))}]"
         boot = f"import sys; sys.path.insert(0, {str(HERE)!r}); from inner import alone; alone.main({given})"
-        inside = [self._python, "-I", "-S", "-c", boot]
+        inside = [self._python, *ALONE, "-c", boot]
         size = ["--size", str(int(order["limits"]["files_mb"]) << 20), "--tmpfs", walls.BOX, "--remount-ro", "/"]
         try:
             return subprocess.Popen(
@@ -152,7 +153,7 @@ def loaders() -> list[str]:
 def walls_of(places: list[str], hidden: list[str], shown: list[str]) -> list[str]:
     """The options that make the world of a guest: read-only views, four devices, nothing else."""
     words = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-    words += ["--hostname", "sandbox"]
+    words += ["--hostname", "sandbox", *(word for name, value in SEED.items() for word in ("--setenv", name, value))]
     for place in places:
         if os.path.islink(place):
             words += ["--symlink", os.readlink(place), place]

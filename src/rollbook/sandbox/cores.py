@@ -16,6 +16,7 @@ from itertools import count
 from rollbook.sandbox.clock import below
 
 TOGETHER_S = 0.1
+WALKS_MOST = 16
 _here = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 _turns: Iterator[int] = count(random.randrange(1 << 16))  # other processes on this machine start elsewhere
 
@@ -35,13 +36,29 @@ def come_here(pid: int) -> None:
             os.sched_setaffinity(pid, [_here()])
 
 
-def release(pid: int) -> None:
-    """Let a process, and all that it has started, use every core that we may use."""
+def release(pid: int) -> bool:
+    """Let a process, and all that it has started, use every core that we may use; whether somebody could not before.
+
+    What is born while we walk has the core of whoever started it: we walk again until nobody is found on one. Who is
+    on the way then is seen only later: whoever was told of somebody should come again.
+    """
     allowed = os.sched_getaffinity(0)
-    for process in below(pid):
-        for thread in _threads(process):
-            with suppress(OSError):  # it has ended meanwhile
-                os.sched_setaffinity(thread, allowed)
+    for walk in range(WALKS_MOST):
+        freed = [_freed(thread, allowed) for process in below(pid) for thread in _threads(process)]
+        if not any(freed):
+            return walk > 0
+    return True
+
+
+def _freed(thread: int, allowed: set[int]) -> bool:
+    """Whether there was something to be done."""
+    try:
+        if os.sched_getaffinity(thread) == allowed:
+            return False
+        os.sched_setaffinity(thread, allowed)
+    except OSError:  # it has ended meanwhile
+        return False
+    return True
 
 
 def _threads(pid: int) -> list[int]:

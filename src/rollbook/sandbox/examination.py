@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from collections.abc import Mapping
 from threading import Thread
 from typing import Any
 
 import msgspec
 
+from rollbook.core.json import JSON
 from rollbook.errors import RollbookError
 from rollbook.sandbox.guest import Guest
 from rollbook.sandbox.limits import Limits
@@ -40,14 +43,15 @@ class Examination:
         self._patient = msgspec.structs.replace(limits, wall_seconds=2 * limits.wall_s)
         self._ended: Result | BaseException | None = None
 
-    def results(self, code: str, exam: str) -> tuple[Result, Result]:
+    def results(self, code: str, exam: Mapping[str, JSON]) -> tuple[Result, Result]:
         """What became of the tests, and what of the code."""
         one, other = socket.socketpair()
         candidate = examiner = None
         try:
-            together = {"core": self._slot.core}
-            candidate = self._slot.launch("candidate", self._limits, code=code, extra=[one.fileno()], request=together)
-            examiner = self._slot.launch("examiner", self._patient, code=exam, extra=[other.fileno()], request=together)
+            told = {"core": self._slot.core, "classes": exam["classes"]}
+            asked = json.dumps(exam)
+            candidate = self._slot.launch("candidate", self._limits, code=code, extra=[one.fileno()], request=told)
+            examiner = self._slot.launch("examiner", self._patient, code=asked, extra=[other.fileno()], request=told)
             one.close()  # so that each guest notices when the other is gone
             other.close()
             return self._watched(candidate, examiner)

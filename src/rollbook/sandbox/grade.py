@@ -8,7 +8,7 @@ the code decides anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,6 +27,8 @@ from rollbook.sandbox.verdict import Verdict
 
 VALUE_KB = 4096
 """A returned value is compared whole, so more of it is kept than of what is printed for people."""
+KEPT = 4
+"""How many times as much is kept of an output as the longest that is expected: white space, a value as it is packed."""
 
 
 class Grader:
@@ -49,18 +51,20 @@ class Grader:
         limits: Limits | None = None,
         allow_weak: bool = False,
     ) -> Verdict:
-        """Run tests, a module in which `entry` is the code's function of that name.
+        """Run tests, a module in which `entry` is the code's function or class of that name.
 
+        A function should give back plain data: an object of the code's own is believed to hold data and no more.
         `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
         their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and so is code
         that passes only by what it does to its arguments beside a value; `allow_weak` says that its word will do.
         """
         exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
+        exam["classes"] = names_a_class(entry)
         allowed = limits or self._box.limits
 
         def examined(copies: bool) -> tuple[Result, Result]:
-            text = json.dumps(exam | {"copies": copies})
-            return self._box.use(lambda slot: Examination(slot, allowed).results(code, text))
+            asked = exam | {"copies": copies}
+            return self._box.use(lambda slot: Examination(slot, allowed).results(code, asked))
 
         results = examined(False)
         verdict, said = verdict_of(*results), said_of(results[0])
@@ -79,7 +83,8 @@ class Grader:
     ) -> Verdict:
         """Run the whole program on every (stdin, expected stdout). Stops at the first failure unless told not to."""
         asked = [Case({"stdin": stdin}, _prints(expected, rule)) for stdin, expected in cases]
-        return self._series("inputs", code, asked, limits or self._box.limits, all_of_them)
+        wide = _wide(limits or self._box.limits, (expected for _, expected in cases))
+        return self._series("inputs", code, asked, wide, all_of_them)
 
     def _calls(
         self,
@@ -93,8 +98,7 @@ class Grader:
     ) -> Verdict:
         """Call the code's function `entry` with every (arguments, expected value), each from JSON."""
         asked = [Case({"args": pack(list(args), _no_case)}, _returns(expected, tolerance)) for args, expected in cases]
-        given = limits or self._box.limits
-        wide = msgspec.structs.replace(given, output_kb=max(VALUE_KB, given.output_kb))
+        wide = _wide(limits or self._box.limits, (_text(expected) for _, expected in cases), VALUE_KB)
         return self._series("calls", json.dumps({"code": code, "entry": entry}), asked, wide, all_of_them)
 
     def _series(self, role: str, code: str, cases: list[Case], limits: Limits, all_of_them: bool) -> Verdict:
@@ -105,6 +109,29 @@ class Grader:
     function, function_sync = awaited(_function), blocking(_function)
     inputs, inputs_sync = awaited(_inputs), blocking(_inputs)
     calls, calls_sync = awaited(_calls), blocking(_calls)
+
+
+def _wide(limits: Limits, expected: Iterable[str], least_kb: int = 0) -> Limits:
+    """Limits that keep enough of an output to compare it with the longest that is expected."""
+    longest = max((len(text.encode(errors="replace")) for text in expected), default=0)
+    return msgspec.structs.replace(limits, output_kb=max(limits.output_kb, least_kb, KEPT * longest >> 10))
+
+
+def _text(expected: JSON) -> str:
+    """A value about as it would come back."""
+    try:
+        return json.dumps(expected, default=str, skipkeys=True)
+    except ValueError:  # a number of thousands of digits
+        return json.dumps(pack(expected, repr))
+
+
+def names_a_class(entry: str) -> bool:
+    """Whether a class is under test: the task says so by the name, as Python's own style has it; the code never does.
+
+    >>> [names_a_class(name) for name in ("Stack", "find_zero", "Strongest_Extension")]
+    [True, False, False]
+    """
+    return entry[:1].isupper() and "_" not in entry
 
 
 def _prints(expected: str, rule: Rule) -> Callable[[Result], bool]:

@@ -17,6 +17,9 @@ from rollbook.sandbox.errors import SandboxError
 
 HERE = Path(__file__).parent
 SURVEY_S = 120.0
+ALONE = ("-P", "-s", "-S")
+SEED = {"PYTHONHASHSEED": "0"}
+"""How an interpreter for guests is started: -I would not read its environment, where the seed of all hashes stands."""
 
 
 class Places(msgspec.Struct, frozen=True):

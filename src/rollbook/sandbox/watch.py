@@ -46,7 +46,7 @@ class Watch:
         self._due = time.monotonic() + setup_s
         self._began: float | None = None
         self._cpu_before = 0.0
-        self._apart = time.monotonic() + TOGETHER_S if together else math.inf
+        self._together, self._apart = together, math.inf
         self._poll = select.poll()
 
     def begin(self) -> None:
@@ -54,6 +54,8 @@ class Watch:
         self._cpu_before = self._clock.cpu_s()
         self._began = time.monotonic()
         self._due = self._began + self._limits.wall_s
+        if self._together:
+            self._apart = self._began + TOGETHER_S
 
     @property
     def seconds(self) -> float:
@@ -100,8 +102,7 @@ class Watch:
     def _look(self) -> None:
         now = time.monotonic()
         if now > self._apart:
-            release(self._process.pid)
-            self._apart = math.inf
+            self._apart = now + TOGETHER_S if release(self._process.pid) else math.inf
         late = now > self._due
         if self.verdict:
             if late:

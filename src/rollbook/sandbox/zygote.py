@@ -18,7 +18,7 @@ from rollbook.sandbox.groups import Groups
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.memory import Account, Memory
-from rollbook.sandbox.places import HERE
+from rollbook.sandbox.places import ALONE, HERE, SEED
 from rollbook.sandbox.terms import CGROUP
 
 START_S = 60.0
@@ -40,7 +40,7 @@ class Zygote:
         boot = f"import sys; sys.path.insert(0, {str(HERE)!r}); from inner import server; server.main{given}"
         self._orders, self._mounts = Channel(orders.detach(), START_S), Channel(mounts.detach(), ANSWER_S)
         self._lock, self._mounting = threading.Lock(), threading.Lock()
-        self._child = Child([python, "-I", "-S", "-c", boot], env={}, pass_fds=given, log=log)
+        self._child = Child([python, *ALONE, "-c", boot], env=SEED, pass_fds=given, log=log)
         theirs.close()
         launchers.close()
         try:

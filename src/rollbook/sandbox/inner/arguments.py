@@ -5,41 +5,60 @@ container that the caller holds, and what the other end gives back of its argume
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import is_not
 from typing import Any
 
-from .plain import MUTABLE, NotPlain, pack
+from .plain import MUTABLE, NotPlain
 
 _SCALARS = frozenset({int, str, float, bool, type(None), bytes})
 
 
-def containers(values: Iterable[Any]) -> Iterator[Any]:
-    """Every container that can be changed, from without to within."""
+def containers(values: Iterable[Any], stay: Collection[int] = ()) -> Iterator[Any]:
+    """Every container that can be changed, from without to within; but those whose ids `stay` do not cross."""
     for value in values:
         kind = type(value)
-        if kind in _SCALARS:
+        if kind in _SCALARS or (stay and id(value) in stay):
             continue
         if issubclass(kind, MUTABLE):
             yield value
         if issubclass(kind, list | tuple | deque):
-            yield from containers(value)
+            yield from containers(value, stay)
         elif issubclass(kind, dict):
-            yield from containers(dict.values(value))
+            yield from containers(dict.values(value), stay)
+
+
+def pack_given(given: Sequence[Any], pack: Callable[[Any], Any]) -> list[Any]:
+    """The arguments of a call; a container that stands among them twice is one there too."""
+    places: dict[int, int] = {}
+    packed = []
+    for place, value in enumerate(given):
+        first = places.setdefault(id(value), place)
+        packed.append(["same", first] if first < place and issubclass(type(value), MUTABLE) else pack(value))
+    return packed
+
+
+def unpack_given(packed: Iterable[Any], unpack: Callable[[Any], Any]) -> list[Any]:
+    """The arguments again."""
+    given: list[Any] = []
+    for data in packed:
+        again = type(data) is list and data[:1] == ["same"]
+        given.append(given[data[1]] if again else unpack(data))
+    return given
 
 
 class Arrived:
     """The containers that came with a call, as they were."""
 
-    def __init__(self, given: Iterable[Any]) -> None:
-        self._held = [*containers(given)]
+    def __init__(self, given: Iterable[Any], stay: Collection[int] = ()) -> None:
+        self._held = [*containers(given, stay)]
         self._before = [_contents(value) for value in self._held]
         self.numbers = {id(value): number for number, value in enumerate(self._held)}
 
-    def changed(self, keep: Callable[[Any], Any]) -> list[Any]:
+    def changed(self, pack: Callable[[Any, Mapping[int, int]], Any]) -> list[Any]:
         """The number and the packed contents of each that holds something else now."""
         return [
-            [number, pack(value.copy(), keep, 0, self.numbers)]
+            [number, pack(value.copy(), self.numbers)]
             for number, value in enumerate(self._held)
             if _differ(self._before[number], _contents(value))
         ]

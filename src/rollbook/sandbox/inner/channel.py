@@ -110,9 +110,13 @@ class Channel:
 
 
 class Line(Channel):
-    """One on which no descriptors come: a frame is read as a whole, and what has come after it is kept."""
+    """One between two guests, without descriptors: a frame is read as a whole, and what has come after it is kept."""
 
     _ahead = b""
+
+    def send(self, value: object, handles: Sequence[int] = ()) -> None:
+        """One frame; every text arrives as it was, be it one that no encoding has."""
+        self.send_framed(framed(value, "surrogatepass"), handles)
 
     def _exactly(self, size: int, room: int = 0, handles: list[int] | None = None) -> bytes:
         if len(self._ahead) < size:
@@ -130,9 +134,9 @@ class Line(Channel):
         self._ahead = bytes(data)
 
 
-def framed(value: object) -> bytes:
-    """A value as a frame; halves of characters, which no encoding has, become question marks."""
-    body = _encode(value).encode(errors="replace")
+def framed(value: object, halves: str = "replace") -> bytes:
+    """A value as a frame; halves of characters, which no encoding has, become question marks unless told otherwise."""
+    body = _encode(value).encode(errors=halves)
     return LENGTH.pack(len(body)) + body
 
 

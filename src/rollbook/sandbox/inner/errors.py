@@ -1,16 +1,15 @@
 """Exceptions that cross between two sandboxes: as the nearest of Python's own, by the class and not by its name."""
 
-import builtins
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-ENDINGS = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit"})
+from .plain import ERRORS
+
+ENDINGS = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Out of a call, they would end a loop of the tests as if all were well."""
 
-_KINDS = {
-    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_NAMES = {kind: name for name, kind in ERRORS.items()}
 
 
 class Gone(BaseException):
@@ -38,8 +37,8 @@ def made(raised: Any, unpack: Callable[[Any], Any], looping: bool, beyond: Seque
     """The exception that was described; `beyond`: which may arrive though they are no Exception."""
     known, own = str(raised[0]), str(raised[2])
     given = [unpack(data) for data in raised[1]]
-    base = _KINDS.get(known, RemoteError)
-    if not issubclass(base, (Exception, *beyond)) or (known in ENDINGS and not looping):
+    base = ERRORS.get(known, RemoteError)
+    if not issubclass(base, (Exception, *beyond)) or _ends(base, looping):
         base, own = RemoteError, own or known
     if own:
         base = type(own, (RemoteError if base is Exception else base,), {"__module__": "__main__"})
@@ -47,3 +46,17 @@ def made(raised: Any, unpack: Callable[[Any], Any], looping: bool, beyond: Seque
         return base(*given)
     except Exception:  # noqa: BLE001 - some want other arguments than they show
         return base.__new__(base, *given)
+
+
+def come_back(error: BaseException, looping: bool) -> BaseException:
+    """An exception of this end's own that comes out of the other, unless it would end more here than a call."""
+    skip = getattr(sys.modules.get("unittest.case"), "SkipTest", ())
+    if not (_ends(type(error), looping) or isinstance(error, skip)):
+        return error
+    instead = RemoteError(f"{type(error).__name__} came out of the code")
+    instead.__cause__ = error
+    return instead
+
+
+def _ends(kind: type, looping: bool) -> bool:
+    return issubclass(kind, ENDINGS) and not (looping and issubclass(kind, StopIteration))

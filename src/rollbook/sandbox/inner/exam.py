@@ -17,38 +17,45 @@ from . import guest
 from .channel import Channel, Line
 from .coroutines import awaited
 from .errors import Gone, OneProcess
-from .handle import RemoteFunction
 from .peer import Peer
-from .plain import pack, unpack
+from .plain import CONTAINERS, pack, unpack
 from .roles import Role, conversation
 from .walls import BOX
 
 LINE = 4
 SOLUTION = "Solution"
 """The class in which competitions want the function, if it is not in the open."""
+MODULE = "solution"
+"""What the code's module is called where it is there to be called: what is meant for a program's start stays undone."""
 
 
 def candidate(request: dict[str, Any], channel: Channel) -> int:
     """Run the code, hand over what it defines, and do what is asked of it."""
-    space = guest.fresh_space()
+    space = guest.fresh_space(MODULE)
     report = guest.run(request["code"], space, 0)
     channel.send(report)
     if "error" in report or "exit" in report:
         return 1
     line = Line(LINE)
-    peer = Peer(line)
+    peer = Peer(line, stays=is_own_container if request["classes"] else None)
     line.send({"hello": {name: peer.expose(value) for name, value in list(space.items()) if callable(value)}})
     peer.serve()
     return 0
 
 
+def is_own_container(kind: type) -> bool:
+    """A class of the code that is a container with methods of its own; a named tuple is a tuple."""
+    return kind.__module__ == MODULE and issubclass(kind, CONTAINERS) and not hasattr(kind, "_fields")
+
+
 def examiner(request: dict[str, Any], channel: Channel) -> int:
     """Run the tests against the candidate's entry point; what came of it is the report."""
     exam = json.loads(request["code"])
-    peer = Peer(Line(LINE), guarded=True, weak=exam["weak"], copies=exam["copies"])
+    believed = {"weak": exam["weak"], "copies": exam["copies"], "data": not exam["classes"]}
+    peer = Peer(Line(LINE), guarded=True, **believed)
     stage, ended = "hello", None
     try:
-        entry = entry_point(peer.hello(), exam["entry"])
+        entry = entry_point(peer, exam["entry"])
         peer.calls = 0  # it may have been a call that made a Solution: the tests have asked nothing yet
         stage, space = "tests", guest.fresh_space()
         suites = suites_of(exam)
@@ -110,12 +117,13 @@ def word(stage: str, ended: BaseException | None, calls: int) -> str:
     return "broken" if stage != "hello" and not calls else "failed"
 
 
-def entry_point(names: dict[str, RemoteFunction], wanted: str) -> Any:
-    """The function under test: by its name, or as a method of the class Solution."""
+def entry_point(peer: Peer, wanted: str) -> Any:
+    """What is under test: by its name, or as a method of the class Solution."""
+    names = peer.hello()
     if wanted in names:
         return names[wanted]
     if SOLUTION in names:
-        return getattr(names[SOLUTION](), wanted)
+        return peer.ask("attribute", names[SOLUTION]()._number, (wanted,), {})
     raise NameError(f"the code defines no {wanted}")
 
 
@@ -205,7 +213,7 @@ def calls(request: dict[str, Any], channel: Channel) -> int:
 
 def function_of(code: str, wanted: str) -> Any:
     """A function that the code defines."""
-    space = guest.fresh_space()
+    space = guest.fresh_space(MODULE)
     execute(code, space)
     if wanted in space:
         return space[wanted]

@@ -279,12 +279,12 @@ def describe(error: BaseException) -> dict[str, Any]:
     }
 
 
-def fresh_space() -> dict[str, Any]:
-    """The globals of a program, which are also its `__main__` module's."""
-    main = types.ModuleType("__main__")
+def fresh_space(name: str = "__main__") -> dict[str, Any]:
+    """The globals of a program, which are also its `__main__` module's; under another name it is not told so."""
+    main = types.ModuleType(name)
     main.__dict__["__builtins__"] = __builtins__
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out
-    sys.modules["__main__"] = main
+    sys.modules["__main__"] = sys.modules[name] = main
     return main.__dict__
 
 

@@ -2,7 +2,8 @@
 
 A handle of the tests' does what can be told from without: calls, attributes, items, iteration, numbers made of it. What
 the candidate's own class would decide about something of the tests' (`==`, `in`, `+`) is a claim, and what no handle
-can tell (its class, whether it has a special method) is refused: either would have the code judge itself.
+can tell (its class, whether it has a special method) is refused: either would have the code judge itself. Where the
+tests expect plain data, they believe less (`returned.py`).
 """
 
 import operator
@@ -74,7 +75,7 @@ TELLING: dict[str, Callable[..., Any]] = {
 """What an object does or says of itself, without a look at what is expected of it."""
 
 DOING: dict[str, Callable[..., Any]] = {
-    "call": lambda target, *given, **named: target(*given, **named),
+    "call": lambda target, /, *given, **named: target(*given, **named),
     "attribute": getattr,
     "iterate": iter,
     "await": awaited,
@@ -103,20 +104,23 @@ ABOUT = frozenset(
 )
 """Attributes like others, for all their underscores."""
 
-_OWN = frozenset({"_peer", "_number", "_name", "_do"})
+_OWN = frozenset({"_peer", "_number", "_do", "_attribute", "_ended"})
 _PROBED = frozenset({"__copy__", "__deepcopy__"})
 _BROWSER = "unittest.loader"
 """It asks of everything in the tests' module whether it is a class of tests: no verdict rests on that."""
 
 
-class Remote:
-    """An object of the other end."""
+class Handle:
+    """Something of the other end."""
 
-    def __init__(self, peer: Any, number: int, name: str) -> None:
-        object.__getattribute__(self, "__dict__").update(_peer=peer, _number=number, _name=name)
+    def __init__(self, peer: Any, number: int) -> None:
+        object.__getattribute__(self, "__dict__").update(_peer=peer, _number=number)
 
     def _do(self, what: str, *given: Any) -> Any:
         return self._peer.ask(what, self._number, given, {})
+
+    def _attribute(self, name: str) -> Any:
+        return self._do("attribute", name)
 
     def __getattribute__(self, name: str) -> Any:
         if name in _OWN:
@@ -125,24 +129,42 @@ class Remote:
             return _special(self, name)
         if name in ABOUT and not self._peer.guarded:
             return object.__getattribute__(self, name)
-        return self._do("attribute", name)
-
-    def __iter__(self) -> Iterator[Any]:
-        held = self._do("iterate")
-        return iter(held) if not issubclass(type(held), Remote) else held
+        return self._attribute(name)
 
     def __hash__(self) -> int:
         return hash(("rollbook", self._number))
 
 
+class Remote(Handle):
+    """An object, and what it can do."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return walked(self._do("iterate"))
+
+
 class RemoteFunction(Remote):
     """One that can be called."""
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, /, *given: Any, **named: Any) -> Any:
         return self._peer.ask("call", self._number, given, named)
 
 
-def _special(remote: Remote, name: str) -> Any:
+def kind_of(value: Any) -> str:
+    """What is announced of an object: what can be done with it from without."""
+    if callable(value):
+        return "function"
+    return "iterator" if hasattr(type(value), "__next__") else "object"
+
+
+REMOTE = {"function": RemoteFunction, "iterator": Remote, "object": Remote}
+
+
+def walked(held: Any) -> Iterator[Any]:
+    """What came of asking for an iterator, as one."""
+    return iter(held) if not issubclass(type(held), Handle) else held
+
+
+def _special(remote: Handle, name: str) -> Any:
     """A special attribute that somebody names; Python itself looks on the class. `isinstance` asks for `__class__`."""
     if not remote._peer.guarded or (name == "__class__" and sys._getframe(2).f_globals.get("__name__") == _BROWSER):
         return object.__getattribute__(remote, name)
@@ -155,13 +177,14 @@ def _told(what: str) -> Callable[..., Any]:
     return lambda self, *given: self._do(what, *given)
 
 
-def _claimed(what: str) -> Callable[..., Any]:
+def claimed(what: str) -> Callable[..., Any]:
+    """A method that asks for the object's word, where that will do."""
     return lambda self, *given: self._peer.claim(what, self._number, *given)
 
 
 def _computed(what: str) -> Callable[..., Any]:
     def compute(self: Remote, *given: Any) -> Any:
-        if all(issubclass(type(value), Remote) for value in given):  # two objects of the code: nothing to look at
+        if all(issubclass(type(value), Handle) for value in given):  # two objects of the code: nothing to look at
             return self._do(what, *given)
         return self._peer.claim(what, self._number, *given)
 
@@ -169,7 +192,7 @@ def _computed(what: str) -> Callable[..., Any]:
 
 
 def _refused(what: str) -> Callable[..., Any]:
-    def refuse(self: Remote, *_: Any) -> Any:
+    def refuse(self: Handle, *_: Any) -> Any:
         return self._peer.refuse(what)
 
     return refuse
@@ -178,8 +201,8 @@ def _refused(what: str) -> Callable[..., Any]:
 for _name in TELLING:
     setattr(Remote, _name, _told(_name))
 for _name in DECIDING:
-    setattr(Remote, _name, _claimed(_name))
+    setattr(Remote, _name, claimed(_name))
 for _name in COMPUTING:
     setattr(Remote, _name, _computed(_name))
 for _name in REFUSED:
-    setattr(Remote, f"__{_name}__", _refused(f"__{_name}__"))
+    setattr(Handle, f"__{_name}__", _refused(f"__{_name}__"))

@@ -3,7 +3,8 @@
 Both ends are the same: a request names an object of the other end and what to do with it, the answer is a value or an
 exception. While one end waits for its answer it serves the other's requests, so that a function handed over can be
 called. An object is known to the other end by its number, never by itself; the tests' end gives away of its objects
-only what the tests handed over: calls of functions, public attributes and items of other objects.
+only what the tests handed over: calls of functions, public attributes and items of other objects. Where a function is
+under test, what it gives back should be data, and the tests' end believes no more of it than that (`returned.py`).
 
 What a function does to its arguments is done to the caller's as well, and what it gives back of them is the caller's
 own. So code could empty a list before the tests look up in it what is right: whoever returns a value and changes
@@ -11,18 +12,23 @@ arguments too, or returns one of them, is noted (`beside`) and must pass with `c
 counts.
 """
 
+import sys
 from _thread import RLock  # the module threading costs every fork more
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
-from .arguments import Arrived, containers, refill
+from .arguments import Arrived, containers, pack_given, refill, unpack_given
 from .channel import Channel
 from .coroutines import is_coroutine
-from .errors import Gone, OneProcess, described, made
-from .handle import DOING, Remote, RemoteFunction
+from .errors import Gone, OneProcess, come_back, described, made
+from .handle import DOING, REMOTE, Handle, kind_of
 from .plain import NONE_KNOWN, NotPlain, pack, unpack
+from .returned import RETURNED, is_data
 
-MOST_NESTED = 100
+MOST_NESTED = 400
+OUR_FRAMES = 12
+"""What one call back and forth takes of Python's recursion limit, for which it makes room: the limit is the code's."""
 MOST_OBJECTS = 1 << 20
 EXITS = (SystemExit, KeyboardInterrupt)
 GIVEN_AWAY = frozenset({"__getitem__", "__len__", "iterate", "__next__", "__contains__", "__bool__"})
@@ -30,10 +36,22 @@ GIVEN_AWAY = frozenset({"__getitem__", "__len__", "iterate", "__next__", "__cont
 
 class Peer:
     """One end. `guarded`: this is the tests' end; `weak`: it may rest on what the candidate's objects say; `copies`:
-    what the code does to its arguments beside its value stays where it is."""
+    what the code does to its arguments beside its value stays where it is; `data`: of the candidate's objects only data
+    is believed; `stays`: whether objects of a class stay here though they hold data."""
 
-    def __init__(self, channel: Channel, guarded: bool = False, weak: bool = False, copies: bool = False) -> None:
-        self._channel, self.guarded, self._weak, self._copies = channel, guarded, weak, copies
+    def __init__(
+        self,
+        channel: Channel,
+        guarded: bool = False,
+        *,
+        weak: bool = False,
+        copies: bool = False,
+        data: bool = False,
+        stays: Callable[[type], bool] | None = None,
+    ) -> None:
+        self._channel, self.guarded, self._weak, self._copies, self._stays = channel, guarded, weak, copies, stays
+        self._kinds: Mapping[str, type[Handle]] = RETURNED if data else REMOTE
+        self._looks: dict[tuple[int, str], tuple[Any, Exception | None]] = {}
         self._lock = RLock()
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
@@ -56,19 +74,39 @@ class Peer:
             self._objects.append(value)
         return number
 
-    def hello(self) -> dict[str, RemoteFunction]:
+    def hello(self) -> dict[str, Any]:
         """What the other end hands over at the start, by name."""
         names = self._receive().get("hello")
         if not isinstance(names, dict) or not all(isinstance(number, int) for number in names.values()):
             raise self._end_of_it(Gone())
-        return {name: RemoteFunction(self, number, name) for name, number in names.items()}
+        return {name: self._kinds["function"](self, number) for name, number in names.items()}
 
     def claim(self, what: str, number: int, *given: Any) -> Any:
         """Ask the candidate's object for a judgement, where that is allowed."""
+        self._rest_on(what)
+        return self.ask(what, number, given, {})
+
+    def _rest_on(self, what: str) -> None:
         if not self._weak:
             raise self._end_of_it(OneProcess(f"{what} of an object of the candidate's own class"))
         self.weakened = True
-        return self.ask(what, number, given, {})
+
+    def look(self, number: int, name: str) -> Any:
+        """What the candidate's object holds under a name: the same at every look, until the code is at work again."""
+        if (number, name) not in self._looks:
+            self._looks[number, name] = self._first_look(number, name)
+        value, error = self._looks[number, name]
+        if error:
+            raise error
+        if not is_data(value):
+            self._rest_on(f"{name}()")
+        return value
+
+    def _first_look(self, number: int, name: str) -> tuple[Any, Exception | None]:
+        try:
+            return self.ask("attribute", number, (name,), {}), None
+        except Exception as error:  # noqa: BLE001 - that there is none is an answer too
+            return None, error
 
     def refuse(self, what: str) -> NoReturn:
         """What nobody but the other end could tell, and not even its word is asked for."""
@@ -80,11 +118,15 @@ class Peer:
         """Have the other end do something, and wait for what comes of it. One at a time, whatever the thread."""
         with self._lock:
             self.calls += what == "call"
-            packed = [self._pack(value) for value in given]
+            packed = pack_given(given, self._pack)
             names = {name: self._pack(value) for name, value in named.items()}
-            ours = [*containers(given), *containers(named.values())]
+            ours = [*containers(given, self._numbers), *containers(named.values(), self._numbers)]
+            if self._looks and what != "attribute":
+                self._looks = {}
             self._send({"do": what, "to": number, "args": packed, "named": names, "copies": self._copies})
             answer = self._await()
+            if self._looks and what != "attribute":  # a function of the tests' was called and looked at something
+                self._looks = {}
             if answer.get("changed"):
                 self._take_home(answer, ours)
             if "raised" in answer:
@@ -93,7 +135,7 @@ class Peer:
 
     def _take_home(self, answer: dict[str, Any], ours: list[Any]) -> None:
         """What the other end did to its arguments is done to ours, if it may be."""
-        beside = answer.get("value", "raised") is not None
+        beside = "raised" in answer or answer.get("value") is not None
         if beside and self._copies:
             return
         for number, data in answer["changed"]:
@@ -139,6 +181,8 @@ class Peer:
 
     def _serve(self, frame: dict[str, Any]) -> None:
         self._nested += 1
+        if self._nested > 1:
+            _make_room(OUR_FRAMES)
         try:
             if self._nested > MOST_NESTED:
                 raise RecursionError("calls back and forth are nested too deep")
@@ -146,6 +190,8 @@ class Peer:
         except Exception as error:  # noqa: BLE001 - the other end's request fails, not we
             answer = {"raised": self._described(error)}
         finally:
+            if self._nested > 1:
+                _make_room(-OUR_FRAMES)
             self._nested -= 1
         self._send(answer)
 
@@ -154,22 +200,24 @@ class Peer:
         if not (isinstance(number, int) and 0 <= number < len(self._objects)):
             raise NotPlain(f"no object has the number {number}")
         target = self._objects[number]
-        given = [self._unpack(data) for data in frame["args"]]
+        given = unpack_given(frame["args"], self._unpack)
         named = {str(name): self._unpack(data) for name, data in frame["named"].items()}
         if self.guarded:
             _check_given_away(what, target, given)
-        arrived = Arrived([*given, *named.values()])
+        arrived = Arrived([*given, *named.values()], self._numbers)
         answer: dict[str, Any] = {}
         try:
             value = DOING[what](target, *given, **named)
-            answer["value"] = pack(value, self._keep, 0, NONE_KNOWN if frame.get("copies") else arrived.numbers)
+            answer["value"] = self._pack(value, NONE_KNOWN if frame.get("copies") else arrived.numbers)
         except Exception as error:  # noqa: BLE001 - what it did before it failed is done
             answer["raised"] = self._described(error)
-        except EXITS as error:
+        except (Gone, OneProcess):
+            raise
+        except BaseException as error:
             if not (self.guarded or id(error) in self._caught):
                 raise  # the code's own end
             answer["raised"] = self._described(error)
-        return answer | {"changed": arrived.changed(self._keep)}
+        return answer | {"changed": arrived.changed(self._pack)}
 
     def _described(self, error: BaseException) -> list[Any]:
         """An exception for the other end, which may give back the very one that came from there."""
@@ -179,23 +227,23 @@ class Peer:
             self._thrown.append(error)
         return described(error, len(self._thrown) - 1)
 
-    def _pack(self, value: Any) -> Any:
-        return pack(value, self._keep)
+    def _pack(self, value: Any, known: Mapping[int, int] = NONE_KNOWN) -> Any:
+        return pack(value, self._keep, 0, known, self._stays)
 
     def _keep(self, value: Any) -> Any:
-        if issubclass(type(value), Remote):
+        if issubclass(type(value), Handle):
             return ["back", value._number]
         if is_coroutine(value):
             return ["coming", self.expose(value)]
-        return ["handle", [self.expose(value), type(value).__name__, callable(value)]]
+        return ["handle", [self.expose(value), kind_of(value)]]
 
     def _unpack(self, data: Any, ours: Sequence[Any] = ()) -> Any:
         return unpack(data, lambda tag, held: self._find(tag, held, ours))
 
     def _find(self, tag: str, held: Any, ours: Sequence[Any]) -> Any:
         if tag == "handle":
-            number, name, called = held
-            return (RemoteFunction if called else Remote)(self, int(number), str(name))
+            number, kind = held
+            return self._kinds[kind](self, int(number))
         if tag == "yours" and isinstance(held, int) and 0 <= held < len(ours):
             self._gave_back = True
             return ours[held]
@@ -211,7 +259,7 @@ class Peer:
 
     def _exception(self, raised: Any, what: str) -> BaseException:
         if raised[0] == "back" and isinstance(raised[1], int) and 0 <= raised[1] < len(self._thrown):
-            return self._thrown[raised[1]]
+            return come_back(self._thrown[raised[1]], what == "__next__")
         error = made(raised, self._unpack, what == "__next__", () if self.guarded else EXITS)
         if not self.guarded:
             self._caught[id(error)] = error, int(raised[3])
@@ -232,6 +280,12 @@ class Peer:
         if not isinstance(frame, dict):
             raise self._end_of_it(Gone())
         return frame
+
+
+def _make_room(frames: int) -> None:
+    """For the recursion of the code, which may have set another limit meanwhile."""
+    with suppress(OverflowError, ValueError, RecursionError):
+        sys.setrecursionlimit(sys.getrecursionlimit() + frames)
 
 
 def _check_given_away(what: str, target: Any, given: list[Any]) -> None:

@@ -1,9 +1,11 @@
 """Values as plain data: what may cross between two sandboxes. Runs inside them: the standard library and nothing else.
 
 A value is packed as JSON. What JSON has no form for is tagged: `["t", [1, 2]]` is a tuple. Subclasses cross as the data
-they hold, so that nobody's `__eq__` crosses with them; every other object stays, and a handle to it crosses.
+they hold, so that nobody's `__eq__` crosses with them; Python's own types of data and errors cross by name; every other
+object stays, and a handle to it crosses.
 """
 
+import builtins
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -14,6 +16,9 @@ DEEPEST = 150
 LARGE = 1 << 63
 NONE_KNOWN: Mapping[int, int] = {}
 MUTABLE = (list, dict, set, deque, bytearray)
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_EMPTY: dict[Any, Any] = {}
+_KEYS, _VALUES, _PAIRS = type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items())
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "l": list,
@@ -21,21 +26,40 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "s": set,
     "z": frozenset,
     "q": deque,
+    "K": lambda items: dict.fromkeys(items).keys(),
+    "V": lambda items: dict(enumerate(items)).values(),
+    "I": lambda items: dict(items).items(),
     "b": bytes.fromhex,
     "a": bytearray.fromhex,
     "i": lambda text: int(text, 16),
     "f": float,
     "c": lambda pair: complex(*map(float, pair)),
     "r": lambda bounds: range(*bounds),
+    "C": lambda name: _CLASSES[name],
 }
+_GATHERED = frozenset("ltszqKVI")
+
+_DATA = (bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, type(None))
+ERRORS = {
+    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
+}
+_CLASSES: dict[str, type] = {**{kind.__name__: kind for kind in _DATA}, **ERRORS}
+_CLASS_NAMES = {kind: name for name, kind in _CLASSES.items()}
 
 
 class NotPlain(Exception):
     """A value too deep, or data that nobody packed."""
 
 
-def pack(value: Any, keep: Callable[[Any], Any], deep: int = 0, known: Mapping[int, int] = NONE_KNOWN) -> Any:
-    """A value as JSON; `keep` packs an object that cannot cross. One whose id is `known` crosses as that number."""
+def pack(
+    value: Any,
+    keep: Callable[[Any], Any],
+    deep: int = 0,
+    known: Mapping[int, int] = NONE_KNOWN,
+    stays: Callable[[type], bool] | None = None,
+) -> Any:
+    """A value as JSON; `keep` packs an object that cannot cross, or one of a class that `stays` though it holds data.
+    One whose id is `known` crosses as that number."""
     kind = type(value)
     if value is None or kind is bool or kind is str or (kind is int and -LARGE < value < LARGE):
         return value
@@ -45,8 +69,15 @@ def pack(value: Any, keep: Callable[[Any], Any], deep: int = 0, known: Mapping[i
         return ["yours", known[id(value)]]
     for base, packed in _PACKERS:
         if issubclass(kind, base):
-            return packed(value, lambda inner: pack(inner, keep, deep + 1, known))
-    return _late(value) or keep(value)
+            if stays and stays(kind):
+                return keep(value)
+            return packed(value, lambda inner: pack(inner, keep, deep + 1, known, stays))
+    return _named(value) or _late(value) or keep(value)
+
+
+def _named(value: Any) -> Any:
+    """One of Python's own classes."""
+    return ["C", _CLASS_NAMES[value]] if type(value) is type and value in _CLASS_NAMES else None
 
 
 def _late(value: Any) -> Any:
@@ -124,6 +155,9 @@ _PACKERS: list[tuple[type, Callable[[Any, Any], Any]]] = [
     (set, _items("s", set)),
     (frozenset, _items("z", frozenset)),
     (deque, _items("q", deque)),
+    (_KEYS, _items("K", _KEYS)),
+    (_VALUES, _items("V", _VALUES)),
+    (_PAIRS, _items("I", _PAIRS)),
     (bytes, lambda value, _: ["b", bytes.hex(value)]),
     (bytearray, lambda value, _: ["a", bytearray.hex(value)]),
     (complex, lambda value, _: ["c", [repr(complex.__pos__(value).real), repr(complex.__pos__(value).imag)]]),
@@ -141,12 +175,12 @@ def unpack(data: Any, find: Callable[[str, Any], Any], deep: int = 0) -> Any:
         raise NotPlain("not a packed value")
     tag, held = data
     try:
-        if tag in "ltszq":
+        if tag in _GATHERED:
             return _MAKERS[tag](unpack(item, find, deep + 1) for item in held)
         if tag == "d":
             return {unpack(key, find, deep + 1): unpack(item, find, deep + 1) for key, item in held}
         if late := _LATE.get(tag):
             return late.make(getattr(import_module(late.module), late.name), held)
         return _MAKERS[tag](held) if tag in _MAKERS else find(tag, held)
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise NotPlain(f"not a packed value: {error}") from None

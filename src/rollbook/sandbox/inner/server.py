@@ -1,8 +1,9 @@
 """The zygote: a clean interpreter behind walls that forks guests and tells how each one ended.
 
-Started by the host as `python -I -S`, with an empty environment, never forked from it. What it is told and what it
-says is described in `channel.py`. Its tier says what there is to build walls of: `namespaces`; or, where they are not
-to be had, a `user` for each guest, or nothing but Landlock (`same-user`).
+Started by the host with nothing in its environment but the seed of all hashes, never forked from it: a set has the same
+order in every sandbox, and the same code the same verdict. What it is told and what it says is described in
+`channel.py`. Its tier says what there is to build walls of: `namespaces`; or, where they are not to be had, a `user`
+for each guest, or nothing but Landlock (`same-user`).
 """
 
 import gc
