@@ -130,7 +130,7 @@ clean: ## Throw away the environment and every cache; runs stay.
 	@python3.11 -m venv .venv-verl
 	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 \
 	  tensordict==0.10.0 'TransferQueue>=0.1.10' 'transformers>=5.5.3,<5.11,!=5.6.0' 'ray>=2.41' hydra-core codetiming \
-	  datasets pandas pillow torchdata peft accelerate pybind11 pylatexenc tensorboard
+	  datasets pandas pillow torchdata peft accelerate pybind11 pylatexenc tensorboard cachetools fastapi uvicorn
 	@.venv-verl/bin/python -m pip --disable-pip-version-check -qq install --no-deps verl==0.9.1 && touch $@
 
 .venv-trl/ready: pyproject.toml

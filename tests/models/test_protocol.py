@@ -19,6 +19,8 @@ def test_the_body_holds_all_sampling_and_extra_has_the_last_word() -> None:
         "max_tokens": 64,
         "seed": 7,
         "top_k": 20,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
         "tools": [{"type": "function"}],
         "logprobs": True,
         "return_token_ids": True,

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from rollbook.errors import RollbookError
+from rollbook.errors import RollbookError, TokenError
 from rollbook.tokens import Sequence
 
 
@@ -30,3 +30,18 @@ def test_a_sequence_that_contradicts_itself_cannot_be_made(mask, logprobs, words
 
 def test_a_logprob_of_an_untrained_token_may_be_anything():
     assert Sequence([1], [7, 8], [0, 1], [math.nan, -0.5]).trained == 1
+
+
+def test_its_numbers_are_arrays_from_the_start():
+    sequence = Sequence([1, 2], [3, 200_000], [1, 0], [-0.5, 0.0])
+    arrays = sequence.arrays
+    assert arrays is sequence.arrays
+    assert [a.dtype.name for a in arrays] == ["int64", "int64", "int8", "float32"]
+    assert [a.tolist() for a in arrays] == [[1, 2], [3, 200_000], [1, 0], [-0.5, 0.0]]
+    assert sequence == Sequence([1, 2], [3, 200_000], [1, 0], [-0.5, 0.0])
+
+
+@pytest.mark.parametrize("ids", [["x"], [None], [1 << 70]])
+def test_what_is_no_id_is_an_error(ids):
+    with pytest.raises(TokenError, match="no token id"):
+        Sequence([1], ids, [1], [-0.5])

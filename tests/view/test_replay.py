@@ -40,6 +40,11 @@ def test_limits_and_sampling_that_are_not_the_usual_ones(book):
     assert "top_k=5" in said
 
 
+def test_a_conversation_that_went_on_in_its_tokens(book):
+    assert "--continue-tokens" not in words(book)
+    assert "--continue-tokens" in words(book, continue_tokens=True)
+
+
 def test_rows_of_ones_own(book):
     spec = msgspec.structs.replace(book.manifest.environments["Calculus"], args={"data": "my rows.jsonl"})
     assert words(book, environments={"Calculus": spec})[3:5] == ["--data", "my rows.jsonl"]

@@ -19,7 +19,7 @@ COMMANDS = {
     "submit": Entry("rollbook.cli.submit", "Hand a run to a cluster: an array of workers and one report."),
     "status": Entry("rollbook.cli.status", "Show how far a run is."),
     "resume": Entry("rollbook.cli.resume", "Finish exactly what a run is missing."),
-    "cancel": Entry("rollbook.cli.cancel", "End the jobs of a run that was submitted; what is scored stays."),
+    "cancel": Entry("rollbook.cli.cancel", "End the jobs of a run; what is scored stays."),
     "logs": Entry("rollbook.cli.logs", "Show what the workers of a run said, wherever they ran."),
     "extend": Entry("rollbook.cli.extend", "Add samples to a run."),
     "report": Entry("rollbook.cli.report", "Show the numbers of a run, computed from its files."),

@@ -21,7 +21,11 @@ def show_reports(reports: Sequence[Report], as_json: bool, as_markdown: bool) ->
         show_json(reports[0].json() if len(reports) == 1 else {"runs": [report.json() for report in reports]})
         return
     lines = [line for report in reports for line in (headline(report), *notes(report))]
-    tables = [table for table in (rates(reports), costs(reports), parts(reports), failures(reports)) if table[1]]
+    tables = [
+        table
+        for table in (rates(reports), costs(reports), parts(reports), forks(reports), failures(reports))
+        if table[1]
+    ]
     if as_markdown:
         print("\n\n".join(["  \n".join(map(harmless, lines)), *(markdown(*table) for table in tables)]))
         return
@@ -45,6 +49,10 @@ def notes(report: Report) -> list[str]:
         said += [f"{one.env}: @{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks]
         said += votes_rest(one)
         said += [f"{one.env}: maj@{k} was drawn, +- {error:.4f}" for k, error in one.maj_errors.items()]
+    said += [
+        f"{env}: {one.forks} of {one.turns} later turns begin a new sequence (break rate {one.break_rate:.3f})"
+        for env, one in report.continuity.items()
+    ]
     if report.overall.threshold != 1.0:
         said.append(f"a rollout passes from a reward of {report.overall.threshold:g}")
     return said
@@ -115,6 +123,18 @@ def parts(reports: Sequence[Report]) -> Table:
         for name, value in one.parts.items()
     ]
     return [*_head(reports), "reward part", "mean", "rollouts"], rows
+
+
+def forks(reports: Sequence[Report]) -> Table:
+    """Why sequences of tokens began anew, and how often."""
+    several = len(reports) > 1
+    rows: list[list[Cell]] = [
+        [*([report.path] if several else []), env, reason, count, f"{count}/{one.turns}"]
+        for report in reports
+        for env, one in report.continuity.items()
+        for reason, count in one.reasons.items()
+    ]
+    return [*_head(reports), "fork", "turns", "of"], rows
 
 
 def failures(reports: Sequence[Report]) -> Table:

@@ -19,6 +19,7 @@ from rollbook.environments.hosts import SeatLost
 from rollbook.environments.seat import Seat
 from rollbook.environments.stage import Stage
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
+from rollbook.models.continuing import continuing
 from rollbook.models.model import Model
 
 RESTARTS_ALLOWED = 16
@@ -39,6 +40,7 @@ class Player:
         restart_across_versions: bool = False,
         tool_format: ToolFormat = "native",
         budgets: Mapping[str, int] | None = None,
+        continue_tokens: bool = False,
     ) -> None:
         self._restart = restart_across_versions
         self._model, self._stages, self._budgets = model, stages, budgets or {}
@@ -46,6 +48,7 @@ class Player:
         self._terms = {name: stage.spec.terms or shared for name, stage in stages.items()}
         self._agents = {n: agent or agent_of(stage, self._terms[n]) for n, stage in stages.items()}
         self._run_seed = run_seed
+        self._continues = continuing(model) if continue_tokens else None
 
     async def play(self, job: Job, round_number: int, *, verify: bool = True) -> tuple[Rollout, RolloutFailed | None]:
         """Play one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing.
@@ -123,6 +126,7 @@ class Player:
             clock,
             budgets=self._budgets,
             one_version=self._restart,
+            continues=self._continues,
         )
         try:
             await agent.play(rollout, ask, seat)

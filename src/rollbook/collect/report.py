@@ -13,6 +13,7 @@ from rollbook.book.book import Book
 from rollbook.book.durable import write_whole
 from rollbook.book.marks import Failed, FailedMark
 from rollbook.book.presence import Watch, read_presences
+from rollbook.collect.continuity import Continuity, continuity
 from rollbook.collect.shards import open_shards
 from rollbook.collect.tally import Tally
 from rollbook.core.failure import Failure
@@ -31,7 +32,8 @@ class Report(msgspec.Struct, frozen=True):
 
     `overall` is all environments of the run together. `merged` names the other directories of the run that were read,
     and `disagreeing` counts the rollouts of which those have another reward or answer; `kept_from` is the run whose
-    verifier gave some of the scores, where this run's own gave only the others.
+    verifier gave some of the scores, where this run's own gave only the others. `continuity` says of environments with
+    several turns how often those did not continue in their tokens.
     """
 
     run: str
@@ -50,6 +52,7 @@ class Report(msgspec.Struct, frozen=True):
     merged: list[str] = []
     disagreeing: int = 0
     kept_from: str = ""
+    continuity: dict[str, Continuity] = {}
 
     @property
     def disagreement(self) -> str:
@@ -65,7 +68,8 @@ class Report(msgspec.Struct, frozen=True):
         """The report under the names that people know, such as `pass@4`."""
         plain: dict[str, JSON] = msgspec.to_builtins(self, str_keys=True)
         named = {name: one.json() for name, one in self.environments.items()}
-        return plain | {"overall": self.overall.json(), "environments": named}
+        continuity = {name: one.json() for name, one in self.continuity.items()}
+        return plain | {"overall": self.overall.json(), "environments": named, "continuity": continuity}
 
 
 class Reading:
@@ -201,8 +205,8 @@ def report(run: str | Path, *, write: bool = True, ks: Sequence[int] | None = No
     return made
 
 
-def report_of(read: Reading, ks: Sequence[int] | None = None, threshold: float = PASS) -> Report:
-    """The numbers of a run that was read."""
+def report_of(read: Reading, ks: Sequence[int] | None = None, threshold: float = PASS, *, forks: bool = True) -> Report:
+    """The numbers of a run that was read. `forks` reads the journals of conversations once more."""
     each = {name: read.metrics(env, ks, threshold) for env, name in enumerate(read.names)}
     overall = read.overall(ks, threshold) if len(each) != 1 else next(iter(each.values()))
     manifest = read.book.manifest
@@ -223,6 +227,7 @@ def report_of(read: Reading, ks: Sequence[int] | None = None, threshold: float =
         merged=[str(book.path) for book in read.books[1:]],
         disagreeing=read.tally.disagreeing,
         kept_from=manifest.parent if manifest.mixed else "",
+        continuity=continuity(read.books) if forks and overall.turns > overall.scored else {},
     )
 
 

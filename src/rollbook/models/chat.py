@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import aiohttp
@@ -16,6 +16,7 @@ from rollbook.core.message import Message
 from rollbook.core.turn import Turn
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.address import base_url
+from rollbook.models.continuing import Continuer, Held
 from rollbook.models.exact import exact_logprobs
 from rollbook.models.model import Completion
 from rollbook.models.protocol import (
@@ -26,12 +27,14 @@ from rollbook.models.protocol import (
     message_of,
     read_answer,
     sendable,
+    text_body,
     without_reasoning,
 )
 from rollbook.models.refusal import WHERE, bad_completion, context_limit, is_context_error, server_words
 from rollbook.models.replica import Replica, open_session
 from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Router, outage
 from rollbook.models.served import Served, ask_served, check_name, settle_name
+from rollbook.models.shaping import RAW, LogprobsMode, logprobs_mode, shaped
 
 PROBE_S = 5.0
 
@@ -46,7 +49,13 @@ class ChatModel:
     """
 
     def __init__(
-        self, spec: ModelSpec, settings: Settings, *, tokens: bool | None = None, send_reasoning: bool = False
+        self,
+        spec: ModelSpec,
+        settings: Settings,
+        *,
+        tokens: bool | None = None,
+        send_reasoning: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         if not settings.urls:
             raise UsageError("no endpoint: give its URL with -m")
@@ -63,6 +72,9 @@ class ChatModel:
         self._session: aiohttp.ClientSession | None = None
         self._router: Router | None = None
         self._checked: Sampling | None = None
+        self._shape_known = False
+        self._say = say or (lambda _: None)
+        self._continuer = Continuer(self._say)
 
     def __repr__(self) -> str:
         return f"ChatModel({self.spec.name!r}, {self._bases})"
@@ -103,48 +115,95 @@ class ChatModel:
         tools: Sequence[JSON] = (),
     ) -> Completion:
         """Answer once."""
+        return await self._complete(messages, sampling, seed, rollout, tools, None)
+
+    async def go_on(
+        self,
+        held: Held,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        seed: int,
+        rollout: str,
+        tools: Sequence[JSON] = (),
+    ) -> Completion:
+        """Answer once, the prompt being the ids of an earlier call and of its answer, and what the new messages add.
+
+        Where that cannot be proven, or the server takes no ids, it is asked as ever. The turn records what the
+        server says it was shown, whatever that is.
+        """
+        return await self._complete(messages, sampling, seed, rollout, tools, held if self.tokens else None)
+
+    async def _complete(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        seed: int,
+        rollout: str,
+        tools: Sequence[JSON],
+        held: Held | None,
+    ) -> Completion:
         if self._router is None:
             raise RuntimeError("the model is not open")
         if self._checked is not sampling:
             check_extra(sampling)
             self._checked = sampling
+            await self._check_shape(sampling)
         if not self.send_reasoning:
             messages = without_reasoning(messages)
-        body = chat_body(self.spec.name, sendable(messages), sampling, seed, tools, self.tokens)
+        told = sendable(messages)
+        plain = chat_body(self.spec.name, told, sampling, seed, tools, self.tokens)
         version = self.version
 
-        async def call(replica: Replica) -> tuple[bytes, float]:
+        async def call(replica: Replica) -> Completion:
+            name, url, body, ids = self.spec.name, replica.chat, plain, None
+            if held and (ids := await self._continuer.prompt(replica, name, held, messages, sampling, tools)):
+                if await self._continuer.by_text(replica):
+                    url, body = replica.text, text_body(name, ids, sampling, seed)
+                else:
+                    body = chat_body(name, told, sampling, seed, tools, True, ids)
             started = perf_counter()
-            raw = await replica.post(replica.chat, body)
-            return raw, perf_counter() - started
+            raw = await replica.post(url, body)
+            completion = self._read(raw, perf_counter() - started, version, url is replica.text)
+            if ids is not None and completion.turn.prompt_ids != ids:
+                self._continuer.ignored(replica)
+            return completion
 
         try:
-            raw, seconds = await self._router.send(rollout, call)
-            return self._read(raw, seconds, version)
+            return await self._router.send(rollout, call)
         except ContextFull as full:
             raise _asked_too_much(str(full), sampling) or full from None
         except RolloutFailed as error:
             raise _advised(error, bool(tools), "response_format" in sampling.extra) from None
 
-    def _read(self, raw: bytes, seconds: float, version: str | None) -> Completion:
+    async def _check_shape(self, sampling: Sampling) -> None:
+        """Say it, once, if the logprobs are not those of what is sampled from."""
+        if self._shape_known or not self.tokens or not shaped(sampling):
+            return
+        self._shape_known = True
         try:
-            answer, choice, reason = read_answer(raw)
+            if await self.logprobs_mode() == "raw":
+                self._say(f"warning: the logprobs are {RAW}")
+        except (RolloutFailed, ContextFull):
+            self._shape_known = False  # nothing is learned of a server that does not answer now
+
+    async def logprobs_mode(self) -> LogprobsMode | None:
+        """Whose logprobs the server reports, found out by asking it for one token."""
+        assert self._router is not None
+        return await self._router.send("", lambda replica: logprobs_mode(replica, self.spec.name))
+
+    def _read(self, raw: bytes, seconds: float, version: str | None, text: bool) -> Completion:
+        try:
+            answer, choice, reason = read_answer(raw, text)
         except RolloutFailed as error:
             raise self._second_look(raw, error) from None
         assert choice.message is not None
         usage = answer.usage
-        prompt_tokens = (usage.prompt_tokens or 0) if usage else 0
-        completion_tokens = (usage.completion_tokens or 0) if usage else 0
-        message = message_of(choice.message)
-        if not self.tokens:
-            turn = Turn(None, None, None, prompt_tokens, completion_tokens, reason, seconds, version)
-            return Completion(message, turn)
-        ids = self._ids(answer, choice)
-        if ids is None:
-            return Completion(
-                message, Turn(None, None, None, prompt_tokens, completion_tokens, reason, seconds, version)
-            )
-        return Completion(message, Turn(*ids, len(ids[0]), len(ids[1]), reason, seconds, version))
+        counts = ((usage.prompt_tokens or 0) if usage else 0, (usage.completion_tokens or 0) if usage else 0)
+        ids: tuple[list[int] | None, list[int] | None, list[float] | None] = (None, None, None)
+        if self.tokens and (found := self._ids(answer, choice)):
+            ids, counts = found, (len(found[0]), len(found[1]))
+        return Completion(message_of(choice.message), Turn(*ids, *counts, reason, seconds, version))
 
     def _ids(self, answer: ChatAnswer, choice: Choice) -> tuple[list[int], list[int], list[float]] | None:
         """What the server reports, if it adds up; None from a vLLM too old to report it, unless tokens are a must."""

@@ -13,9 +13,14 @@ from rollbook.core.message import Function, Message, ToolCall
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.refusal import WHERE, bad_completion
 
-RESERVED = frozenset({"messages", "model", "n", "stream", "tools", "logprobs", "return_token_ids"})
+RESERVED = frozenset(
+    {"messages", "model", "n", "stream", "tools", "logprobs", "return_token_ids", "kv_transfer_params"}
+)
+UNSHAPED: dict[str, JSON] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What vLLM would else take from the generation_config.json of the weights."""
+
 _UNFINISHED = frozenset({None, "", "abort", "error"})
-_NOT_A_NUMBER = re.compile(rb'"logprob"\s*:\s*(NaN|-?Infinity)')
+_NOT_A_NUMBER = re.compile(rb'"(logprob"\s*:\s*|token_logprobs"\s*:\s*\[[^\]]*)(NaN|-?Infinity)')
 
 
 class SaidFunction(msgspec.Struct):
@@ -95,6 +100,42 @@ _models = msgspec.json.Decoder(ServedModels)
 read_models = _models.decode
 
 
+class TextLogprobs(msgspec.Struct):
+    """All sampled tokens of a text completion."""
+
+    token_logprobs: list[float | None] | None = None
+
+
+class TextChoice(msgspec.Struct):
+    """One answer of a text completion."""
+
+    text: str
+    finish_reason: str | None = None
+    logprobs: TextLogprobs | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class TextAnswer(msgspec.Struct):
+    """The body of a text completion."""
+
+    choices: list[TextChoice]
+    usage: Counts | None = None
+
+    def chat(self) -> ChatAnswer:
+        """The same as an answer to a chat."""
+        if not self.choices:
+            return ChatAnswer()
+        told = self.choices[0]
+        numbers = told.logprobs.token_logprobs if told.logprobs else None
+        logprobs = None if numbers is None else SaidLogprobs([SaidLogprob(number) for number in numbers])
+        choice = Choice(Said(told.text), told.finish_reason, logprobs, told.token_ids)
+        return ChatAnswer([choice], self.usage, told.prompt_token_ids)
+
+
+_texts = msgspec.json.Decoder(TextAnswer)
+
+
 def check_extra(sampling: Sampling) -> None:
     """Refuse extra sampling fields that would change what an answer is."""
     for field in RESERVED.intersection(sampling.extra):
@@ -102,24 +143,42 @@ def check_extra(sampling: Sampling) -> None:
 
 
 def chat_body(
-    name: str, messages: Sequence[Message], sampling: Sampling, seed: int, tools: Sequence[JSON], tokens: bool
+    name: str,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    seed: int,
+    tools: Sequence[JSON],
+    tokens: bool,
+    prompt_ids: list[int] | None = None,
 ) -> bytes:
-    """The request. Sampling is always sent in full, so that no server default can decide; `extra` has the last word."""
+    """The request. Sampling is always sent in full, so that no server default can decide; `extra` has the last word.
+
+    `prompt_ids` stand for the messages where the server takes them.
+    """
+    body = {"model": name, "messages": messages, **_sampled(sampling, seed, UNSHAPED if tokens else {})}
+    if tools:
+        body["tools"] = tools
+    if tokens:
+        body["logprobs"] = body["return_token_ids"] = True
+    if prompt_ids is not None:
+        body["kv_transfer_params"] = {"prompt_token_ids": prompt_ids}
+    return encode(body)
+
+
+def text_body(name: str, prompt_ids: list[int], sampling: Sampling, seed: int) -> bytes:
+    """The request of a text completion that goes on from ids, and reports its own."""
+    body = {"model": name, "prompt": prompt_ids, **_sampled(sampling, seed, UNSHAPED)}
+    return encode({**body, "logprobs": 1, "return_token_ids": True})
+
+
+def _sampled(sampling: Sampling, seed: int, unless_given: dict[str, JSON]) -> dict[str, JSON]:
     body: dict[str, JSON] = {
-        "model": name,
-        "messages": messages,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
         "seed": seed,
     }
-    if sampling.extra:
-        body.update(sampling.extra)
-    if tools:
-        body["tools"] = tools
-    if tokens:
-        body["logprobs"] = body["return_token_ids"] = True
-    return encode(body)
+    return {**body, **unless_given, **sampling.extra}
 
 
 def without_reasoning(messages: Sequence[Message]) -> Sequence[Message]:
@@ -134,9 +193,10 @@ def sendable(messages: Sequence[Message]) -> Sequence[Message]:
 
     What a model wrote instead is told back to it inside of one. The record keeps it as it was.
     """
-    if not any(m.tool_calls for m in messages):
+    if not any(m.tool_calls or m.items for m in messages):
         return messages
-    return [_with_calls(m, m.tool_calls) if m.tool_calls else m for m in messages]
+    plain = [msgspec.structs.replace(m, items=None) if m.items else m for m in messages]
+    return [_with_calls(m, m.tool_calls) if m.tool_calls else m for m in plain]
 
 
 def _with_calls(message: Message, calls: Sequence[ToolCall]) -> Message:
@@ -155,10 +215,13 @@ def _sendable(call: ToolCall) -> ToolCall:
     return msgspec.structs.replace(call, function=Function(call.function.name, kept))
 
 
-def read_answer(raw: bytes) -> tuple[ChatAnswer, Choice, str]:
-    """The answer, its one choice and why it ended; RolloutFailed("bad_completion") if that is not what came."""
+def read_answer(raw: bytes, text: bool = False) -> tuple[ChatAnswer, Choice, str]:
+    """The answer, its one choice and why it ended; RolloutFailed("bad_completion") if that is not what came.
+
+    `text` says that a text completion was asked for.
+    """
     try:
-        answer = _answers.decode(raw)
+        answer = _texts.decode(raw).chat() if text else _answers.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _undecodable(raw, error) from None
     if not answer.choices:

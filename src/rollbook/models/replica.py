@@ -38,6 +38,7 @@ class Replica:
     def __init__(self, base: str, session: aiohttp.ClientSession, call_s: float, scrub: Callable[[str], str]) -> None:
         self.base = base
         self.chat = URL(f"{base}/chat/completions")
+        self.text = URL(f"{base}/completions")
         self.models = URL(f"{base}/models")
         self.in_flight = 0
         self._session = session
@@ -46,6 +47,13 @@ class Replica:
 
     async def post(self, url: URL, body: bytes) -> bytes:
         """The body of the answer."""
+        status, retry_after, raw = await self.ask(url, body)
+        if status != 200:
+            raise refusal(status, retry_after, raw)
+        return raw
+
+    async def ask(self, url: URL, body: bytes) -> tuple[int, str | None, bytes]:
+        """Whatever the answer is: its status, when to come again, and its body; RolloutFailed if none came."""
         data = body if len(body) < _LARGE_BODY else BytesIO(body)
         try:
             async with asyncio.timeout(self._call_s):
@@ -57,9 +65,8 @@ class Replica:
             raise RolloutFailed("model_timeout", WHERE, f"{self.base}: no answer in {self._call_s:g} s") from None
         except OSError as error:
             raise self._lost(error) from None
-        if response.status != 200:
-            raise refusal(response.status, response.headers.get("Retry-After"), self._scrub_bytes(raw))
-        return raw
+        scrubbed = raw if response.status == 200 else self._scrub_bytes(raw)
+        return response.status, response.headers.get("Retry-After"), scrubbed
 
     async def get(self, url: URL, within_s: float) -> tuple[int, bytes]:
         """The status and body of a GET; RolloutFailed("model_unavailable") if none came."""

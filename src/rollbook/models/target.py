@@ -35,7 +35,7 @@ def open_model(spec: ModelSpec, settings: Settings, *, say: Callable[[str], None
     if spec.kind == "chat":
         from rollbook.models.chat import ChatModel
 
-        return ChatModel(spec, settings)
+        return ChatModel(spec, settings, say=say)
     if spec.kind == "scripted":
         from rollbook.models.scripted import ScriptedModel
 

@@ -76,12 +76,16 @@ def batch(sequences: Rows[Sequence], pad_id: int) -> Batch:
     attention = np.zeros((rows, width + longest), np.int64)
     mask = np.zeros((rows, longest), np.int64)
     logprobs = np.zeros((rows, longest), np.float32)
+    positions = np.zeros((rows, width + longest), np.int64)
+    counting = np.arange(width + longest)
     for row, s in enumerate(sequences):
-        start, end = width - len(s.prompt_ids), len(s.response_ids)
-        ids[row, start:width] = s.prompt_ids
-        ids[row, width : width + end] = s.response_ids
-        attention[row, start : width + end] = 1
-        mask[row, :end] = s.mask
-        logprobs[row, :end] = s.logprobs
-    positions = np.maximum(np.cumsum(attention, axis=1) - 1, 0)
+        held, start, end = s.arrays, width - len(s.prompt_ids), len(s.response_ids)
+        last = width + end
+        ids[row, start:width] = held.prompt_ids
+        ids[row, width:last] = held.response_ids
+        attention[row, start:last] = 1
+        positions[row, start:last] = counting[: last - start]
+        positions[row, last:] = max(last - start - 1, 0)
+        mask[row, :end] = held.mask
+        logprobs[row, :end] = held.logprobs
     return Batch(ids, attention, positions, mask, logprobs, tuple(s.fork for s in sequences))

@@ -19,7 +19,7 @@ from rollbook.tokens.prefix import shared_prefix
 VERSION = 1
 _HEAD = struct.Struct("<BIII")
 _CRC = struct.Struct("<I")
-_START = _HEAD.size + _CRC.size
+_START = HEAD_BYTES = _HEAD.size + _CRC.size
 
 
 def encode(turn: Turn, held: list[int]) -> bytes:
@@ -38,7 +38,8 @@ def encode(turn: Turn, held: list[int]) -> bytes:
 
 def decode(record: bytes, held: list[int]) -> tuple[list[int], list[int], list[float]]:
     """The prompt ids, sampled ids and logprobs of a record; a TokenError if a byte of it is wrong."""
-    shared, rest, sampled = _read_head(record)
+    _check(record)
+    shared, rest, sampled = read_head(record)
     if shared > len(held):
         raise TokenError(f"a token record continues {shared} ids, but only {len(held)} came before it")
     body = _unpack(record)
@@ -57,13 +58,22 @@ def _unpack(record: bytes) -> bytes:
         raise TokenError(f"a token record of {len(record)} bytes is damaged: {error}") from None
 
 
-def _read_head(record: bytes) -> tuple[int, int, int]:
+def _check(record: bytes) -> None:
     if len(record) < _START:
         raise TokenError(f"a token record of {len(record)} bytes is cut short")
     (crc,) = _CRC.unpack_from(record, _HEAD.size)
     view = memoryview(record)
     if zlib.crc32(view[_START:], zlib.crc32(view[: _HEAD.size])) != crc:
         raise TokenError(f"a token record of {len(record)} bytes is damaged: its checksum does not match")
+
+
+def read_head(record: bytes) -> tuple[int, int, int]:
+    """How many prompt ids a record shares with what was held, how many it adds, and how many were sampled.
+
+    The first HEAD_BYTES of it are enough; whether they are damaged is not looked at.
+    """
+    if len(record) < HEAD_BYTES:
+        raise TokenError(f"a token record of {len(record)} bytes is cut short")
     version, shared, rest, sampled = _HEAD.unpack_from(record)
     if version != VERSION:
         raise TokenError(f"a token record of version {version}; this Rollbook reads version {VERSION}")

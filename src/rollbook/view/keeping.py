@@ -50,7 +50,7 @@ def profiled(reading: Reading, ks: Sequence[int] | None) -> dict[str, list[JSON]
 
 def worked_out(reading: Reading) -> dict[str, JSON]:
     """The same, counted now. Columns @k are left out: few ask for them, and they take as long as all the others."""
-    report = report_of(reading)
+    report = report_of(reading, forks=not reading.live)  # what goes on is counted again and again
     columns = profiled(reading, [])
     asked = reading.asked.tolist()
     pending = [k - n - failed for k, n, failed in zip(asked, columns["n"], columns["failed"], strict=True)]

@@ -73,12 +73,16 @@ function numbers(report) {
   const names = Object.keys(report.overall).filter((name) => /^(mean|std|(pass|maj|best)[@^]\d+)$/.test(name));
   const rows = shown.map(([env, all]) => [env, count(all.tasks), `${count(all.scored)} / ${count(all.requested)}`, ...names.map((name) => number(all[name]))]);
   const parts = Object.entries(report.overall.parts).map(([name, value]) => [name, number(value), `${count(report.overall.part_coverage[name])} / ${count(report.overall.scored)}`]);
+  const continued = Object.entries(report.continuity);
+  const forks = continued.flatMap(([env, one]) => Object.entries(one.reasons).map(([reason, n]) => [env, reason, count(n)]));
+  const rates = continued.map(([env, one]) => [`Break rate, ${env}`, `${number(one.break_rate)} (${count(one.forks)} of ${count(one.turns)} later turns)`]);
   const kinds = Object.entries(report.failed).map(([kind, n]) => [kind, count(n)]);
   return h("div", { class: "stack" }, table("Numbers by environment", ["Environment", "Tasks", "Scored", ...names], rows, "list"),
     h("div", { class: "pair" }, parts.length ? table("Reward parts", ["Reward part", "Mean", "Rollouts"], parts, "list") : null,
       kinds.length ? table("Failures by kind", ["Failure", "Rollouts"], kinds, "list") : null,
+      forks.length ? table("Forks by reason", ["Environment", "Fork", "Turns"], forks, "list") : null,
       facts([["Prompt tokens", count(report.overall.prompt_tokens)], ["Completion tokens", count(report.overall.completion_tokens)],
-        ["Turns", count(report.overall.turns)], ["Without an answer", count(report.overall.no_answer)]])));
+        ["Turns", count(report.overall.turns)], ["Without an answer", count(report.overall.no_answer)], ...rates])));
 }
 
 function sum(counts) {
