@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -25,6 +25,7 @@ from rollbook.collect.judging import check_judge, resolve_judge, sitting, with_j
 from rollbook.collect.member import found, name_of
 from rollbook.collect.planning import manifest, tool_format_of
 from rollbook.collect.player import Player
+from rollbook.collect.policy import Counts, EqualRewards, OnFailure, Policy
 from rollbook.collect.request import Request
 from rollbook.collect.shift import Shift
 from rollbook.collect.stream import BookDesk, MemoryDesk
@@ -36,18 +37,21 @@ from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
 from rollbook.environments.registry import Loaded
 from rollbook.environments.snapshot import snapshot
-from rollbook.errors import Stopped, UsageError
+from rollbook.errors import Shortfall, Stopped, UsageError
 from rollbook.models.target import open_model
 
 AUTO_WINDOW = 256
+DRAWN_FOR_ONE = 4
+"""How many groups are drawn at most for one that is wanted."""
 
 
 class Collector:
     """Collects groups of rollouts for a trainer.
 
     `book=None` keeps nothing on disk; a path writes every rollout into a new book before its group is handed out.
-    Groups come complete or as a Shortfall. At most `window` groups are begun or waiting; what is not taken holds the
-    rest back.
+    `on_failure`, `equal_rewards` and `max_staleness` say which groups are handed out (see `collect.policy.Policy`); by
+    default every group, complete, or a Shortfall. `counts` tells what became of each. At most `window` groups are begun
+    or waiting; what is not taken holds the rest back.
     """
 
     def __init__(
@@ -62,11 +66,15 @@ class Collector:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         agent: Agent | None = None,
         tool_format: Literal["auto"] | ToolFormat = "auto",
+        continue_tokens: bool = False,
         judge: str | list[str] = (),  # type: ignore[assignment]
         judge_name: str = "",
         book: str | Path | None = None,
         across_versions: Literal["allow", "restart"] = "allow",
         window: int | None = None,
+        on_failure: OnFailure = "raise",
+        equal_rewards: EqualRewards = "keep",
+        max_staleness: int | None = None,
         **settings: JSON,
     ) -> None:
         from rollbook.collect.run import settings_of
@@ -75,6 +83,11 @@ class Collector:
             raise UsageError(f"across_versions={across_versions!r}: allow or restart")
         if window is not None and window < 1:
             raise UsageError(f"window={window}: give a number of groups from 1 on")
+        self._policy = Policy(on_failure, equal_rewards, max_staleness)
+        if equal_rewards == "drop" and samples < 2:
+            raise UsageError(f"equal_rewards='drop', samples={samples}: one reward is always equal; give samples >= 2")
+        self.counts = Counts()
+        self._ages: dict[str | None, int] = {}
         self._request = Request(
             env=env,
             model=[model] if isinstance(model, str) else list(model),
@@ -86,6 +99,7 @@ class Collector:
             limits=limits,
             settings=settings_of(Settings(), settings),
             tool_format=tool_format,
+            continue_tokens=continue_tokens,
             judge=[judge] if isinstance(judge, str) else list(judge),
             judge_name=judge_name,
         )
@@ -122,7 +136,9 @@ class Collector:
         self._loaded = found(request.env)
         spec, urls = model_for([self._loaded], request.model, request.model_name)
         judge, judge_urls = resolve_judge(request.judge, request.judge_name)
-        self._settings = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
+        attempts = self._policy.budgets(request.settings.attempts)
+        settings = msgspec.structs.replace(request.settings, urls=urls, attempts=attempts)
+        self._settings = with_judge(settings, judge_urls)
         check_judge(self._loaded, judge is not None)
         self._court = await self._stack.enter_async_context(sitting(judge, self._settings))
         self._gate = Gate(open_model(spec, self._settings))
@@ -149,6 +165,7 @@ class Collector:
             restart_across_versions=self._restart,
             tool_format=tool_format_of(request, spec),
             budgets=self._settings.attempts,
+            continue_tokens=request.continue_tokens,
         )
 
     def _place(self, loaded: Loaded) -> tuple[Path, Book | None]:
@@ -166,16 +183,60 @@ class Collector:
         self._spec = snapshot(loaded, folder / "source")
         return folder, None
 
-    async def groups(self, tasks: Iterable[Task] | AsyncIterable[Task] | None = None) -> AsyncIterator[Group]:
-        """Complete groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work."""
+    async def groups(
+        self,
+        tasks: Iterable[Task] | AsyncIterable[Task] | None = None,
+        *,
+        wanted: int | None = None,
+        at_most: int | None = None,
+    ) -> AsyncIterator[Group]:
+        """Groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work.
+
+        With `wanted` it ends after so many were handed out, and draws more tasks for those that the policy drops, up to
+        `at_most` in all (four times as many unless given); Shortfall if they do not suffice.
+        """
+        for name, value in (("wanted", wanted), ("at_most", at_most)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value}: give a number of groups from 1 on")
+        given, drawn = 0, self.counts.drawn
+        source = self._loaded_tasks() if tasks is None else tasks
+        stream = self._stream(source, at_most if at_most or wanted is None else DRAWN_FOR_ONE * wanted)
+        async with aclosing(stream):
+            async for group in stream:
+                if self._policy.passes(group, self._staleness(group), self.counts):
+                    yield group
+                    given += 1
+                if given == wanted:
+                    return
+        if wanted is not None:
+            raise self._too_few(wanted, given, self.counts.drawn - drawn)
+
+    def _loaded_tasks(self) -> Iterable[Task]:
+        self._check_open()
+        return self._loaded.instance.tasks()
+
+    def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("the collector is not open: use it in `async with`")
+
+    def _too_few(self, wanted: int, given: int, drawn: int) -> Shortfall:
+        samples = self._request.samples
+        dropped = {
+            name: value for name, value in msgspec.structs.asdict(self.counts).items() if name.startswith("dropped")
+        }
+        cause = f"{wanted} groups were wanted and {given} of {drawn} drawn were fit; in all {dropped}"
+        return Shortfall(requested=wanted * samples, scored=given * samples, failed={}, cause=cause)
+
+    async def _stream(
+        self, tasks: Iterable[Task] | AsyncIterable[Task], at_most: int | None
+    ) -> AsyncGenerator[Group, None]:
+        """Every group that ends, whatever it came to."""
+        self._check_open()
         if self._book is not None and self._streams:
             raise UsageError("a collector with a book has one stream of groups at a time: close the other one first")
         limiter = concurrency(self._settings.concurrency, lambda _: None)
         groups = Groups(self._request.samples, self._window or self._default_window())
-        source = named(self._loaded.instance.tasks() if tasks is None else tasks, self._name)
-        desk, shift = await self._desk(source, groups)
+        desk, shift = await self._desk(self._drawn(named(tasks, self._name), at_most), groups)
         worker = Worker(desk, self._player, limiter, 1, self._settings.attempts)
         self._streams.add(worker)
         work = asyncio.create_task(self._work(worker, shift, groups), name="collector")
@@ -189,6 +250,23 @@ class Collector:
             await asyncio.gather(work, return_exceptions=True)
             self._streams.discard(worker)
             self._works.discard(work)
+
+    async def _drawn(self, tasks: AsyncIterator[Task], at_most: int | None) -> AsyncIterator[Task]:
+        """The tasks, counted, and no more than may be drawn."""
+        drawn = 0
+        while at_most is None or drawn < at_most:
+            task = await anext(tasks, None)
+            if task is None:
+                return
+            drawn += 1
+            self.counts.drawn += 1
+            yield task
+
+    def _staleness(self, group: Group) -> int:
+        """How many versions the oldest turn of a group is behind the present one; 0 before weights ever changed."""
+        now = self._ages.get(self._gate.version, 0)
+        turns = (turn for rollout in group.scored for turn in rollout.turns)
+        return max((now - self._ages.get(turn.model_version, 0) for turn in turns), default=0)
 
     def _default_window(self) -> int:
         """Twice what is in flight at once; where that is still to be found out, twice what most endpoints bear."""
@@ -227,6 +305,7 @@ class Collector:
     def resume(self, model_version: str | None = None) -> None:
         """After it: calls go on, and are stamped with the new version."""
         if model_version is not None:
+            self._ages.setdefault(model_version, len(self._ages) + 1)
             self._gate.version = model_version
         self._gate.resume()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from rollbook.core.json import JSON
 from rollbook.core.manifest import Sampling
 from rollbook.core.message import Message
 from rollbook.errors import Stopped
+from rollbook.models.continuing import Held, continuing
 from rollbook.models.model import Completion, Model
 
 
@@ -23,6 +24,11 @@ class Gate:
         self._quiet.set()
         self._way = asyncio.Event()
         self._way.set()
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the model reports token ids."""
+        return bool(getattr(self._model, "tokens", False))
 
     @property
     def version(self) -> str | None:
@@ -65,12 +71,33 @@ class Gate:
         tools: Sequence[JSON] = (),
     ) -> Completion:
         """Answer once, when the way is clear."""
+        return await self._through(
+            lambda: self._model.complete(messages, sampling, seed=seed, rollout=rollout, tools=tools)
+        )
+
+    async def go_on(
+        self,
+        held: Held,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        seed: int,
+        rollout: str,
+        tools: Sequence[JSON] = (),
+    ) -> Completion:
+        """Likewise, in the tokens that an earlier call ended with."""
+        model = continuing(self._model)
+        return await self._through(
+            lambda: model.go_on(held, messages, sampling, seed=seed, rollout=rollout, tools=tools)
+        )
+
+    async def _through(self, call: Callable[[], Awaitable[Completion]]) -> Completion:
         while not self._way.is_set():
             await self._way.wait()
         self._calls += 1
         self._quiet.clear()
         try:
-            return await self._model.complete(messages, sampling, seed=seed, rollout=rollout, tools=tools)
+            return await call()
         finally:
             self._calls -= 1
             if not self._calls:

@@ -1,4 +1,4 @@
-"""Groups: all samples of one task, complete or not at all, waiting for whoever trains on them."""
+"""Groups: all samples of one task, every one ended, waiting for whoever trains on them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from rollbook.errors import Shortfall
 
 
 class Group(msgspec.Struct, frozen=True):
-    """All samples of one task, every one scored, in the order of their samples."""
+    """All samples of one task, in their order. All are scored, unless the policy is to mask those that failed."""
 
     task: Task
     rollouts: list[Rollout]
 
     @property
     def rewards(self) -> list[float]:
-        """The rewards in the order of the samples."""
+        """The rewards in the order of the samples; a failed one has none and raises."""
         return [rollout.reward for rollout in self.rollouts]
+
+    @property
+    def scored(self) -> list[Rollout]:
+        """Those that have a reward: the group's statistics are over them alone."""
+        return [rollout for rollout in self.rollouts if rollout.score]
+
+    @property
+    def failed(self) -> list[Rollout]:
+        """Those that have none."""
+        return [rollout for rollout in self.rollouts if rollout.failure]
 
 
 class Groups:
@@ -29,7 +39,7 @@ class Groups:
     def __init__(self, samples: int, window: int) -> None:
         self._samples, self._window = samples, window
         self._parts: dict[tuple[str, int], list[Rollout]] = {}
-        self._ready: asyncio.Queue[Group | Shortfall | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[Group | None] = asyncio.Queue()
         self._begun = 0
         self._room = asyncio.Event()
 
@@ -49,7 +59,7 @@ class Groups:
         self._begun += count
 
     def add(self, rollout: Rollout) -> None:
-        """A rollout has ended: with its last one the group is ready, or known never to be."""
+        """A rollout has ended: with its last one the group is ready."""
         name = (rollout.task.id, rollout.sample // self._samples)
         held = self._parts.setdefault(name, [])
         held.append(rollout)
@@ -57,27 +67,23 @@ class Groups:
             return
         del self._parts[name]
         held.sort(key=lambda r: r.sample)
-        self._ready.put_nowait(complete(held))
+        self._ready.put_nowait(Group(held[0].task, held))
 
     def end(self) -> None:
         """There will be no more."""
         self._ready.put_nowait(None)
 
     async def take(self) -> Group | None:
-        """The next complete group; None at the end; Shortfall where one cannot become complete."""
+        """The next group of which every sample has ended; None at the end."""
         taken = await self._ready.get()
         self._begun -= 1
         self._room.set()
-        if isinstance(taken, Shortfall):
-            raise taken
         return taken
 
 
-def complete(rollouts: list[Rollout]) -> Group | Shortfall:
-    """A group if every rollout is scored; otherwise the exception that names those that are not."""
+def shortfall(rollouts: list[Rollout]) -> Shortfall:
+    """The exception that names those of the rollouts that have no score."""
     failures = [(r.task.id, r.sample, r.failure) for r in rollouts if r.failure]
-    if not failures:
-        return Group(rollouts[0].task, rollouts)
     kinds: dict[str, int] = {}
     for _, _, failure in failures:
         kinds[failure.kind] = kinds.get(failure.kind, 0) + 1

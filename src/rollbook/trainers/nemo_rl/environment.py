@@ -172,7 +172,7 @@ def told(sample: Sample) -> Metadata:
     return found
 
 
-def array(values: list[float] | list[bool], kind: str) -> Any:
+def array(values: list[float] | list[bool] | list[int], kind: str) -> Any:
     """What NeMo RL computes with: a tensor where torch is installed, the same in numpy otherwise."""
     if find_spec("torch"):
         import torch

@@ -1,0 +1,141 @@
+"""verl's older contract (V0): one row for every row that was asked, in its order, as padded arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from rollbook.core.json import JSON
+from rollbook.tokens import Sequence, batch
+from rollbook.trainers.sample import Sample, all_scored
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[numpy.generic]
+
+PARTS = {"generate_sequences": "model_s", "tool_calls": "environment_s", "compute_score": "verify_s"}
+"""What verl calls the parts of a rollout's time, and what we do."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What a DataProto is made of: `tensors` [B, ...], `others` [B] (no tensors), `meta_info`."""
+
+    tensors: dict[str, Any]
+    others: dict[str, Any]
+    meta_info: dict[str, Any]
+
+
+def padded(samples: Rows[Sample], pad_id: int, prompt_length: int, response_length: int) -> Padded:
+    """Prompts on the left of `prompt_length` columns (more if one is longer), responses on the right of exactly
+    `response_length`; what of a response is beyond that is cut off, and counted.
+
+    A rollout is one row here: of one that forked it is the sequence it ended with, and the sampled tokens that
+    are left out are counted. A masked rollout is refused, for verl would take its reward to be 0 in its group.
+    """
+    all_scored(samples, "verl's V0")
+    rows = [_row(sample, pad_id, response_length) for sample in samples]
+    tensors = _tensors(rows, pad_id, prompt_length, response_length)
+    tensors["rm_scores"] = _rewards(samples, rows, response_length)
+    infos = [reward_info(sample) for sample in samples]
+    keys = sorted({key for info in infos for key in info})
+    others = _others(samples) | {key: _objects([info.get(key) for info in infos]) for key in keys}
+    return Padded(tensors, others, {"timing": _timing(samples, rows), "reward_extra_keys": keys})
+
+
+def reward_info(sample: Sample) -> dict[str, JSON]:
+    """What is logged of a reward beside itself: its parts."""
+    score = sample.rollout.score
+    return {} if score is None else {name: value for name, value in score.parts.items() if name != "reward"}
+
+
+def _row(sample: Sample, pad_id: int, most: int) -> Sequence:
+    """One that sampled nothing has an empty response, behind one attended token, for no row may attend to nothing."""
+    last = sample.last
+    if last is None:
+        return Sequence([pad_id], [], [], [])
+    cut = slice(0, most)
+    if len(last.response_ids) <= most:
+        return last
+    return Sequence(last.prompt_ids, last.response_ids[cut], last.mask[cut], last.logprobs[cut], last.fork)
+
+
+def _tensors(rows: list[Sequence], pad_id: int, prompt_length: int, response_length: int) -> dict[str, Any]:
+    import numpy as np
+
+    made = batch(rows, pad_id)
+    left = max(0, prompt_length - made.prompts.shape[1])
+    right = response_length - made.responses.shape[1]
+    wide = ((0, 0), (left, right))
+    after = ((0, 0), (0, right))
+    ids = np.pad(made.input_ids, wide, constant_values=pad_id)
+    columns = left + made.prompts.shape[1]
+    attention = np.pad(made.attention_mask, wide)
+    return {
+        "prompts": ids[:, :columns],
+        "responses": ids[:, columns:],
+        "response_mask": np.pad(made.response_mask, after),
+        "input_ids": ids,
+        "attention_mask": attention,
+        "position_ids": np.maximum(attention.cumsum(axis=1) - 1, 0),
+        "rollout_log_probs": np.pad(made.logprobs, after),
+    }
+
+
+def _rewards(samples: Rows[Sample], rows: list[Sequence], response_length: int) -> Any:
+    """The reward on the last token of the response; on the first column where there is none."""
+    import numpy as np
+
+    rewards = np.zeros((len(rows), response_length), np.float32)
+    for place, (sample, row) in enumerate(zip(samples, rows, strict=True)):
+        rewards[place, max(len(row.response_ids) - 1, 0)] = sample.reward
+    return rewards
+
+
+def _others(samples: Rows[Sample]) -> dict[str, Any]:
+    import numpy as np
+
+    steps = [[int(v) for v in sample.versions if v.isdecimal()] for sample in samples]
+    return {
+        "__num_turns__": np.array([len(sample.rollout.turns) for sample in samples], np.int32),
+        "multi_modal_inputs": _objects([{} for _ in samples]),
+        "turn_scores": _objects([[] for _ in samples]),
+        "tool_rewards": _objects([[] for _ in samples]),
+        "min_global_steps": _objects([min(s, default=None) for s in steps]),
+        "max_global_steps": _objects([max(s, default=None) for s in steps]),
+        "extras": _objects([{"task": s.rollout.task.id, "sample": s.rollout.sample} for s in samples]),
+    }
+
+
+def _objects(values: list[Any]) -> Any:
+    import numpy as np
+
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
+
+
+def _timing(samples: Rows[Sample], rows: list[Sequence]) -> dict[str, float]:
+    """verl's own names for where the time went, and ours for what the rows do not hold."""
+    cut = sum(len(s.last.response_ids) - len(r.response_ids) for s, r in zip(samples, rows, strict=True) if s.last)
+    told: dict[str, float] = {
+        "rollbook/forked": sum(len(sample.sequences) > 1 for sample in samples),
+        "rollbook/untrained_tokens": sum(sample.untrained for sample in samples),
+        "rollbook/cut_tokens": cut,
+        "rollbook/retried": sum(sample.rollout.attempt > 1 for sample in samples),
+    }
+    times = [msgspec.structs.asdict(sample.rollout.timing) for sample in samples]
+    for name, part in PARTS.items():
+        spent = [time[part] for time in times] or [0.0]
+        told |= {
+            f"agent_loop/{name}/min": min(spent),
+            f"agent_loop/{name}/max": max(spent),
+            f"agent_loop/{name}/mean": sum(spent) / len(spent),
+        }
+    slowest = max(times, key=lambda time: float(time["seconds"]), default=dict.fromkeys(PARTS.values(), 0.0))
+    return told | {f"agent_loop/slowest/{name}": slowest[part] for name, part in PARTS.items()}

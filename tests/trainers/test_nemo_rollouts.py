@@ -1,0 +1,125 @@
+"""Whole rollouts for NeMo RL: streamed with token ids; what is missing is named first, typed, and pickles."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollbook.core.json import decode, encode
+from rollbook.core.task import Task
+from rollbook.errors import TokenError, UsageError
+from rollbook.tokens import merge
+from rollbook.trainers.nemo_rl import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
+from rollbook.trainers.nemo_rl.failures import Reason, missing
+from rollbook.trainers.nemo_rl.message_log import message_log
+from support.endpoint import Endpoint
+from support.played import played
+from support.sums import SUMS, write_sums
+
+
+def examples(count: int) -> list[dict[str, Any]]:
+    """Rows as NeMo RL sends them, in an order of its own."""
+    sums = [Task(f"sum-{i}", f"What is {i} + {i}?", answer=str(2 * i), env="Sums") for i in range(count)]
+    return [{**decode(encode(task.line())), "_rowidx": count - 1 - i} for i, task in enumerate(sums)]
+
+
+def collected(folder: Path, endpoint: Endpoint, source: str = SUMS, count: int = 4, **more: Any) -> list[Any]:
+    """Everything that is streamed, and the exception at the end if there is one."""
+
+    async def go() -> list[Any]:
+        async with endpoint:
+            entry = {"env": write_sums(folder, source)}
+            env = RolloutEnvironment({"environments": [entry], "base_urls": [endpoint.url], **more})
+            came: list[Any] = []
+            try:
+                async for one in env.run_rollouts(examples(count), "gym"):
+                    came.append(one)
+            except (RowsMissing, TokenError) as error:
+                came.append(error)
+            await env.shutdown()
+            return came
+
+    return asyncio.run(go())
+
+
+def test_every_row_comes_with_its_index_its_reward_and_its_tokens(tmp_path: Path) -> None:
+    came = collected(tmp_path, Endpoint(vllm=True))
+    assert sorted(index for index, _, _ in came) == [0, 1, 2, 3]
+    assert [timing is None for _, _, timing in came] == [True, True, True, False]
+    assert came[-1][2]["gym/seconds/max"] >= came[-1][2]["gym/model_s/mean"] > 0
+    for index, result, _ in came:
+        shown, said = result["message_log"]
+        assert (
+            f"What is {3 - index} + {3 - index}?" in bytes(i for i in shown["token_ids"].tolist() if i < 256).decode()
+        )
+        assert (shown["role"], said["role"]) == ("user", "assistant")
+        assert len(said["token_ids"]) == len(said["generation_logprobs"])
+        assert result["input_message_log"] == [shown]
+        assert result["full_result"]["reward"] in (0.0, 1.0)
+        assert result["full_result"]["task"] == f"sum-{3 - index}"
+
+
+def test_missing_rows_are_named_after_the_others_came_and_before_anything_else(tmp_path: Path) -> None:
+    broken = SUMS.replace(
+        "        return roll", "        assert task.id not in ('sum-0', 'sum-2')\n        return roll"
+    )
+    came = collected(tmp_path, Endpoint(), broken)  # no tokens either: that is found out second
+    (error,) = came
+    assert isinstance(error, DataFailure)
+    assert (error.requested, error.rows) == (4, [1, 3])
+    assert "2 of 4 rollouts came back; missing rows: 1, 3; data: verifier_error" in str(error)
+
+
+def test_rows_without_tokens_are_an_error_of_their_own(tmp_path: Path) -> None:
+    (error,) = collected(tmp_path, Endpoint(), count=2)
+    assert isinstance(error, TokenError)
+
+
+def test_an_endpoint_that_fails_is_the_infrastructures_fault(tmp_path: Path) -> None:
+    (error,) = collected(tmp_path, Endpoint("garbage"), count=1, attempts={"bad_completion": 1})
+    assert isinstance(error, InfraFailure)
+    assert error.rows == [0]
+
+
+@pytest.mark.parametrize("side", ["infra", "data"])
+def test_failures_pickle_with_all_they_say(side: Any) -> None:
+    error = missing(40, {row: Reason(side, f"why {row}") for row in range(20)})
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is {"infra": InfraFailure, "data": DataFailure}[side]
+    assert (str(back), back.rows, back.reasons) == (str(error), list(range(20)), error.reasons)
+    assert "20 of 40" in str(back)
+    assert "15, ...;" in str(back)
+
+
+def test_a_log_of_several_turns_has_logprobs_only_where_the_model_spoke() -> None:
+    (sequence,) = merge(played([1, 2], [3], [1, 2, 3, 4, 5], [6, 7], reward=1.0).turns)
+    log = message_log(sequence)
+    assert [(m["role"], m["token_ids"].tolist()) for m in log] == [
+        ("user", [1, 2]),
+        ("assistant", [3]),
+        ("user", [4, 5]),
+        ("assistant", [6, 7]),
+    ]
+    assert [("generation_logprobs" in m) for m in log] == [False, True, False, True]
+    assert str(np.asarray(log[0]["token_ids"]).dtype) == "int64"
+
+
+def test_nonsense_is_refused() -> None:
+    good: dict[str, Any] = {"environments": [{"env": "workplace"}], "base_urls": ["http://localhost:1/v1"]}
+    for wrong in ({"on_failure": "mask"}, {"colour": "red"}, {"environments": []}):
+        with pytest.raises(UsageError):
+            RolloutEnvironment(good | wrong)
+
+    async def ask(rows: list[dict[str, Any]]) -> None:
+        async for _ in RolloutEnvironment(good).run_rollouts(rows):
+            pass
+
+    with pytest.raises(UsageError, match="no examples"):
+        asyncio.run(ask([]))
+    with pytest.raises(UsageError, match="two examples"):
+        asyncio.run(ask([{"_rowidx": 1}, {"_rowidx": 1}]))

@@ -1,0 +1,93 @@
+"""Environments held open: tasks go in one by one from anywhere, rollouts come out, failed ones too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rollbook import Rollout, Task
+from rollbook.collect.blend import Entry
+from rollbook.core.manifest import Sampling
+from rollbook.errors import EndpointDown, Stopped, UsageError
+from rollbook.trainers.players import Players
+from support.endpoint import Endpoint
+from support.sums import SUMS, write_sums
+
+BROKEN = SUMS.replace("        return roll", "        assert task.answer != '4'\n        return roll")
+
+
+def task(number: int) -> Task:
+    return Task(f"sum-{number}", f"What is {number} + {number}?", answer=str(2 * number))
+
+
+def test_tasks_are_played_side_by_side_and_come_back_to_whoever_asked(tmp_path: Path) -> None:
+    async def go() -> list[Rollout]:
+        async with (
+            Endpoint(vllm=True, right=1.0) as endpoint,
+            Players({"sums": Entry(env=write_sums(tmp_path, BROKEN))}, [endpoint.url]) as players,
+        ):
+            players.resume("5")
+            tasks = [task(number % 4) for number in range(12)]
+            return await asyncio.gather(*(players.play("sums", one, Sampling(max_tokens=16)) for one in tasks))
+
+    rollouts = asyncio.run(go())
+    assert [r.task.id for r in rollouts] == [f"sum-{number % 4}" for number in range(12)]
+    assert [r.failure is not None for r in rollouts] == [number % 4 == 2 for number in range(12)]
+    assert len({r.seed for r in rollouts}) == 12
+    assert {t.model_version for r in rollouts for t in r.turns} == {"5"}
+
+
+def test_each_sampling_is_sent_as_it_was_asked_for(tmp_path: Path) -> None:
+    async def go() -> set[float]:
+        async with (
+            Endpoint() as endpoint,
+            Players({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players,
+        ):
+            for temperature in (1.0, 0.0):
+                await players.play("sums", task(1), Sampling(temperature=temperature))
+            return {body["temperature"] for body in endpoint.bodies}
+
+    assert asyncio.run(go()) == {1.0, 0.0}
+
+
+def test_rows_name_their_environment_unless_there_is_only_one() -> None:
+    alone = Players({"a": Entry(env="x")}, [])
+    assert alone.named(None) == alone.named("other") == "a"
+    several = Players({"a": Entry(env="x"), "b": Entry(env="y")}, [])
+    assert several.named("b") == "b"
+    with pytest.raises(UsageError, match=r"agent_ref 'c': .* known: a, b"):
+        several.named("c")
+    with pytest.raises(UsageError, match="no environments"):
+        Players({}, [])
+
+
+def test_an_endpoint_that_stays_away_is_raised_to_everyone_who_waits(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with (
+            Endpoint() as endpoint,
+            Players({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url], outage_s=0.5) as players,
+        ):
+            await players.play("sums", task(1), Sampling())
+            await endpoint.switch("refuse")
+            with pytest.raises(EndpointDown):
+                await asyncio.gather(*(players.play("sums", task(n), Sampling()) for n in range(3)))
+            with pytest.raises(EndpointDown):
+                await players.play("sums", task(1), Sampling())
+
+    asyncio.run(go())
+
+
+def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Endpoint() as endpoint:
+            async with Players({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players:
+                await players.play("sums", task(1), Sampling())
+                await endpoint.switch("hang")
+                waiting = asyncio.ensure_future(players.play("sums", task(2), Sampling()))
+                await asyncio.sleep(0.1)
+            with pytest.raises(Stopped, match="closed"):
+                await waiting
+
+    asyncio.run(go())

@@ -1,0 +1,54 @@
+"""Rows of a trainer as tasks: read by the environment itself, or lines of tasks.jsonl as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbook.collect.blend import Entry
+from rollbook.core.json import decode, encode
+from rollbook.core.task import Task
+from rollbook.errors import UsageError
+from rollbook.trainers.rows import agent_of, read_row, shown, tasks_of
+from support.sums import write_sums
+
+GYM = {
+    "responses_create_params": {"input": [{"role": "user", "content": "What is 1 + 1?"}]},
+    "expected_answer": "2",
+    "agent_ref": {"type": "responses_api_agents", "name": "math_agent"},
+    "level": 3,
+}
+
+
+def test_rows_are_read_by_the_environment_they_are_for(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_bytes(encode(GYM) + b"\n")
+    first, second = tasks_of(Entry(env="math", data=str(data)), [GYM, {**GYM, "expected_answer": "3", "id": "b"}])
+    assert (first.prompt, first.answer, first.level, second.answer, second.id) == ("What is 1 + 1?", "2", 3, "3", "b")
+
+
+def test_a_line_of_tasks_jsonl_is_its_task_whatever_the_environment(tmp_path: Path) -> None:
+    task = Task("sum-1", "What is 1 + 1?", answer="2", env="Sums", level=4)
+    (back,) = tasks_of(Entry(env=write_sums(tmp_path)), [decode(encode(task.line()))])
+    assert (back.id, back.prompt, back.answer, back.level) == ("sum-1", "What is 1 + 1?", "2", 4)
+
+
+def test_an_environment_that_reads_no_rows_says_how_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="rollbook plan"):
+        tasks_of(Entry(env=write_sums(tmp_path)), [GYM])
+
+
+def test_who_plays_a_row_and_what_it_shows() -> None:
+    assert agent_of(GYM) == "math_agent"
+    assert agent_of({"agent_ref": "math_agent"}) == "math_agent"
+    assert agent_of({"id": "a", "env": "Sums", "messages": []}) == "Sums"
+    assert agent_of({"question": "?"}) is None
+    assert shown(GYM) == [{"role": "user", "content": "What is 1 + 1?"}]
+    assert shown({"responses_create_params": {"input": "Hi"}}) == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize("text", ["[1]", "{"])
+def test_what_is_no_row_is_named_by_its_place(text: str) -> None:
+    with pytest.raises(UsageError, match=r"rows.jsonl at byte 7"):
+        read_row(text, "rows.jsonl at byte 7")

@@ -1,0 +1,103 @@
+"""TRL's rollout_func: one row for every prompt in its order, exact tokens, and None for what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollbook import Task
+from rollbook.core.turn import Turn
+from rollbook.errors import Shortfall, UsageError
+from rollbook.trainers.background import Background
+from rollbook.trainers.sample import sample_of
+from rollbook.trainers.trl import Rollouts, exported
+from rollbook.trainers.trl.prompts import Prompts, messages_of
+from support.endpoint import Endpoint
+from support.played import played
+from support.sums import SUMS, write_sums
+
+TRAINER = SimpleNamespace(
+    args=SimpleNamespace(temperature=0.7, top_p=0.9, max_completion_length=24),
+    state=SimpleNamespace(global_step=3),
+    processing_class=SimpleNamespace(pad_token_id=0),
+)
+BROKEN = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    background, made = Background("endpoint"), Endpoint(vllm=True)
+    background.run(made.__aenter__())
+    yield made
+    background.run(made.__aexit__())
+    background.close()
+
+
+def test_rows_have_exact_tokens_and_masked_ones_no_reward() -> None:
+    nothing = played([1], [2], reward=None)
+    nothing.turns = [Turn()]
+    rollouts = [played([1, 2], [3], [1, 2, 3, 4], [5], reward=1.0), played([6], [7, 8], reward=None), nothing]
+    assert exported([sample_of(r) for r in rollouts], pad_id=0) == {
+        "prompt_ids": [[1, 2], [6], [0]],
+        "completion_ids": [[3, 4, 5], [7, 8], [0]],
+        "logprobs": [[-0.5, 0.0, -0.5], [0.0, 0.0], [0.0]],
+        "env_mask": [[1, 0, 1], [0, 0], [0]],
+        "rollbook_reward": [1.0, None, None],
+        "untrained": [0, 0, 0],
+    }
+
+
+def test_every_prompt_is_played_and_comes_back_in_its_place(tmp_path: Path, endpoint: Endpoint) -> None:
+    rollouts = Rollouts(write_sums(tmp_path), endpoint.url, limit=3)
+    prompts: list[Any] = [row["prompt"] for row in rollouts.rows() for _ in range(2)]
+    made = rollouts(prompts, TRAINER)
+    rollouts.close()
+    texts = [bytes(i for i in ids if i < 256).decode() for ids in made["prompt_ids"]]
+    assert [f"What is {i // 2} + {i // 2}?" in text for i, text in enumerate(texts)] == [True] * 6
+    assert [len(row) for row in made["env_mask"]] == [len(row) for row in made["completion_ids"]]
+    assert rollouts.reward(**made) == made["rollbook_reward"]
+    assert set(made["rollbook_reward"]) <= {0.0, 1.0}
+    asked = [body for body in endpoint.bodies if body["max_tokens"] == 24]  # one call finds out the logprobs' shape
+    assert {(body["temperature"], body["top_p"]) for body in asked} == {(0.7, 0.9)}
+    assert len({body["seed"] for body in asked}) == 6
+
+
+def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: Endpoint) -> None:
+    spec = write_sums(tmp_path, BROKEN)
+    raising, masking = Rollouts(spec, endpoint.url, limit=2), Rollouts(spec, endpoint.url, limit=2, on_failure="mask")
+    prompts = [row["prompt"] for row in raising.rows()]
+    with pytest.raises(Shortfall, match="sum-1#0"):
+        raising(prompts, TRAINER)
+    made = masking(prompts, TRAINER)
+    raising.close()
+    masking.close()
+    assert made["rollbook_reward"][1] is None
+    assert sum(made["env_mask"][1]) == 0 < len(made["env_mask"][1])
+    assert masking.masked == 1
+    with pytest.raises(UsageError, match="drop_group"):
+        Rollouts(spec, endpoint.url, on_failure="drop_group")
+
+
+def test_tasks_are_found_by_what_a_dataset_makes_of_their_prompts() -> None:
+    task = Task("a", messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
+    prompts = Prompts([task, Task("b", "Ho")])
+    as_datasets_hold_it = [{**message, "tool_calls": None, "name": None} for message in prompts.rows()[0]["prompt"]]
+    assert prompts.asked(as_datasets_hold_it) is task
+    assert prompts.asked("Ho").id == "b"
+    with pytest.raises(UsageError, match="a prompt of no task"):
+        prompts.asked("He")
+    with pytest.raises(UsageError, match="no task is called 'c'"):
+        prompts.named("c")
+    with pytest.raises(UsageError, match="one prompt and two answers"):
+        Prompts([Task("a", "?", answer="1"), Task("b", "?", answer="2")])
+
+
+def test_calls_as_trl_holds_them_become_ours() -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    (message,) = messages_of([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert message.tool_calls is not None
+    assert (message.tool_calls[0].function.name, message.tool_calls[0].function.arguments) == ("add", '{"a":1}')

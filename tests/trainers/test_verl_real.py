@@ -1,0 +1,363 @@
+"""With the real verl: its DataProto, its collation, its TransferQueue and its advantages take what we give."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+verl = pytest.importorskip("verl", reason="verl is not installed here: make test-verl has an environment with it")
+
+import torch  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
+from verl import DataProto  # noqa: E402
+from verl.protocol import pad_dataproto_to_divisor, unpad_dataproto  # noqa: E402
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage  # noqa: E402
+from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class  # noqa: E402
+from verl.utils.import_utils import load_class_from_fqn  # noqa: E402
+
+from rollbook.core.json import decode, encode  # noqa: E402
+from rollbook.core.task import Task  # noqa: E402
+from rollbook.errors import Shortfall, UsageError  # noqa: E402
+from rollbook.trainers.background import Background  # noqa: E402
+from rollbook.trainers.rows import environment_of  # noqa: E402
+from rollbook.trainers.verl import GymDataset, RollbookAgentLoopManager  # noqa: E402
+from rollbook.trainers.verl.asked import addresses  # noqa: E402
+from rollbook.trainers.verl.block import read_block  # noqa: E402
+from support.endpoint import Endpoint  # noqa: E402
+from support.sums import SUMS, write_sums  # noqa: E402
+
+EXAMPLES = Path(__file__).parents[2] / "examples/verl"
+NAME = "rollbook.trainers.verl.RollbookAgentLoopManager"
+PROMPT, RESPONSE, WAIT_S = 64, 24, 60
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    background, made = Background("endpoint"), Endpoint(vllm=True)
+    background.run(made.__aenter__())
+    yield made
+    background.run(made.__aexit__())
+    background.close()
+
+
+def config(folder: Path, endpoint: Endpoint, on_failure: str = "raise", source: str = SUMS, n: int = 2) -> Any:
+    """What verl's configuration has of ours, and the file that it names."""
+    block = folder / "rollbook.yaml"
+    block.write_text(
+        f"rollbook:\n  urls: ['{endpoint.url}']\n  on_failure: {on_failure}\n  pad_id: 0\n  environments:\n"
+        f"    - {{env: '{write_sums(folder, source)}', name: Sums}}\n    - {{env: workplace, name: other}}\n"
+    )
+    rollout = {
+        "n": n,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "prompt_length": PROMPT,
+        "response_length": RESPONSE,
+        "val_kwargs": {"n": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1},
+        "agent": {"agent_loop_manager_class": NAME, "agent_loop_config_path": str(block), "num_workers": 2},
+    }
+    return OmegaConf.create({"actor_rollout_ref": {"rollout": rollout, "model": {"path": "none"}}})
+
+
+def created(given: Any) -> RollbookAgentLoopManager:
+    """As both of verl's trainers do it."""
+    cls = load_class_from_fqn(given.actor_rollout_ref.rollout.agent.agent_loop_manager_class, "AgentLoopManager")
+    made = cls.create(config=given, llm_client=object(), teacher_client=None, reward_loop_worker_handles=None)
+    assert isinstance(made, RollbookAgentLoopManager)
+    return made
+
+
+def rows(folder: Path, count: int) -> GymDataset:
+    """The dataset of so many sums, made by verl's own rules."""
+    path = folder / "tasks.jsonl"
+    sums = [Task(f"sum-{i}", f"What is {i} + {i}?", answer=str(2 * i), env="Sums") for i in range(count)]
+    path.write_bytes(b"".join(encode(task.line()) + b"\n" for task in sums))
+    settings = OmegaConf.create({"custom_cls": {"path": "pkg://rollbook.trainers.verl.dataset", "name": "GymDataset"}})
+    cls = get_dataset_class(settings)
+    return cls(data_files=[str(path)], tokenizer=None, processor=None, config=settings, max_samples=-1)
+
+
+def asked(dataset: GymDataset, n: int) -> DataProto:
+    """A batch as V0's trainer asks it: every prompt with a uid, n times, one after the other."""
+    batch = DataProto.from_single_dict(collate_fn([dataset[i] for i in range(len(dataset))]))
+    batch.non_tensor_batch["uid"] = np.array([f"u{i}" for i in range(len(dataset))], dtype=object)
+    batch.meta_info = {"global_steps": 3}
+    return batch.repeat(repeat_times=n, interleave=True)
+
+
+def test_the_dataset_loses_no_field_and_collates(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        '{"responses_create_params": {"input": [{"type": "function_call", "name": "f"}], "tools": [{"x": 1}]}, "a": 1}',
+        '{"responses_create_params": {"input": "Hi"}, "agent_ref": {"name": "m"}, "expected_answer": 0, "b": null}',
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    dataset = GymDataset([str(path)])
+    batch = collate_fn([dataset[0], dataset[1]])
+    assert list(batch["gym_row"]) == lines
+    assert batch["raw_prompt"][0] == [{"type": "function_call", "name": "f"}]
+    assert batch["agent_ref"].tolist() == ["", "m"]
+    assert len(GymDataset(str(path), max_samples=1)) == 1
+    with pytest.raises(UsageError, match="parquet"):
+        GymDataset(["rows.parquet"])
+
+
+def test_v0_gives_every_row_back_in_its_order_and_verl_goes_on_with_it(tmp_path: Path, endpoint: Endpoint) -> None:
+    manager = created(config(tmp_path, endpoint))
+    given = asked(rows(tmp_path, 5), 2)
+    made = manager.generate_sequences(given)
+    manager.close()
+    assert made.batch["prompts"].shape == (10, PROMPT)
+    assert made.batch["responses"].shape == (10, RESPONSE)
+    texts = ["".join(chr(i) for i in row if 0 < i < 256) for row in made.batch["prompts"].tolist()]
+    assert [f"What is {i // 2} + {i // 2}?" in text for i, text in enumerate(texts)] == [True] * 10
+    rewards = made.batch["rm_scores"].sum(-1)
+    assert set(rewards.tolist()) <= {0.0, 1.0}
+    answers = ["".join(chr(i) for i in row if 0 < i < 256) for row in made.batch["responses"].tolist()]
+    assert [float(a.strip().endswith(str(2 * (i // 2)))) for i, a in enumerate(answers)] == rewards.tolist()
+    assert made.non_tensor_batch["max_global_steps"].tolist() == [3] * 10
+    assert "timing" in made.meta_info
+    survives_verl(given, made)
+
+
+def survives_verl(given: DataProto, made: DataProto) -> None:
+    """Union, reorder, chunk, concat, padding and advantages, as the trainer does them."""
+    timing = made.meta_info.pop("timing")
+    assert timing["agent_loop/generate_sequences/max"] >= 0
+    before = made.batch["responses"].clone()
+    batch = DataProto.from_single_dict({"uid": given.non_tensor_batch["uid"].copy(), "x": torch.zeros(len(given), 1)})
+    batch = batch.union(made)
+    order = torch.arange(len(batch) - 1, -1, -1)
+    batch.reorder(order)
+    assert torch.equal(batch.batch["responses"], before[order])
+    chunks = batch.chunk(5)
+    again = DataProto.concat(chunks)
+    assert torch.equal(again.batch["responses"], batch.batch["responses"])
+    padded, size = pad_dataproto_to_divisor(again, 4)
+    assert len(padded) == 12
+    assert len(unpad_dataproto(padded, size)) == 10
+    advantages, _ = compute_grpo_outcome_advantage(
+        again.batch["rm_scores"], again.batch["response_mask"], again.non_tensor_batch["uid"]
+    )
+    assert torch.isfinite(advantages).all()
+    assert (advantages[again.batch["response_mask"] == 0] == 0).all()
+
+
+def test_v0_asks_validation_and_greedy_rows_otherwise(tmp_path: Path, endpoint: Endpoint) -> None:
+    manager = created(config(tmp_path, endpoint))
+    given = asked(rows(tmp_path, 2), 1)
+    given.non_tensor_batch["__do_sample__"] = np.array([True, False])
+    manager.generate_sequences(given)
+    assert sorted(temperatures(endpoint)) == [0.0, 1.0]
+    endpoint.bodies.clear()
+    del given.non_tensor_batch["__do_sample__"]
+    given.meta_info["validate"] = True
+    manager.generate_sequences(given)
+    manager.close()
+    assert temperatures(endpoint) == [0.0, 0.0]
+
+
+def temperatures(endpoint: Endpoint) -> list[float]:
+    """Of the rollouts; one call more may find out the shape of the logprobs."""
+    return [body["temperature"] for body in endpoint.bodies if body["max_tokens"] == RESPONSE]
+
+
+def test_v0_raises_and_names_what_is_missing(tmp_path: Path, endpoint: Endpoint) -> None:
+    broken = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
+    manager = created(config(tmp_path, endpoint, source=broken))
+    with pytest.raises(Shortfall, match=r"4 of 6 .* sum-1#0, sum-1#1"):
+        manager.generate_sequences(asked(rows(tmp_path, 3), 2))
+    manager.close()
+    masking = created(config(tmp_path, endpoint, on_failure="mask"))
+    with pytest.raises(UsageError, match="on_failure: mask: verl's V0"):
+        masking.generate_sequences(asked(rows(tmp_path, 1), 2))
+    masking.close()
+
+
+def test_a_row_for_nobody_is_named(tmp_path: Path, endpoint: Endpoint) -> None:
+    manager = created(config(tmp_path, endpoint))
+    given = asked(rows(tmp_path, 1), 1)
+    row = decode(given.non_tensor_batch["gym_row"][0])
+    given.non_tensor_batch["gym_row"][0] = encode({**row, "env": "nobody"}).decode()
+    with pytest.raises(UsageError, match="agent_ref 'nobody'"):
+        manager.generate_sequences(given)
+    manager.close()
+
+
+@pytest.mark.parametrize("name", ["math", "workplace", "blend"])
+def test_every_example_composes_with_verls_own_configuration(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hydra import compose, initialize_config_dir
+
+    (tmp_path / "train.jsonl").write_text("")
+    for variable, value in {"EXAMPLES": EXAMPLES, "ROWS": tmp_path, "MODEL": "tiny", "NODES": "4"}.items():
+        monkeypatch.setenv(variable, str(value))
+    with initialize_config_dir(str(EXAMPLES), version_base=None):
+        given = compose(name)
+    OmegaConf.resolve(given)
+    assert (given.trainer.nnodes, given.trainer.use_v1, given.algorithm.adv_estimator) == (4, True, "grpo")
+    block = read_block(given.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    found = [environment_of(entry) for entry in block.entries(EXAMPLES).values()]
+    assert [type(one).__name__ for one in found] == {
+        "math": ["Math"],
+        "workplace": ["Workplace"],
+        "blend": ["Math", "Workplace"],
+    }[name]
+    assert get_dataset_class(given.data) is GymDataset
+
+
+@pytest.fixture(scope="module")
+def queue() -> Iterator[Any]:
+    """verl's TransferQueue, on a Ray of this test's own."""
+    tq = pytest.importorskip("transfer_queue")
+    import ray
+
+    paths = os.pathsep.join(path for path in sys.path if path)
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    tq.init()
+    yield tq
+    tq.close()
+    ray.shutdown()
+
+
+def v1_batch(dataset: GymDataset, step: int) -> Any:
+    """A batch as V1's trainer makes it."""
+    from verl.utils import tensordict_utils as tu
+
+    columns = collate_fn([dataset[i] for i in range(len(dataset))])
+    columns["uid"] = np.array([f"{step}-{i}" for i in range(len(dataset))], dtype=object)
+    batch = tu.get_tensordict(columns)
+    tu.assign_non_tensor_data(batch, "global_steps", step)
+    return batch
+
+
+def settled(tq: Any, uids: list[str], partition: str = "train") -> dict[str, Any]:
+    """The tags of a partition once every prompt is finished or has failed."""
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
+        found = (tq.kv_list() or {}).get(partition, {})
+        if all(found.get(uid, {}).get("status") in ("finished", "failure") for uid in uids):
+            return dict(found)
+        time.sleep(0.1)
+    raise AssertionError(f"not settled within {WAIT_S} s: {found}")
+
+
+def test_v1_returns_at_once_and_puts_what_verl_trains_on(tmp_path: Path, endpoint: Endpoint, queue: Any) -> None:
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+    broken = SUMS.replace("        return roll", "        assert rollout.key != ('sum-1', 1)\n        return roll")
+    manager = created(config(tmp_path, endpoint, on_failure="mask", source=broken, n=3))
+    batch = v1_batch(rows(tmp_path, 3), step=7)
+    uids = list(batch["uid"])
+    tags = [{"is_prompt": True, "status": "pending", "global_steps": 7} for _ in uids]
+    queue.kv_batch_put(keys=uids, partition_id="train", tags=tags)
+    assert manager.generate_sequences(batch) is None
+    buffer = ReplayBuffer("sync", OmegaConf.create({}), None, "drop", OmegaConf.create({}), poll_interval=0.1)
+    sampled, _ = buffer.sample(7, "train", 3)  # waits, as the trainer does, until every prompt is finished
+    assert (len(buffer.finished_keys["train"]), len(buffer.failure_keys["train"])) == (3, 0)
+    found = queue.kv_list()["train"]
+    assert sorted(sampled.keys) == sorted(f"{uid}_{session}_0" for uid in uids for session in range(3))
+    keys = sorted(key for key in found if key.count("_") == 2)
+    assert keys == sorted(f"{uid}_{session}_0" for uid in uids for session in range(3))
+    fields = ["uid", "prompts", "responses", "response_mask", "rm_scores", "rollout_log_probs", "data_source"]
+    data = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=fields)
+    lengths = [found[key]["response_len"] for key in keys]
+    assert [len(row) for row in data["responses"].unbind()] == lengths
+    masked = [i for i, key in enumerate(keys) if key == "7-1_1_0"]
+    own = data["uid"].tolist() if hasattr(data["uid"], "tolist") else list(data["uid"])
+    assert [own[i] for i in masked] == ["7-1-masked-1"]
+    trained = [int(row.sum()) for row in data["response_mask"].unbind()]
+    assert [i for i, count in enumerate(trained) if not count] == masked
+    assert manager.counts.masked == 1
+    manager.close()
+    leaves_the_statistics(keys, data, own, masked[0])
+    queue.kv_clear(partition_id="train", keys=keys)
+
+
+def test_v1_validates_without_what_failed(tmp_path: Path, endpoint: Endpoint, queue: Any) -> None:
+    from verl.utils import tensordict_utils as tu
+
+    broken = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
+    manager = created(config(tmp_path, endpoint, on_failure="mask", source=broken))
+    batch = v1_batch(rows(tmp_path, 2), step=5)
+    tu.assign_non_tensor_data(batch, "validate", True)
+    manager.generate_sequences(batch)
+    found = settled(queue, ["5-0", "5-1"], "val")
+    assert sorted(key for key in found if "_" in key) == ["5-0_0_0"]
+    assert (found["5-0"]["status"], found["5-1"]["status"]) == ("finished", "failure")
+    assert temperatures(endpoint) == [0.0, 0.0]
+    manager.close()
+
+
+def leaves_the_statistics(keys: list[str], data: Any, uids: list[str], masked: int) -> None:
+    """verl's advantages are those that it computes where the masked rollout never was."""
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    def advantages(places: list[int]) -> Any:
+        fields = {name: data[name].to_padded_tensor(0.0) for name in ("response_mask", "rm_scores")}
+        batch = DataProto.from_dict(
+            tensors={name: value[places] for name, value in fields.items()},
+            non_tensors={"uid": np.array([uids[i] for i in places], dtype=object)},
+        )
+        batch.batch["token_level_rewards"] = batch.batch["rm_scores"]
+        return compute_advantage_for_multi_trajectories(batch, [keys[i] for i in places], "grpo").batch["advantages"]
+
+    everyone = list(range(len(keys)))
+    others = [i for i in everyone if i != masked]
+    found = advantages(everyone)
+    assert torch.equal(found[others], advantages(others))
+    assert (found[masked] == 0).all()
+
+
+def test_verls_own_servers_are_asked_for_by_its_load_balancer(queue: Any) -> None:
+    import ray
+
+    @ray.remote
+    class Balancer:
+        def get_all_servers(self) -> list[str]:
+            return ["10.0.0.1:8000", "http://10.0.0.2:8000/v1"]
+
+    client = type("Client", (), {"_load_balancer": Balancer.remote()})()
+    assert addresses(client) == ["http://10.0.0.1:8000/v1", "http://10.0.0.2:8000/v1"]
+    with pytest.raises(UsageError, match="`urls` in the rollbook: block"):
+        addresses(object())
+
+
+def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
+    tmp_path: Path, endpoint: Endpoint, queue: Any
+) -> None:
+    broken = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
+    for on_failure in ("drop_group", "raise"):
+        manager = created(config(tmp_path, endpoint, on_failure=on_failure, source=broken))
+        step = 8 if on_failure == "raise" else 9
+        batch = v1_batch(rows(tmp_path, 2), step)
+        manager.generate_sequences(batch)
+        found = settled(queue, [f"{step}-0", f"{step}-1"])
+        assert found[f"{step}-0"]["status"] == "finished"
+        assert found[f"{step}-1"]["status"] == "failure"
+        assert not [key for key in found if key.startswith(f"{step}-1_")]
+        if on_failure == "raise":
+            with pytest.raises(Shortfall, match="sum-1"):
+                manager.generate_sequences(batch)
+        else:
+            assert (manager.counts.dropped_failed, manager.counts.given) == (1, 1)
+        manager.close()
+
+
+def test_another_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rollbook.trainers.verl import versions
+
+    assert versions.check_verl().startswith("0.9.")
+    monkeypatch.setattr(versions, "version", lambda _: "0.8.0")
+    with pytest.raises(UsageError, match=r"verl 0.8.0 is installed, and this works with 0.9"):
+        versions.check_verl()
