@@ -1,4 +1,5 @@
 import json
+import shutil
 import time
 from urllib.parse import quote, urlencode
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rollbook.book.status import read_status
 from support.showcase import Pen, make, rollout
 from support.viewing import Served
 
@@ -120,3 +122,39 @@ def test_a_damaged_book_is_one_line_and_not_the_end(runs, tmp_path):
         rows = {row["run"]: row for row in served.get("/api/runs")["runs"]}
         assert "malformed" in rows["bad"]["error"]
         assert rows["good"]["state"] == "planned"
+
+
+def damaged(runs, folder, change):
+    """A copy of a run whose first journal of scored lines was changed behind its seals."""
+    copy = folder / "copied"
+    shutil.copytree(runs / "baseline", copy)
+    shutil.rmtree(copy / "index", ignore_errors=True)
+    journal = min((copy / "journals").glob("*.1.jsonl"))
+    journal.write_bytes(change(journal.read_bytes()))
+    return copy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b'"reward":0.0', b'"reward":1.0', 1),
+        lambda data: data.replace(b"What", b"Wh\xff\xfe", 1),
+    ],
+)
+def test_a_journal_that_is_not_what_was_sealed_is_refused_here_too(runs, tmp_path, change):
+    with Served(damaged(runs, tmp_path, change)) as server:
+        for name in ("run", "tasks", "task", "rollout"):
+            status, _, body = server.ask(f"/api/{name}?run=copied&task=area-0&sample=0")
+            assert status == 409, (name, body)
+            assert json.loads(body)["error"]
+
+
+def test_a_report_that_is_none_harms_no_other_run(runs, tmp_path):
+    for name in ("baseline", "stopped"):
+        shutil.copytree(runs / name, tmp_path / name)
+    scored = read_status(runs / "baseline").scored
+    (tmp_path / "baseline" / "metrics.json").write_text(json.dumps({"scored": scored, "overall": [1, 2]}))
+    with Served(tmp_path) as server:
+        listed = {row["run"]: row for row in server.get("/api/runs")["runs"]}
+    assert listed["baseline"]["pass@1"] is None
+    assert listed["stopped"]["state"] == "interrupted"

@@ -38,3 +38,11 @@ def test_a_file_that_is_not_there_or_not_json_is_refused(tmp_path):
     (tmp_path / "x").write_text("{")
     with pytest.raises(UsageError, match="not JSON"):
         Vocabulary(tmp_path / "x")
+
+
+@pytest.mark.parametrize("vocabulary", [{"c": [1]}, {"<0xZZ>": 84}, [3]])
+def test_a_vocabulary_that_is_none_is_one_line(tmp_path, vocabulary):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"vocab": vocabulary}}))
+    with pytest.raises(UsageError, match=r"its vocabulary cannot be read"):
+        Vocabulary(path)

@@ -109,7 +109,7 @@ class API:
                 await stream(Query(request), response)
             except ConnectionError:
                 pass  # the page was closed
-            except (RollbookError, OSError, msgspec.DecodeError) as error:
+            except (RollbookError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 await send(response, {"error": plain(str(error))})
             finally:
                 self._streams -= 1
@@ -181,7 +181,7 @@ def answering(answer: Callable[[Query], JSON]) -> Handler:
             body = await asyncio.to_thread(lambda: encode(answer(Query(request))))
         except UsageError as error:
             return refusal(400, plain(str(error)))
-        except (RollbookError, OSError, msgspec.DecodeError) as error:
+        except (RollbookError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             return refusal(409, plain(str(error)))
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 

@@ -32,13 +32,16 @@ class FollowedSheets:
         """The sheets in the order of the files; bytes that were read before are not read again."""
         held = {path: self._held[path] for path in files if path in self._held and _continues(path, self._held[path])}
         fresh = {path: sealed for path, sealed in files.items() if path not in held}
+        held = {path: (inode, self._extended(sheet, tasks, files[path])) for path, (inode, sheet) in held.items()}
         held |= {sheet.path: (os.stat(sheet.path).st_ino, sheet) for sheet in read_sheets(tasks, fresh)}
-        self._held = {path: (held[path][0], self._extended(held[path][1], tasks, files[path])) for path in files}
-        self.sheets = [sheet for _, sheet in self._held.values()]
+        self.sheets = [held[path][1] for path in files]
+        # What is not as it was sealed is read again at the next look, and refused again.
+        self._held = {path: held[path] for path in files if files[path] <= held[path][1].extents}
         return iter(self.sheets)
 
     def _extended(self, sheet: Sheet, tasks: TaskFile, sealed: Set[Extent]) -> Sheet:
-        """The sheet with the lines behind it. What was sealed since of a file that we saw grow is taken as it is."""
+        """The sheet with the lines behind it. What was sealed since of a file that we saw grow is taken as it is; what
+        a file holds that was never read before is held against its seals like everywhere."""
         size = os.stat(sheet.path).st_size
         if size > _end(sheet):
             sheet = joined(sheet, read_sheet(sheet.path, tasks.rows, start=_end(sheet)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rollbook.collect.sheet import Sheet
+from rollbook.errors import BookError
 from rollbook.stats.columns import Bools, Columns, Ints
 from rollbook.stats.estimators import Floats
 
@@ -71,9 +72,14 @@ def _picked(values: Sequence[Ints | Floats], chosen: Sequence[Bools]) -> Ints:
 
 
 def read_line(path: Path, begin: int, end: int) -> bytes:
-    """Some bytes of a file, without the end of the line."""
+    """Some bytes of a file, without the end of the line; BookError where they are no text."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        return os.pread(handle, end - begin, begin).rstrip(b"\n")
+        line = os.pread(handle, end - begin, begin).rstrip(b"\n")
     finally:
         os.close(handle)
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise BookError(f"{path}: byte {begin + error.start} is not UTF-8: the line is damaged") from None
+    return line

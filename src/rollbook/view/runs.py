@@ -41,7 +41,7 @@ class Runs:
             if held is None or held[0] != stamp or held[1].get("state") == "running":
                 held = self._rows[name] = stamp, self._read(name, path)
             return held[1]
-        except (RollbookError, OSError) as error:
+        except (RollbookError, OSError, msgspec.DecodeError) as error:
             return {"run": name, "error": str(error)}
 
     def _read(self, name: str, path: Path) -> dict[str, JSON]:
@@ -58,7 +58,8 @@ class Runs:
             return _pass(reported)
         size = sum(each.stat().st_size for each in (path / "journals").glob("*.jsonl"))
         if size <= QUICKLY_READ or self._shelf.held(name):
-            return _pass(self._shelf.look(name).numbers["report"])
+            report = self._shelf.look(name).numbers["report"]
+            return {**_pass(report), **_counted(report)}
         return {"pass@1": None, "interval": None}
 
 
@@ -89,8 +90,15 @@ def state_row(status: Status) -> dict[str, JSON]:
 
 
 def _pass(report: dict[str, JSON]) -> dict[str, JSON]:
-    overall = report.get("overall") or {}
+    overall = report.get("overall")
+    overall = overall if isinstance(overall, dict) else {}
     return {"pass@1": overall.get("pass@1"), "interval": overall.get("pass@1_interval")}
+
+
+def _counted(report: dict[str, JSON]) -> dict[str, JSON]:
+    """How far a run is by its journals: they know what a worker that was killed had no time to tell."""
+    scored, failed = report["scored"], sum(report["failed"].values())
+    return {"scored": scored, "failed": failed, "pending": report["requested"] - scored - failed}
 
 
 def _reported(path: Path) -> dict[str, JSON]:

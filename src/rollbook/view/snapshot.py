@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from rollbook.book.book import Book
+from rollbook.book.presence import count_presences
 from rollbook.book.status import state_of
 from rollbook.collect.report import Reading, at_work
 from rollbook.core.failure import Failure
@@ -62,6 +63,8 @@ class Snapshot:
     @property
     def state(self) -> str:
         """Where the run stands just now, in one word."""
+        if not count_presences(self.book.path):
+            return "planned"
         requested, scored = int(self.reading.asked.sum()), len(self.located.columns)
         failed = sum(self.reading.failed_by_task.values())
         return state_of(requested, scored, requested - scored - failed, at_work(self.book))

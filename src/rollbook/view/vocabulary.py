@@ -23,9 +23,12 @@ class Vocabulary:
         if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
             raise UsageError(f"--tokenizer {path}: it has no vocabulary; name the tokenizer.json of the model")
         decoder = _character_bytes() if "ByteLevel" in str([held.get("decoder"), held.get("pre_tokenizer")]) else {}
-        self._texts = {number: _text(written, decoder) for written, number in _entries(model["vocab"])}
-        for added in held.get("added_tokens") or []:
-            self._texts[added["id"]] = added["content"]
+        try:
+            self._texts = {number: _text(written, decoder) for written, number in _entries(model["vocab"])}
+            for added in held.get("added_tokens") or []:
+                self._texts[added["id"]] = added["content"]
+        except (TypeError, KeyError, ValueError, LookupError) as error:
+            raise UsageError(f"--tokenizer {path}: its vocabulary cannot be read ({error})") from None
 
     def texts(self, ids: Sequence[int]) -> list[str | None]:
         """The text of each id; None for one that the tokenizer does not know."""

@@ -17,15 +17,38 @@ export function follow(run, changed) {
     } catch { /* the next event tries again */ }
     setTimeout(() => { busy = false; if (again) { again = false; refresh(); } }, PAUSE_MS);
   };
-  const stop = stream("live", run ? { run } : {}, (event) => {
-    if (event.error) { stop(); return; }
+  let stop = () => {};
+  const listen = () => {
+    stop();
+    first = true;
+    stop = stream("live", run ? { run } : {}, heard, () => {
+      sign.className = "lost";
+      sign.textContent = "no answer: is `rollbook view` still running?";
+    });
+  };
+  const heard = (event) => {
+    if (event.error) {
+      stop();
+      sign.className = "lost";
+      sign.textContent = event.error;
+      return;
+    }
     sign.className = "";
     sign.textContent = event.state === "running" ? "live" : "";
     if (!first || event.state === "running") refresh();
     first = false;
-  }, () => {
-    sign.className = "lost";
-    sign.textContent = "no answer: is `rollbook view` still running?";
-  });
-  return () => { stop(); sign.textContent = ""; };
+  };
+  // A browser has six connections for all pages of one address: one that nobody looks at gives its own back.
+  const looked = () => {
+    if (document.hidden) { stop(); return; }
+    refresh();
+    listen();
+  };
+  document.addEventListener("visibilitychange", looked);
+  if (!document.hidden) listen();
+  return () => {
+    document.removeEventListener("visibilitychange", looked);
+    stop();
+    sign.textContent = "";
+  };
 }
