@@ -158,3 +158,13 @@ def test_a_report_that_is_none_harms_no_other_run(runs, tmp_path):
         listed = {row["run"]: row for row in server.get("/api/runs")["runs"]}
     assert listed["baseline"]["pass@1"] is None
     assert listed["stopped"]["state"] == "interrupted"
+
+
+def test_k_is_what_is_asked_for_by_now(tmp_path):
+    book = make(tmp_path / "runs" / "grown", tasks=2, samples=2)
+    book.extend(6, 1)
+    with Served(tmp_path / "runs") as server:
+        (listed,) = server.get("/api/runs")["runs"]
+        assert (listed["samples"], listed["state"]) == (6, "planned")
+        assert server.get("/api/run?run=grown")["samples"] == 6
+        assert server.get("/api/run?run=grown")["state"] == "planned"

@@ -38,6 +38,11 @@ class Plan(msgspec.Struct, frozen=True):
         """How many rollouts are asked for in all."""
         return sum(part.keys for part in self.parts)
 
+    @property
+    def samples(self) -> int:
+        """How many tries at a task are asked for, at most: `extend` may have added some."""
+        return max((part.samples[1] for part in self.parts), default=0)
+
 
 class Chunk(msgspec.Struct, frozen=True):
     """A range of keys: the unit that a worker claims."""

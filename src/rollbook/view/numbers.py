@@ -20,7 +20,7 @@ def run_page(name: str, snapshot: Snapshot) -> dict[str, JSON]:
     report = snapshot.numbers["report"]
     state = snapshot.state
     return {
-        **described(name, manifest),
+        **described(name, manifest, snapshot.book.plan),
         "version": snapshot.version,
         "state": state,
         "live": state == "running",

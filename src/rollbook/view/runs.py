@@ -10,6 +10,7 @@ import msgspec
 from rollbook.book.status import Status, read_status
 from rollbook.core.json import JSON, decode
 from rollbook.core.manifest import Manifest
+from rollbook.core.plan import Plan
 from rollbook.errors import RollbookError
 from rollbook.view.opened import Shelf
 
@@ -38,18 +39,23 @@ class Runs:
             path = self._shelf.folder.root / ("" if self._shelf.folder.single else name)
             stamp = tuple(_changed(path / each) for each in WATCHED)
             held = self._rows.get(name)
-            if held is None or held[0] != stamp or held[1].get("state") == "running":
+            if held is None or held[0] != stamp or self._may_say_more(name, held[1]):
                 held = self._rows[name] = stamp, self._read(name, path)
             return held[1]
         except (RollbookError, OSError, msgspec.DecodeError) as error:
             return {"run": name, "error": str(error)}
+
+    def _may_say_more(self, name: str, row: dict[str, JSON]) -> bool:
+        """Of a run that goes on there is ever more to say, and of a big one as soon as somebody has opened it."""
+        return row.get("state") == "running" or (row.get("pass@1", 0) is None and self._shelf.held(name))
 
     def _read(self, name: str, path: Path) -> dict[str, JSON]:
         self._shelf.folder.check_links(path)
         status = read_status(path)
         manifest = msgspec.json.decode((path / "run.json").read_bytes(), type=Manifest)
         passed = self._passed(name, path, status)
-        return {**described(name, manifest), **state_row(status), **passed}
+        plan = msgspec.json.decode((path / "plan.json").read_bytes(), type=Plan)
+        return {**described(name, manifest, plan), **state_row(status), **passed}
 
     def _passed(self, name: str, path: Path, status: Status) -> dict[str, JSON]:
         """pass@1 and its interval, from the last report if that is of as many rollouts."""
@@ -63,7 +69,7 @@ class Runs:
         return {"pass@1": None, "interval": None}
 
 
-def described(name: str, manifest: Manifest) -> dict[str, JSON]:
+def described(name: str, manifest: Manifest, plan: Plan) -> dict[str, JSON]:
     """What a run is."""
     return {
         "run": name,
@@ -72,7 +78,7 @@ def described(name: str, manifest: Manifest) -> dict[str, JSON]:
         "environments": list(manifest.environments),
         "model": manifest.model.name,
         "scripted": manifest.model.kind == "scripted",
-        "samples": manifest.samples,
+        "samples": plan.samples,
     }
 
 
