@@ -1,9 +1,11 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.commands import Process
 from support.quiz import ANSWERS, write_answers, write_quiz
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -16,8 +18,8 @@ def rollbook(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
 
     def run(*arguments):
-        command = [sys.executable, "-c", "from rollbook.cli.main import main; main()", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        done = Process([*map(str, arguments)], tmp_path, dict(os.environ), forked=True).wait(60)
+        return subprocess.CompletedProcess(arguments, done.code, done.stdout, done.stderr)
 
     return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import traceback
@@ -17,9 +18,11 @@ from rollbook.errors import UsageError
 ALIAS = "rollbook_source_"
 """Put before the name of a file that would otherwise hide an installed module (a user's `random.py`)."""
 
-_INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+_FOLDERS = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+_INSTALLED = tuple(Path(folder).resolve() for folder in _FOLDERS)
 PACKAGE = "rollbook"
 _PACKAGE = Path(__file__).resolve().parent.parent
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (*_FOLDERS, *_INSTALLED, _PACKAGE))
 
 
 def is_own(path: Path) -> bool:
@@ -106,8 +109,9 @@ def _forget_namesakes(root: Path) -> None:
 
 
 def _file(module: ModuleType) -> Path | None:
+    """A module's file; none for a library's, of which a trainer has thousands: to follow all their links takes long."""
     path = getattr(module, "__file__", None)
-    return Path(path).resolve() if isinstance(path, str) else None
+    return Path(path).resolve() if isinstance(path, str) and not path.startswith(_LIBRARIES) else None
 
 
 def imported_beneath(root: Path) -> set[Path]:
