@@ -47,7 +47,7 @@ class Runs:
 
     def _may_say_more(self, name: str, row: dict[str, JSON]) -> bool:
         """Of a run that goes on there is ever more to say, and of a big one as soon as somebody has opened it."""
-        return row.get("state") == "running" or (row.get("pass@1", 0) is None and self._shelf.held(name))
+        return row.get("state") == "running" or (row.get("pass@1", 0) is None and bool(self._shelf.held(name)))
 
     def _read(self, name: str, path: Path) -> dict[str, JSON]:
         self._shelf.folder.check_links(path)
