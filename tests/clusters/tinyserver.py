@@ -55,6 +55,15 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Quiet(ThreadingHTTPServer):
+    """A client that hangs up is no news: its traceback would be the last line of the log."""
+
+    request_queue_size = 256
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", required=True)
@@ -68,9 +77,8 @@ def main() -> None:
     if args.sick_on and os.environ.get("SLURMD_NODENAME") == args.sick_on:
         sys.exit("no working GPU here")
     Handler.args = args
-    ThreadingHTTPServer.request_queue_size = 256
     print(f"devices {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}", flush=True)
-    ThreadingHTTPServer((args.host, args.port), Handler).serve_forever()
+    Quiet((args.host, args.port), Handler).serve_forever()
 
 
 if __name__ == "__main__":

@@ -93,6 +93,15 @@ def test_the_log_holds_both_streams_and_its_tail_stays_readable(tmp_path: Path) 
     assert log.read_text().startswith("from an earlier child\n")
 
 
+def test_its_last_words_are_the_last_line_that_says_something(tmp_path: Path) -> None:
+    async def main() -> Child:
+        child = Child(python("print('no GPU'); print('-' * 40); print()"), log=tmp_path / "child.log")
+        await child.exited(10)
+        return child
+
+    assert asyncio.run(main()).last_words() == "no GPU"
+
+
 def test_exit_is_told_although_a_grandchild_holds_every_descriptor(tmp_path: Path) -> None:
     code = (
         WRITE_PID

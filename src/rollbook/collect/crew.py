@@ -87,7 +87,7 @@ class Crew:
         if code in ORDERLY or self._stopping or self._verdict:
             return
         if code > 0:
-            said = child.log_tail(1).removeprefix("rollbook: ") or f"worker {seat} exited with {code}"
+            said = child.last_words().removeprefix("rollbook: ") or f"worker {seat} exited with {code}"
             kind = (
                 Stopped if code == Stopped.exit_code else UsageError if code == UsageError.exit_code else RuntimeError
             )

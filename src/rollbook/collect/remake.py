@@ -73,7 +73,7 @@ async def remade(trial: Trial, tasks: int) -> Made:
         await asyncio.shield(child.kill_tree())
     answer = request.with_suffix(".made")
     if not answer.exists():
-        tail = child.log_tail(1).strip()
+        tail = child.last_words()
         return Made(error=f"its process ended with {code}{': ' + tail if tail else ''}")
     return msgspec.json.decode(answer.read_bytes(), type=Made)
 

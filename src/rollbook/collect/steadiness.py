@@ -95,7 +95,7 @@ async def replayed(trial: Trial, answers: Sequence[tuple[Task, Said]]) -> Heard:
         await asyncio.shield(child.kill_tree())
     answer = request.with_suffix(".heard")
     if not answer.exists():
-        tail = child.log_tail(1).strip()
+        tail = child.last_words()
         return Heard(error=f"the process ended with {code}{': ' + tail if tail else ''}")
     return msgspec.json.decode(answer.read_bytes(), type=Heard)
 

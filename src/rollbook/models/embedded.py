@@ -143,7 +143,7 @@ class EmbeddedModel:
         async with self._starting:
             if self._child is child and self._session:
                 if self._starts > RESTARTS:
-                    raise EndpointDown(f"the embedded model crashed {self._starts} times: {child.log_tail(1)}")
+                    raise EndpointDown(f"the embedded model crashed {self._starts} times: {child.last_words()}")
                 try:
                     await self._start(self._session)
                 except ChildFailed as error:

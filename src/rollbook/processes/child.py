@@ -117,6 +117,11 @@ class Child:
             tail = self._tail if self._reaped else self._read_tail()
         return "\n".join(tail.decode(errors="replace").splitlines()[-lines:])
 
+    def last_words(self) -> str:
+        """The last line of its log that says something: rulers and blank lines do not."""
+        lines = self.log_tail().splitlines()
+        return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "")
+
     def _start(
         self, env: Mapping[str, str] | None, cwd: Path | None, pass_fds: Sequence[int]
     ) -> tuple[subprocess.Popen[bytes], int | None]:

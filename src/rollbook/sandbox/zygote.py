@@ -49,7 +49,7 @@ class Zygote:
             self._orders.send({**config, **told})
             reply, _ = self._orders.receive()
         except (OSError, EOFError, SandboxError) as error:
-            tail = self._child.log_tail(1)
+            tail = self._child.last_words()
             self.close()
             raise SandboxError(f"the sandbox did not come up: {tail or error}") from None
         memory.settle()

@@ -70,7 +70,7 @@ class Server:
         """How it ended; None while it runs."""
         if self.child.returncode is None:
             return None
-        return f"exit {self.child.returncode}: {self.child.log_tail(1)}"
+        return f"exit {self.child.returncode}: {self.child.last_words()}"
 
     async def stop(self) -> None:
         """Withdraw it and end it with all that it started."""

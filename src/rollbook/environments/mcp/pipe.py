@@ -38,7 +38,7 @@ class Pipe:
 
     def last_words(self) -> str:
         """The last line that it wrote to standard error, if any."""
-        lines = self._child.log_tail(1).strip() if self._child else ""
+        lines = self._child.last_words() if self._child else ""
         return lines[-500:]
 
     def open(self) -> Transport:

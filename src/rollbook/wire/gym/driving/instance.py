@@ -109,7 +109,9 @@ class Instance:
             return
         assert self._child
         if not self._left:
-            self._over = f"{self.name} ended {RESTARTS + 1} times; last: {_last_line(self._child.log_tail())}"
+            self._over = (
+                f"{self.name} ended {RESTARTS + 1} times; last: {self._child.last_words()[:200] or 'it said nothing'}"
+            )
             self._up.set()
             return
         self._left -= 1
@@ -148,11 +150,6 @@ class Instance:
         if self._life is not None:
             self._life.close()
             self._life = None
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else "it said nothing"
 
 
 class HeldPort:
