@@ -137,7 +137,7 @@ def plain(text: str) -> Fraction | None:
     """
     if len(text) > MATH_LIMIT:
         return None
-    match = _PLAIN.fullmatch(_bare(text))
+    match = _PLAIN.fullmatch(text if _SIMPLE.fullmatch(text) else _bare(text))
     if not match:
         return None
     sign, number, exponent, below = match.groups()

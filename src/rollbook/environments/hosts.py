@@ -15,6 +15,8 @@ QUICK_S = 0.005
 DEPTH = 8
 STARTS_ALLOWED = 3
 LOOK_S = 0.05
+PATIENCE_S = 0.05
+"""How long calls may queue before another process is started: a burst of quick ones is over by then."""
 
 
 class SeatLost(Exception):
@@ -34,6 +36,7 @@ class Hosts:
         self._failed_starts = 0
         self._closed = False
         self._mean_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         """Start the first process, so that an environment that does not load is known before any rollout."""
@@ -95,7 +98,15 @@ class Hosts:
             best.send(waiting)
             return
         self._queue.append(waiting)
-        self._grow()
+        if best is None:
+            self._grow()
+        elif self._look is None:
+            self._look = asyncio.get_running_loop().call_later(PATIENCE_S, self._still_queueing)
+
+    def _still_queueing(self) -> None:
+        self._look = None
+        if self._queue:
+            self._grow()
 
     async def call(self, call: Call, timeout_s: float) -> Reply:
         """Run a call in any process. Dying of someone else's call costs nothing: it is simply run again."""

@@ -44,6 +44,7 @@ class HostProcess(asyncio.Protocol):
         self._on_free, self._on_gone = on_free, on_gone
         self._line: deque[Waiting] = deque()
         self._outbox: list[bytes] = []
+        self._unanswered = 0
         self._frames = Frames()
         self._loop = asyncio.get_running_loop()
         self._since = 0.0
@@ -101,7 +102,7 @@ class HostProcess(asyncio.Protocol):
 
     def send(self, waiting: Waiting) -> None:
         """Put a call at the end of the line."""
-        if not self._outbox:
+        if not self._outbox and not self._unanswered:
             self._loop.call_soon(self._flush)
         self._outbox.append(frame(waiting.call))
         self._line.append(waiting)
@@ -109,10 +110,11 @@ class HostProcess(asyncio.Protocol):
             self._arm()
 
     def _flush(self) -> None:
-        """One write for all calls of one turn of the loop; who was lost meanwhile hears of it from its end."""
+        """One write for all calls that came while it was busy; who was lost meanwhile hears of it from its end."""
         assert self._transport
         if not self._transport.is_closing():
             self._transport.write(b"".join(self._outbox))
+        self._unanswered += len(self._outbox)
         self._outbox.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -132,10 +134,13 @@ class HostProcess(asyncio.Protocol):
 
     def _answered(self, reply: Reply) -> None:
         waiting = self._line.popleft()
+        self._unanswered -= 1
         if not waiting.future.done():
             waiting.future.set_result(reply)
         self._arm()
         self._on_free(self)
+        if self._outbox and not self._unanswered:
+            self._flush()
 
     def _disarm(self) -> None:
         if self._timer:

@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import IO, cast
@@ -47,8 +48,7 @@ class Row(msgspec.Struct, frozen=True):
     def id(self) -> str:
         """Its own `id` (or unique_id, uuid, task_id), else the name of the file and the number of the line."""
         given = self.first(*IDS)
-        stem = Path(self.path.partition("?")[0]).name.split(".")[0]
-        return f"{stem}-{self.line}" if given is None else str(self.values[given])
+        return f"{_stem(self.path)}-{self.line}" if given is None else str(self.values[given])
 
     def first(self, *names: str) -> str | None:
         """The first of these fields that the row has."""
@@ -97,6 +97,11 @@ class Row(msgspec.Struct, frozen=True):
         if (wrong := _mistake(task.messages)) is not None:
             raise UsageError(f"{self.where}: {asked}: {wrong}")
         return task
+
+
+@cache
+def _stem(path: str) -> str:
+    return Path(path.partition("?")[0]).name.split(".")[0]
 
 
 def _mistake(messages: list[Message]) -> str | None:
