@@ -29,6 +29,7 @@ from engine import Figure, show
 
 from rollbook.book.book import Book, Draft
 from rollbook.book.claims import LOOK_S, Claim, Claims
+from rollbook.book.neighbours import Neighbours
 from rollbook.book.presence import Watch, beat_s, write_presence
 from rollbook.book.seal import write_seals
 from rollbook.core.line import SCHEMA
@@ -73,6 +74,7 @@ class Node:
         self._presence = Presence(name, name, "boot", "ns", 1, "1", 1, 0.0)
         self._watch = Watch(clock=lambda: self._world.now)
         self._claims = Claims(cluster.book, cluster.round, name, self._watch, lambda: self._world.now)
+        self._neighbours, self._began = Neighbours(cluster.book.path, name, self._watch), cluster.world.now
         self._jobs: list[tuple[Claim, int, int]] = []
         self._busy, self.alive, self._waiting = 0, True, False
         self._journal = (cluster.book.path / "journals" / f"{name}.1.jsonl").open("ab", buffering=0)
@@ -83,7 +85,8 @@ class Node:
     def _beat(self) -> None:
         if self.alive:
             write_presence(self._cluster.book.path, self._presence)
-            self._world.after(beat_s(self._world.now), self._beat)
+            self._neighbours.look()
+            self._world.after(beat_s(self._world.now - self._began), self._beat)
 
     def _fill(self) -> None:
         """Begin as many rollouts as there is room for."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.presence import Watch, born, new_presence, read_presences, write_presence
+from rollbook.core.presence import Held
 from support.books import make_book
 
 
@@ -19,6 +20,22 @@ def test_a_heartbeat_moves_the_counter(tmp_path: Path) -> None:
     write_presence(run, presence)
     write_presence(run, presence)
     assert read_presences(run)[presence.id].counter == 2
+
+
+def test_heartbeats_after_the_first_make_no_names_and_a_shorter_one_leaves_nothing_of_a_longer(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    presence = new_presence(1)
+    write_presence(run, presence)
+    path = run / "workers" / f"{presence.id}.json"
+    before = path.stat().st_ino
+    for chunks in ({n: Held(n) for n in range(50)}, {}):
+        presence.chunks = chunks
+        write_presence(run, presence)
+        assert read_presences(run)[presence.id] == presence
+    assert path.stat().st_ino == before
+    path.unlink()
+    write_presence(run, presence)
+    assert read_presences(run)[presence.id].counter == 4
 
 
 def test_ids_are_never_reused() -> None:

@@ -11,6 +11,7 @@ import msgspec
 from rollbook.book.book import Book
 from rollbook.book.lease import Leases
 from rollbook.book.ledger import Inheritance, Ledger, Past
+from rollbook.book.obituary import read_obituary, workers_and_dead
 from rollbook.book.presence import Watch, count_presences, read_presence
 from rollbook.book.seal import Seals, reopened
 from rollbook.core.manifest import Round
@@ -38,7 +39,7 @@ class Claim(msgspec.Struct):
 
 
 class Claims:
-    """Hands a worker its chunks: fresh ones in their order, then those whose owners are gone."""
+    """Hands a worker its chunks: those of the dead first, then fresh ones in their order, then what else is free."""
 
     def __init__(
         self,
@@ -54,11 +55,14 @@ class Claims:
         self._seals = Seals(book.path)
         self._watch = watch or Watch(book.path)
         self._clock = clock
-        self._looked = -math.inf
+        self._looked = self._heard = self._listed = -math.inf
         self._pause = LOOK_S
+        self._mourned: set[str] = set()
+        self._left: dict[int, int] = {}
         self._fresh = 0
         self._held: set[int] = set()
         self._rounds = book.rounds()
+        self._first = len(self._rounds) == 1
         self._order = book.chunks.side_by_side() if len(book.manifest.environments) > 1 else None
         self._refresh()
 
@@ -72,23 +76,54 @@ class Claims:
         return True
 
     def _refresh(self) -> None:
-        # Seals before leases: a chunk sealed in between then looks held, never free.
-        self._seals.refresh()
-        self.leases.refresh()
+        # Seals before leases: a chunk sealed in between then looks held, never free. Only a later round opens chunks
+        # again for what failed in them: in a first one the names of the seals say enough.
+        if self._first:
+            self._seals.list()
+        else:
+            self._seals.refresh()
+        self._list_leases()
 
     def next(self) -> Claim | None:
         """Claim a chunk; None if there is none to be had just now."""
-        return self._next_fresh() or (self._next_orphan() if self._look() else None)
+        return self._next_left() or self._next_fresh() or (self._next_orphan() if self._look() else None)
+
+    def _next_left(self) -> Claim | None:
+        """What the dead are known to have left: it was begun first, so it may be the biggest of all that is open."""
+        now = self._clock()
+        if now - self._heard >= self._pause:
+            self._heard = now
+            self._hear()
+        while self._left:
+            number, epoch = self._left.popitem()
+            if number not in self._held and self.leases.claim(number, epoch + 1):
+                return self._claimed(number, epoch + 1)
+        return None
+
+    def _hear(self) -> None:
+        joined, dead = workers_and_dead(self._book.path)
+        self._pause = max(LOOK_S, len(joined) / LOOKS_IN_ALL)
+        for worker in dead - self._mourned:
+            self._mourned.add(worker)
+            obituary, presence = read_obituary(self._book.path, worker), read_presence(self._book.path, worker)
+            if obituary and (presence is None or presence.counter == obituary.counter):
+                self._left.update(obituary.chunks)
 
     def _next_fresh(self) -> Claim | None:
+        if self._fresh < len(self._book.chunks) and self._clock() - self._listed >= LOOK_S:
+            self._list_leases()
         while self._fresh < len(self._order or self._book.chunks):
             number, self._fresh = self._order[self._fresh] if self._order else self._fresh, self._fresh + 1
-            if number in self.leases.epochs or number in self._seals.all:
+            if number in self.leases.epochs or number in self._seals.numbers:
                 continue
             if self.leases.claim(number, 1):
                 return self._claimed(number, 1)
-            self.leases.refresh()  # where one was quicker, many may have been: one look saves a try at each of theirs
+            self._list_leases()  # where one was quicker, many may have been: one look saves a try at each of theirs
         return None
+
+    def _list_leases(self) -> None:
+        self._listed = self._clock()
+        self.leases.refresh()
 
     def _next_orphan(self) -> Claim | None:
         gone: dict[str, bool] = {}
@@ -114,10 +149,13 @@ class Claims:
     def _claimed(self, number: int, epoch: int) -> Claim:
         chunk = self._book.chunks[number]
         self._held.add(number)
-        fresh = epoch == 1 and number not in self._seals.all
+        sealed = number in self._seals.numbers
+        if sealed and number not in self._seals.all:
+            self._seals.read(number)
+        fresh = epoch == 1 and not sealed
         heritage = Inheritance() if fresh else self._ledger.inherit(number, epoch, self._seals.all)
         claim = Claim(chunk, epoch, [], dropped=heritage.dropped, files=heritage.files)
-        claim.resealed = number in self._seals.all
+        claim.resealed = sealed
         for key in chunk:
             past = heritage.keys.get(key)
             if past is None:
@@ -139,14 +177,14 @@ class Claims:
         """We sealed a chunk (or found it lost): no need to read that back from the disk."""
         self._held.discard(number)
         if seal is not None:
-            self._seals.all[number] = seal
+            self._seals.add(number, seal)
 
     def open_chunks(self) -> list[int]:
         """Chunks that this round still has to see to, as of the last look."""
         return [n for n in range(len(self._book.chunks)) if not self._closed(n)]
 
     def _closed(self, number: int) -> bool:
-        return closed(self._seals.all.get(number), self._rounds)
+        return number in self._seals.numbers if self._first else closed(self._seals.all.get(number), self._rounds)
 
     def over(self) -> bool:
         """Whether every chunk is sealed for this round."""

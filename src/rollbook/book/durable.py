@@ -93,6 +93,22 @@ def write_new(path: Path, data: bytes) -> bool:
     return True
 
 
+def overwrite(path: Path, data: bytes) -> bool:
+    """Write over the content of `path` without touching its name; False if there is no such file.
+
+    A shorter text leaves blanks behind it. Whoever reads at this very moment may see half of each.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        os.pwrite(handle, data.ljust(os.lseek(handle, 0, os.SEEK_END)), 0)
+    finally:
+        os.close(handle)
+    return True
+
+
 def replace_quickly(path: Path, data: bytes) -> None:
     """Replace `path` at once but not durably: for heartbeats, which are worthless after a power cut."""
     aside = path.with_name(f".{path.name}")

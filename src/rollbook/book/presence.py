@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.book.durable import replace_quickly
+from rollbook.book.durable import overwrite, replace_quickly
 from rollbook.core.json import encode
 from rollbook.core.presence import Presence
 
 HEARTBEAT_S = 5.0
 SELDOM_S = 30.0
 STALE_S = 180.0
+TRIES = 3
 
 _decoder = msgspec.json.Decoder(Presence)
 
@@ -83,9 +84,11 @@ def beat_s(age_s: float, least_s: float = HEARTBEAT_S) -> float:
 
 
 def write_presence(run: Path, presence: Presence) -> None:
-    """Beat: move the counter and publish."""
+    """Beat: move the counter and publish. Only the first beat makes a name: hundreds of workers share one disk."""
     presence.counter += 1
-    replace_quickly(run / "workers" / f"{presence.id}.json", encode(presence) + b"\n")
+    path, data = run / "workers" / f"{presence.id}.json", encode(presence) + b"\n"
+    if presence.counter == 1 or not overwrite(path, data):
+        replace_quickly(path, data)
 
 
 def read_presences(run: Path) -> dict[str, Presence]:
@@ -96,10 +99,14 @@ def read_presences(run: Path) -> dict[str, Presence]:
 
 def read_presence(run: Path, worker: str) -> Presence | None:
     """What a worker says of itself; None where a power cut tore that: then it is judged by its silence."""
-    try:
-        return _decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
-    except (msgspec.DecodeError, FileNotFoundError):
-        return None
+    for _ in range(TRIES):
+        try:
+            return _decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
+        except msgspec.DecodeError:
+            continue  # it may be writing just now
+        except FileNotFoundError:
+            break
+    return None
 
 
 def count_presences(run: Path) -> int:
@@ -114,7 +121,7 @@ class Watch:
         self, run: Path | None = None, clock: Callable[[], float] = time.monotonic, stale_s: float | None = None
     ) -> None:
         self._clock = clock
-        self._stale_s = STALE_S if stale_s is None else stale_s
+        self.stale_s = STALE_S if stale_s is None else stale_s
         self._last: dict[str, tuple[int, float]] = {}
         self._here = (socket.gethostname(), boot_id(), pid_namespace())
         self._place = place_of(run) if run else ""
@@ -136,4 +143,4 @@ class Watch:
         if seen != counter:
             self._last[worker] = (counter, now)
             return False
-        return now - since >= self._stale_s
+        return now - since >= self.stale_s

@@ -47,14 +47,30 @@ class Seals:
         self._run = run
         self._seen: dict[int, tuple[int, int]] = {}
         self.all: dict[int, Seal] = {}
+        self.numbers: set[int] = set()
+
+    def list(self) -> set[int]:
+        """The chunks that are sealed, from the names alone."""
+        parts = (name.partition(".") for name in os.listdir(self._run / "done"))
+        self.numbers = {int(number) for number, _, ending in parts if ending == "json" and number.isdigit()}
+        return self.numbers
 
     def refresh(self) -> dict[int, Seal]:
         """Read what was sealed since the last look."""
-        for name in os.listdir(self._run / "done"):
-            number, _, ending = name.partition(".")
-            if ending == "json" and number.isdigit() and not self._is_final(int(number)):
-                self._look_at(int(number), self._run / "done" / name)
+        for number in self.list():
+            if not self._is_final(number):
+                self._look_at(number, seal_path(self._run, number))
         return self.all
+
+    def read(self, number: int) -> Seal:
+        """One seal, as it is now."""
+        self.add(number, _read(seal_path(self._run, number)))
+        return self.all[number]
+
+    def add(self, number: int, seal: Seal) -> None:
+        """Take note of a seal: one of our own need not be read back."""
+        self.all[number] = seal
+        self.numbers.add(number)
 
     def _is_final(self, number: int) -> bool:
         """Only failures are tried again: a seal without any will never be another."""

@@ -10,6 +10,8 @@ from time import monotonic
 from rollbook.book.book import Book
 from rollbook.book.claims import LOOK_S, Claim, Claims
 from rollbook.book.journal import Journal, Mark
+from rollbook.book.neighbours import Neighbours
+from rollbook.book.obituary import Obituary, publish_obituary
 from rollbook.book.presence import HEARTBEAT_S, Watch, beat_s, new_presence, write_presence
 from rollbook.book.seal import write_seals
 from rollbook.book.seats import Seats
@@ -18,7 +20,7 @@ from rollbook.core.manifest import Round
 from rollbook.core.presence import Held
 from rollbook.core.rollout import Rollout
 from rollbook.core.seal import Seal
-from rollbook.errors import BookUnwritable
+from rollbook.errors import BookError, BookUnwritable
 
 
 class Shift:
@@ -35,7 +37,9 @@ class Shift:
     ) -> None:
         self._book, self._round, self._listener, self._inherited = book, round_, listener, inherited
         self.presence = new_presence(round_.number, book.path)
-        self._claims = Claims(book, round_, self.presence.id, watch)
+        self._watch = watch or Watch(book.path)
+        self._claims = Claims(book, round_, self.presence.id, self._watch)
+        self._neighbours = Neighbours(book.path, self.presence.id, self._watch)
         self._journal = Journal(book.path, self.presence.id, self._durable)
         self._seats = Seats(book.path, self.presence.id)
         self._taken: dict[tuple[int, int], int] = {}
@@ -68,7 +72,14 @@ class Shift:
         self._describe()
         self.presence.state = "left"
         if not self.trouble:
-            await self._write(write_presence, self._book.path, self.presence)
+            await self._write(self._part)
+
+    def _part(self) -> None:
+        """The last word, and what is left for others to do."""
+        write_presence(self._book.path, self.presence)
+        left = {number: claim.epoch for number, claim in self._open.items()}
+        if left:
+            publish_obituary(self._book.path, self.presence.id, Obituary(self.presence.counter, left))
 
     @property
     def trouble(self) -> BaseException | None:
@@ -82,18 +93,20 @@ class Shift:
             raise unwritable(self._book, error) from None
 
     async def _beat(self) -> None:
-        joined = monotonic()
+        joined = beaten = monotonic()
         while True:
             await asyncio.sleep(beat_s(monotonic() - joined, HEARTBEAT_S))
             self._describe()
             try:
                 await self._write(write_presence, self._book.path, self.presence)
-            except BookUnwritable as error:
+                await self._write(self._neighbours.look)
+                late, beaten = monotonic() - beaten > self._watch.stale_s / 2, monotonic()
+                for number in await asyncio.to_thread(self._lost) if late else ():
+                    self._forget(number)
+            except (BookError, BookUnwritable) as error:
                 self._trouble = error
                 self._changed.set()
                 return
-            for number in await asyncio.to_thread(self._lost):
-                self._forget(number)
 
     def _describe(self) -> None:
         """What `status` is to know of the chunks in our hands; also the last word, since what is durable counts."""

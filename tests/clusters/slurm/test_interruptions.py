@@ -15,7 +15,7 @@ from clustered import Serve, Submit
 
 from support.alive import eventually
 from support.commands import Commands
-from support.counted import all_keys, assert_complete
+from support.counted import all_keys, assert_complete, scored_keys, seeds_of
 
 
 def model(endpoint: object) -> list[object]:
@@ -92,11 +92,13 @@ def test_a_node_that_dies_costs_only_what_was_in_flight(
     spread = {"options": "['--ntasks-per-node=1', '--cpus-per-task=16']"}
     sent = submit(f"{sums}?tasks=60", "-k", 2, *model(endpoint), "--workers", 2, "-c", 4, profile_keys=spread)
     sent.wait_scored(10)
+    durable = set(scored_keys(sent.run))
     cluster.kill_node("cpu1")
     cluster.revive_node("cpu1")
     assert sent.over() == "COMPLETED"
     assert_complete(sent.run)
-    assert sum(endpoint.seeds.values()) <= 120 + 4, "asked again was no more than what was in flight"
+    assert all(endpoint.seeds[seed] == 1 for seed in seeds_of(durable)), "what was on the disk was asked again"
+    assert max(endpoint.seeds.values()) <= 2
 
 
 def test_what_is_cancelled_stays_out_of_the_queue_and_is_resumed_with_other_settings(

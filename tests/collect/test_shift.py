@@ -1,0 +1,51 @@
+"""A worker's time at a book: what it does not finish it hands over as it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rollbook.book.claims import Claims
+from rollbook.book.obituary import read_obituary
+from rollbook.collect.job import Job
+from rollbook.collect.shift import Shift
+from support.books import make_book, open_round, scored
+
+
+def test_who_leaves_early_says_what_it_leaves_and_the_next_claim_is_that(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=8, samples=2, workers=2)
+    round_ = open_round(book)
+
+    async def part() -> tuple[str, int]:
+        shift = Shift(book, round_)
+        await shift.join()
+        job = await shift.next()
+        assert isinstance(job, Job)
+        assert job.claim
+        await shift.mark(job, scored(book, job.row, job.sample), True)
+        await shift.leave()
+        return shift.presence.id, job.claim.chunk.number
+
+    worker, chunk = asyncio.run(part())
+    obituary = read_obituary(book.path, worker)
+    assert obituary
+    assert obituary.chunks == {chunk: 1}
+    heir = Claims(book, round_, "heir").next()
+    assert heir
+    assert (heir.chunk.number, heir.epoch, heir.scored) == (chunk, 2, 1)
+
+
+def test_who_finishes_leaves_nothing_behind(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=2)
+    round_ = open_round(book)
+
+    async def work() -> str:
+        shift = Shift(book, round_)
+        await shift.join()
+        while job := await shift.next():
+            await shift.mark(job, scored(book, job.row, job.sample), True)
+        await shift.leave()
+        return shift.presence.id
+
+    assert read_obituary(book.path, asyncio.run(work())) is None
+    assert Claims(book, round_, "late").over()
