@@ -18,7 +18,7 @@ from rollbook.agents.program import ANSWER_LIMIT, Program, resolved
 from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
 from rollbook.core.json import JSON
-from rollbook.core.manifest import EnvironmentSpec, Limits, Sampling
+from rollbook.core.manifest import AgentSpec, EnvironmentSpec, Limits, Sampling
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
 from rollbook.core.task import Task
@@ -99,6 +99,17 @@ def test_it_is_told_the_task_but_not_the_answer_and_its_calls_are_recorded(tmp_p
     )
     assert [m.text for m in rollout.messages] == ["What is 1 + 1?", "2", "Sure?", "Yes."]
     assert len(rollout.turns) == 2
+
+
+def test_it_does_not_see_the_keys_of_real_endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    monkeypatch.setenv("MY_NAME", "no secret")
+    command = write_agent(tmp_path, "assert 'MY_KEY' not in os.environ and 'MY_NAME' in os.environ; ask('hm')")
+    spec = AgentSpec(resolved(command), "")
+    rollout, program = blank(), outside(spec, {"MY_KEY"})
+    assert program
+    asyncio.run(program.play(rollout, Told("2"), NoSeat()))
+    assert rollout.text == "2"
 
 
 def test_what_it_leaves_as_its_answer_is_the_last_message_under_a_name_of_its_own(tmp_path: Path) -> None:
@@ -209,7 +220,7 @@ def test_a_command_is_checked_and_its_files_are_found_from_anywhere(
 def test_the_choice_is_checked_against_the_environment_and_against_edits(tmp_path: Path) -> None:
     plain = {"sums": EnvironmentSpec("sums", "m:C")}
     assert spec_of("", plain) is None
-    assert outside(None) is None
+    assert outside(None, ()) is None
     assert agent_for(plain["sums"], Limits(), "native").__class__.__name__ == "SingleAnswer"
     made = spec_of(f"program:{write_agent(tmp_path, '')}", plain)
     check_agent(made)

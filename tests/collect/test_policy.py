@@ -15,6 +15,7 @@ from rollbook.collect.group import Group
 from rollbook.collect.policy import Counts, Policy
 from rollbook.core.failure import KINDS, Failure
 from rollbook.core.score import Score
+from rollbook.core.turn import Turn
 from rollbook.errors import UsageError
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_script, write_sums
@@ -63,6 +64,13 @@ def test_equal_rewards_are_those_of_the_scored_ones(rewards: tuple[float | None,
     counts = Counts()
     assert Policy("mask", "drop").passes(group(*rewards), 0, counts) is passes
     assert counts.dropped_equal == (not passes)
+
+
+def test_a_group_in_which_all_failed_is_dropped_and_counted_as_failed() -> None:
+    counts = Counts()
+    assert not Policy("mask", "drop").passes(group(None, None), 0, counts)
+    assert Policy("mask").passes(group(None), 0, counts), "who collects single rollouts sees to them himself"
+    assert (counts.dropped_failed, counts.dropped_equal, counts.given, counts.masked) == (1, 0, 1, 1)
 
 
 def test_a_group_behind_by_more_versions_than_allowed_is_dropped() -> None:
@@ -168,6 +176,22 @@ def test_a_number_of_groups_is_at_least_one(wrong: dict[str, int]) -> None:
 
     with pytest.raises(UsageError, match="from 1 on"):
         asyncio.run(go())
+
+
+def test_a_version_that_comes_back_makes_those_between_older() -> None:
+    async def go() -> list[int]:
+        async with Endpoint() as endpoint, Collector(Parity(), endpoint.url, samples=2) as collector:
+            ages = []
+            for version in ("a", "b", "b", "a"):
+                collector.resume(version)
+                ages.append(collector._staleness(Group(Task("t", "?"), [stamped("b")])))
+            return ages
+
+    assert asyncio.run(go()) == [1, 0, 0, 1]
+
+
+def stamped(version: str) -> Rollout:
+    return Rollout(task=Task("t", "?"), sample=0, seed=0, turns=[Turn(model_version=version)], score=Score(1.0))
 
 
 def test_groups_that_waited_through_too_many_updates_are_dropped() -> None:

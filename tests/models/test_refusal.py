@@ -70,6 +70,8 @@ def test_the_servers_own_words_are_found_in_every_shape() -> None:
 def test_the_context_length_is_read_from_the_message() -> None:
     assert context_limit(server_words(CONTEXT[0])) == 2048
     assert context_limit(server_words(CONTEXT[1])) == 2048
+    assert context_limit("max_tokens=100000 cannot be greater than max_model_len=4096") == 4096
+    assert context_limit("max_tokens=9 cannot be greater than max_model_len=max_total_tokens=2048.") == 2048
     assert context_limit("too long") is None
 
 

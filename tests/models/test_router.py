@@ -165,6 +165,18 @@ def test_an_endpoint_that_refuses_every_call_is_an_outage_too() -> None:
     asyncio.run(main())
 
 
+def test_time_in_which_nobody_asks_is_no_outage() -> None:
+    async def main() -> None:
+        async with Endpoint("500", models="ok", times=4) as endpoint, opened(endpoint, outage_s=3.0) as model:
+            for _ in range(3):
+                with pytest.raises(RolloutFailed):
+                    await ask(model)
+            await asyncio.sleep(3.5)
+            assert await ask(model) == "stop", "one more 500 is one more trial, not the end"
+
+    asyncio.run(main())
+
+
 def test_a_success_between_failures_keeps_a_replica_in() -> None:
     async def main() -> None:
         async with Endpoint() as endpoint, opened(endpoint, outage_s=0.2) as model:

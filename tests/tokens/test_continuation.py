@@ -214,3 +214,23 @@ def test_an_end_that_melts_into_the_word_before_it_is_not_given_to_an_answer_tha
 
 def test_a_turn_without_ids_cannot_be_continued():
     assert continuation(Turn(), Renders([], [], [], [], [])) == Unproven(NO_TOKENS)
+
+
+U, M, T, NL, END, EOM, CALL, CLOSE, BRACE = 7, 6, 5, 8, 9, 50, 40, 41, 99
+
+
+def called(question: int, argument: int, new: int, end: int = END, braces: int = 0) -> list[int]:
+    call = [CALL, argument, *[BRACE] * braces, CLOSE, end]
+    return [U, question, END, NL, M, *call, NL, T, new, END, NL, M]
+
+
+def test_a_result_in_the_words_of_the_stand_in_proves_nothing():
+    turn = Turn([U, 1, END, NL, M], [CALL, 77, CLOSE, END], [-0.1] * 4, finish_reason="tool_calls")
+    told = [called(q, a, 12, EOM) for q, a in ((1, 77), (0, 10), (0, 11), (0, 10))]
+    assert continuation(turn, Renders(*told, word=[10]), called=True) == Unproven(NOT_SHOWN)
+
+
+def test_a_call_that_a_stop_string_cut_is_not_taken_for_one_that_ended_itself():
+    turn = Turn([U, 1, END, NL, M], [CALL, 77, BRACE, BRACE], [-0.1] * 4, finish_reason="stop")
+    told = [called(q, a, n, braces=2) for q, a, n in ((1, 77, 33), (0, 10, 33), (0, 11, 33), (0, 10, 12))]
+    assert continuation(turn, Renders(*told, word=[10]), called=True) == Unproven(OTHER_END)

@@ -41,7 +41,19 @@ def test_its_numbers_are_arrays_from_the_start():
     assert sequence == Sequence([1, 2], [3, 200_000], [1, 0], [-0.5, 0.0])
 
 
-@pytest.mark.parametrize("ids", [["x"], [None], [1 << 70]])
+@pytest.mark.parametrize("ids", [["x"], [None], [1 << 70], [2.7], ["2"], [[1, 2]], [-1]])
 def test_what_is_no_id_is_an_error(ids):
-    with pytest.raises(TokenError, match="no token id"):
+    with pytest.raises(TokenError, match="token id"):
         Sequence([1], ids, [1], [-0.5])
+    with pytest.raises(TokenError, match="token id"):
+        Sequence(ids, [1], [1], [-0.5])
+
+
+@pytest.mark.parametrize(("mask", "logprobs"), [([0.5], [-0.5]), (["1"], [-0.5]), ([1], ["-0.5"]), ([1], [[-0.5]])])
+def test_what_is_no_mask_or_logprob_is_an_error(mask, logprobs):
+    with pytest.raises(TokenError, match=r"mask values|logprobs"):
+        Sequence([1], [2], mask, logprobs)
+
+
+def test_what_nobody_trains_is_a_number_in_a_batch_all_the_same():
+    assert Sequence([1], [7, 8], [0, 1], [math.nan, -0.5]).arrays.logprobs.tolist() == [0.0, -0.5]

@@ -192,15 +192,15 @@ def test_where_there_is_no_sandbox_every_sample_is_told_and_nothing_runs(env):
 
 
 def test_a_batch_is_over_by_its_deadline_and_its_late_sessions_are_given_up():
-    with code_environment(batch_timeout_seconds=0.6, turns_at_once=1, default_timeout_seconds=10) as env:
+    with code_environment(batch_timeout_seconds=2, turns_at_once=1, default_timeout_seconds=20) as env:
         talk, other = Talk(env), Talk(env)
         talk.run("x = 1")
         other.run("x = 2")
         began = time.monotonic()
         back = env.step(
-            [log(code("import time\ntime.sleep(1.5)")), log(code("x = 3"))], [talk.metadata, other.metadata]
+            [log(code("import time\ntime.sleep(6)")), log(code("x = 3"))], [talk.metadata, other.metadata]
         )
-        assert time.monotonic() - began < 1.4
+        assert time.monotonic() - began < 5.5
         assert all("error[deadline]" in one["content"] for one in back.observations)
         talk.metadata, other.metadata = back.metadata
         assert eventually(lambda: other.run("x") == "2", 10), "it had never begun: nothing of it happened"

@@ -12,7 +12,7 @@ import pytest
 
 from rollbook.core.json import decode, encode
 from rollbook.core.task import Task
-from rollbook.errors import TokenError, UsageError
+from rollbook.errors import UsageError
 from rollbook.tokens import merge
 from rollbook.trainers.nemo_rl import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
 from rollbook.trainers.nemo_rl.failures import Reason, missing
@@ -39,7 +39,7 @@ def collected(folder: Path, endpoint: Endpoint, source: str = SUMS, count: int =
             try:
                 async for one in env.run_rollouts(examples(count), "gym"):
                     came.append(one)
-            except (RowsMissing, TokenError) as error:
+            except RowsMissing as error:
                 came.append(error)
             await env.shutdown()
             return came
@@ -75,9 +75,11 @@ def test_missing_rows_are_named_after_the_others_came_and_before_anything_else(t
     assert "2 of 4 rollouts came back; missing rows: 1, 3; data: verifier_error" in str(error)
 
 
-def test_rows_without_tokens_are_an_error_of_their_own(tmp_path: Path) -> None:
+def test_rows_without_tokens_are_missing_too(tmp_path: Path) -> None:
     (error,) = collected(tmp_path, Endpoint(), count=2)
-    assert isinstance(error, TokenError)
+    assert isinstance(error, DataFailure)
+    assert error.rows == [0, 1]
+    assert "turn 0 has no token ids" in str(error)
 
 
 def test_an_endpoint_that_fails_is_the_infrastructures_fault(tmp_path: Path) -> None:

@@ -75,6 +75,9 @@ def test_an_endpoint_that_stays_away_is_raised_to_everyone_who_waits(tmp_path: P
                 await asyncio.gather(*(players.play("sums", task(n), Sampling()) for n in range(3)))
             with pytest.raises(EndpointDown):
                 await players.play("sums", task(1), Sampling())
+            await endpoint.switch("ok")
+            players.resume("7")
+            assert (await players.play("sums", task(1), Sampling())).turns[0].model_version == "7", "it is back"
 
     asyncio.run(go())
 

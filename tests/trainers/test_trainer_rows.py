@@ -28,6 +28,11 @@ def test_rows_are_read_by_the_environment_they_are_for(tmp_path: Path) -> None:
     assert (first.prompt, first.answer, first.level, second.answer, second.id) == ("What is 1 + 1?", "2", 3, "3", "b")
 
 
+def test_a_row_that_cannot_be_read_is_named_by_its_place_among_all_rows() -> None:
+    with pytest.raises(UsageError, match=r"^row 9: "):
+        tasks_of(Entry(env="gsm8k"), [GYM, {"nothing": 1}], [4, 9])
+
+
 def test_a_line_of_tasks_jsonl_is_its_task_whatever_the_environment(tmp_path: Path) -> None:
     task = Task("sum-1", "What is 1 + 1?", answer="2", env="Sums", level=4)
     (back,) = tasks_of(Entry(env=write_sums(tmp_path)), [decode(encode(task.line()))])

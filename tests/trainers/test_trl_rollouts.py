@@ -16,6 +16,7 @@ from rollbook.trainers.background import Background
 from rollbook.trainers.sample import sample_of
 from rollbook.trainers.trl import Rollouts, exported
 from rollbook.trainers.trl.prompts import Prompts, messages_of
+from rollbook.trainers.trl.rollouts import sampling_of
 from support.endpoint import Endpoint
 from support.played import played
 from support.sums import SUMS, write_sums
@@ -64,6 +65,15 @@ def test_every_prompt_is_played_and_comes_back_in_its_place(tmp_path: Path, endp
     asked = [body for body in endpoint.bodies if body["max_tokens"] == 24]  # one call finds out the logprobs' shape
     assert {(body["temperature"], body["top_p"]) for body in asked} == {(0.7, 0.9)}
     assert len({body["seed"] for body in asked}) == 6
+
+
+def test_sampled_as_all_arguments_of_the_trainer_say() -> None:
+    args = SimpleNamespace(temperature=0.7, top_p=0.9, max_completion_length=24, top_k=0, min_p=None)
+    assert sampling_of(args).extra == {}
+    args = SimpleNamespace(**vars(args) | {"top_k": 5, "repetition_penalty": 1.1, "generation_kwargs": {"stop": ["x"]}})
+    asked = sampling_of(args)
+    assert (asked.temperature, asked.top_p, asked.max_tokens) == (0.7, 0.9, 24)
+    assert asked.extra == {"top_k": 5, "repetition_penalty": 1.1, "stop": ["x"]}
 
 
 def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: Endpoint) -> None:

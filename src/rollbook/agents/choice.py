@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rollbook.agents.agent import Agent
 from rollbook.agents.dialogue import Dialogue
@@ -52,6 +52,6 @@ def check_agent(spec: AgentSpec | None) -> None:
         raise UsageError(f"--agent: {named} was edited since the run was planned, or is gone: start a new run")
 
 
-def outside(spec: AgentSpec | None) -> Program | None:
-    """The program of a run; None where each environment has the agent that it needs."""
-    return None if spec is None else Program(spec.command)
+def outside(spec: AgentSpec | None, hidden: Collection[str]) -> Program | None:
+    """The program of a run, which does not see these variables; None where each environment has its own agent."""
+    return None if spec is None else Program(spec.command, hidden=hidden)

@@ -15,7 +15,7 @@ import signal
 import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache
 from importlib.metadata import entry_points
@@ -73,11 +73,14 @@ class Program:
     """Runs a command for each rollout; words of it that name files mean those files, wherever it runs.
 
     What it leaves in the file that ROLLBOOK_ANSWER names is the rollout's last message, under the name `program`.
+    `hidden` names variables that it must not see: those that hold keys of real endpoints.
     """
 
-    def __init__(self, command: str | Sequence[str], gateway: Gateway | None = None) -> None:
+    def __init__(
+        self, command: str | Sequence[str], gateway: Gateway | None = None, *, hidden: Collection[str] = ()
+    ) -> None:
         self.command = resolved(command)
-        self._gateway = gateway
+        self._gateway, self._hidden = gateway, frozenset(hidden)
 
     def __repr__(self) -> str:
         return f"Program({shlex.join(self.command)!r})"
@@ -88,7 +91,7 @@ class Program:
             raise UsageError(f"{self!r} cannot call the tools of {rollout.task.env}: leave the agent out")
         gateway = self._gateway or _registered()
         async with _folder() as folder, gateway.open(rollout, ask) as door:
-            run = _Run(self.command, folder, _environ(rollout, folder, door.url))
+            run = _Run(self.command, folder, _environ(rollout, folder, door.url, self._hidden))
             code = await run.ended(door)
             try:
                 door.settle()
@@ -198,12 +201,12 @@ def _take_answer(rollout: Rollout, path: Path) -> None:
     rollout.messages = [*rollout.messages, answer]
 
 
-def _environ(rollout: Rollout, folder: Path, url: str) -> dict[str, str]:
+def _environ(rollout: Rollout, folder: Path, url: str, hidden: frozenset[str]) -> dict[str, str]:
     """What the program sees: everything we do, and instead of any real endpoint and key, ours."""
     shown = {"id": rollout.task.id, "sample": rollout.sample, "prompt": rollout.task.prompt}
     (folder / "task.json").write_bytes(pretty({**shown, "messages": rollout.task.messages}))
     key = "rollbook"
-    environ = {name: value for name, value in os.environ.items() if name != "ANTHROPIC_AUTH_TOKEN"}
+    environ = {name: value for name, value in os.environ.items() if name not in hidden | {"ANTHROPIC_AUTH_TOKEN"}}
     around = ",".join(filter(None, (environ.get("NO_PROXY") or environ.get("no_proxy"), _LOOPBACK)))
     return {
         **environ,

@@ -55,7 +55,7 @@ class Claims:
         self._seals = Seals(book.path)
         self._watch = watch or Watch(book.path)
         self._clock = clock
-        self._looked = self._heard = self._listed = -math.inf
+        self._looked = self._heard = -math.inf
         self._pause = LOOK_S
         self._mourned: set[str] = set()
         self._left: dict[int, int] = {}
@@ -82,7 +82,7 @@ class Claims:
             self._seals.list()
         else:
             self._seals.refresh()
-        self._list_leases()
+        self.leases.refresh()
 
     def next(self) -> Claim | None:
         """Claim a chunk; None if there is none to be had just now."""
@@ -110,20 +110,16 @@ class Claims:
                 self._left.update(obituary.chunks)
 
     def _next_fresh(self) -> Claim | None:
-        if self._fresh < len(self._book.chunks) and self._clock() - self._listed >= LOOK_S:
-            self._list_leases()
+        if self._fresh < len(self._book.chunks):
+            self.leases.refresh()  # one reading of names is cheaper than a try at a chunk that another has
         while self._fresh < len(self._order or self._book.chunks):
             number, self._fresh = self._order[self._fresh] if self._order else self._fresh, self._fresh + 1
             if number in self.leases.epochs or number in self._seals.numbers:
                 continue
             if self.leases.claim(number, 1):
                 return self._claimed(number, 1)
-            self._list_leases()  # where one was quicker, many may have been: one look saves a try at each of theirs
+            self.leases.refresh()  # where one was quicker, many may have been
         return None
-
-    def _list_leases(self) -> None:
-        self._listed = self._clock()
-        self.leases.refresh()
 
     def _next_orphan(self) -> Claim | None:
         gone: dict[str, bool] = {}

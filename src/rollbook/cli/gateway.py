@@ -29,7 +29,7 @@ Upstream = Annotated[
 Out = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="DIR", help="Write the record of each ended rollout there.")
 ]
-Rollouts = Annotated[int, typer.Option("--rollouts", metavar="N", min=1, help="Rollouts open at once; more wait.")]
+Rollouts = Annotated[int, typer.Option("--rollouts", metavar="N", min=1, help="Rollouts open at once; more: HTTP 429.")]
 
 
 def limits(

@@ -198,18 +198,18 @@ class Collector:
         for name, value in (("wanted", wanted), ("at_most", at_most)):
             if value is not None and value < 1:
                 raise UsageError(f"{name}={value}: give a number of groups from 1 on")
-        given, drawn = 0, self.counts.drawn
+        given, drawn, scored = 0, self.counts.drawn, 0
         source = self._loaded_tasks() if tasks is None else tasks
         stream = self._stream(source, at_most if at_most or wanted is None else DRAWN_FOR_ONE * wanted)
         async with aclosing(stream):
             async for group in stream:
                 if self._policy.passes(group, self._staleness(group), self.counts):
                     yield group
-                    given += 1
+                    given, scored = given + 1, scored + len(group.scored)
                 if given == wanted:
                     return
         if wanted is not None:
-            raise self._too_few(wanted, given, self.counts.drawn - drawn)
+            raise self._too_few(wanted, given, self.counts.drawn - drawn, scored)
 
     def _loaded_tasks(self) -> Iterable[Task]:
         self._check_open()
@@ -219,13 +219,13 @@ class Collector:
         if not self._is_open:
             raise UsageError("the collector is not open: use it in `async with`")
 
-    def _too_few(self, wanted: int, given: int, drawn: int) -> Shortfall:
+    def _too_few(self, wanted: int, given: int, drawn: int, scored: int) -> Shortfall:
         samples = self._request.samples
         dropped = {
             name: value for name, value in msgspec.structs.asdict(self.counts).items() if name.startswith("dropped")
         }
         cause = f"{wanted} groups were wanted and {given} of {drawn} drawn were fit; in all {dropped}"
-        return Shortfall(requested=wanted * samples, scored=given * samples, failed={}, cause=cause)
+        return Shortfall(requested=wanted * samples, scored=scored, failed={}, cause=cause)
 
     async def _stream(
         self, tasks: Iterable[Task] | AsyncIterable[Task], at_most: int | None
@@ -305,7 +305,8 @@ class Collector:
     def resume(self, model_version: str | None = None) -> None:
         """After it: calls go on, and are stamped with the new version."""
         if model_version is not None:
-            self._ages.setdefault(model_version, len(self._ages) + 1)
+            if model_version != self._gate.version:  # one that comes back makes those between it older
+                self._ages[model_version] = max(self._ages.values(), default=0) + 1
             self._gate.version = model_version
         self._gate.resume()
 

@@ -44,7 +44,8 @@ class Policy(msgspec.Struct, frozen=True):
     """`on_failure` says what becomes of a group in which a rollout failed for good.
 
     raise: Shortfall. retry: more attempts first, then Shortfall. drop_group: the whole group is left out. mask: the
-    group is handed out with the failed rollouts in it, to be trained with an all-zero mask and outside its statistics.
+    group is handed out with the failed rollouts in it, to be trained with an all-zero mask and outside its statistics;
+    one in which all failed is left out.
     """
 
     on_failure: OnFailure = "raise"
@@ -83,7 +84,8 @@ class Policy(msgspec.Struct, frozen=True):
         return True
 
     def _dropped(self, group: Group, staleness: int) -> str:
-        if group.failed and self.on_failure == "drop_group":
+        several = len(group.rollouts) > 1  # whoever collects single rollouts sees to those that failed himself
+        if group.failed and (self.on_failure == "drop_group" or (several and not group.scored)):
             return "dropped_failed"
         if self.max_staleness is not None and staleness > self.max_staleness:
             return "dropped_stale"

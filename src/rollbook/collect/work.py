@@ -18,7 +18,7 @@ from rollbook.collect.player import Player
 from rollbook.collect.progress import Display
 from rollbook.collect.shift import Shift
 from rollbook.collect.worker import Worker
-from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, Round
+from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, Round, Settings
 from rollbook.environments.court import Court
 from rollbook.environments.environment import Environment
 from rollbook.environments.snapshot import load
@@ -60,17 +60,17 @@ async def stages(
         await asyncio.gather(*(stage.close() for stage in opened.values()))
 
 
-def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], budgets: Mapping[str, int]) -> Player:
+def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], settings: Settings) -> Player:
     """What plays the rollouts of a run."""
     return Player(
         model,
         on,
-        outside(manifest.agent),
+        outside(manifest.agent, {settings.api_key_env, settings.judge_key_env}),
         manifest.sampling,
         manifest.limits,
         manifest.seed,
         tool_format=manifest.tool_format,
-        budgets=budgets,
+        budgets=settings.attempts,
         continue_tokens=manifest.continue_tokens,
     )
 
@@ -86,7 +86,7 @@ async def work_on(
     open_stages = stages(manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts, court=court)
     async with open_stages as on:
         worker = Worker(
-            shift, player(manifest, model, on, settings.attempts), limiter, round_.number, settings.attempts
+            shift, player(manifest, model, on, settings), limiter, round_.number, settings.attempts
         )
         display.start(account.requested)
 

@@ -32,7 +32,9 @@ _CONTEXT_WORDS = (
     "input is too long",
     "prompt too long",
 )
-_CONTEXT_LIMIT = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
+_CONTEXT_LIMIT = re.compile(
+    r"(?:maximum (?:context|model) length (?:is|of)|max_model_len\b\D{0,24}?) ?(\d+)", re.IGNORECASE
+)
 
 
 def refusal(status: int, retry_after: str | None, raw: bytes) -> RolloutFailed | ContextFull:

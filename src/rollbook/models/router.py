@@ -16,6 +16,7 @@ STRIKES = 3
 FIRST_PROBE_S, SLOWEST_PROBE_S = 0.25, 5.0
 TRIAL_S = 5.0
 STICKY = 16_384
+IDLE_S = 10.0
 
 T = TypeVar("T")
 
@@ -54,6 +55,8 @@ class Router:
         self._probe = probe
         self._outage_s = outage_s
         self._down_since: float | None = None
+        self._asking = 0
+        self._left_off = 0.0
         self._changed = asyncio.Event()
         self._sticky: OrderedDict[str, Replica] = OrderedDict()
         self._healers: dict[Replica, asyncio.Task[None]] = {}
@@ -67,6 +70,21 @@ class Router:
 
     async def send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
         """Make one call on the replica that should have it."""
+        self._resume_clock()
+        self._asking += 1
+        try:
+            return await self._send(rollout, call)
+        finally:
+            self._asking -= 1
+            self._left_off = asyncio.get_running_loop().time()
+
+    def _resume_clock(self) -> None:
+        """Time in which nobody asked is no outage: a trainer may be busy with other things for minutes."""
+        now = asyncio.get_running_loop().time()
+        if self._down_since is not None and not self._asking and now - self._left_off > min(IDLE_S, self._outage_s):
+            self._down_since = now
+
+    async def _send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
         trials = 0
         while True:
             replica = self._choose(rollout) or await self._wait(rollout)

@@ -60,7 +60,7 @@ def continuation(turn: Turn, renders: Renders, *, called: bool = False) -> list[
         return Unproven(CUT)
     one = renders.one
     answered, spoken = len(one) - shared_suffix(one, renders.other), shared_prefix(one, renders.blank)
-    if not 0 < answered <= spoken:
+    if not 0 < answered <= spoken < len(one) or not renders.word:
         return Unproven(NOT_SHOWN)
     if turn.finish_reason == "length":
         end = answered if one[answered - 1] == renders.word[-1] else None
@@ -76,9 +76,10 @@ def continuation(turn: Turn, renders: Renders, *, called: bool = False) -> list[
 def _end(ids: list[int], between: list[int], answered: int, called: bool) -> int | None:
     """Where the template has said all that the answer ended with; None where it says it never, or with new words.
 
-    Behind a tool call the template's own writing of it may come first; behind text nothing may.
+    Behind a tool call the template's own writing of it may come first, but must say it only once: else an answer cut by
+    a stop string may have ended with the first. Behind text nothing may.
     """
-    if not ids or ids[-1] not in between:
+    if not ids or ids[-1] not in between or (called and between.count(ids[-1]) > 1):
         return None
     length = between.index(ids[-1]) + 1
     return answered + length if called or ends_with(ids, between[:length]) else None

@@ -17,7 +17,7 @@ ANSWER_DIFFERS = "the last answer came back as other tokens: edited, or tokenise
 
 
 def merge(turns: Iterable[Turn]) -> list[Sequence]:
-    """The fewest sequences in which every sampled token is trained exactly once.
+    """Sequences in which every sampled token is trained once; each turn goes on with the last of them, or begins one.
 
     >>> first = Turn(prompt_ids=[1, 2], ids=[3], logprobs=[-0.5])
     >>> then = Turn(prompt_ids=[1, 2, 3, 4], ids=[5], logprobs=[-0.25])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -56,25 +56,23 @@ class Sequence(msgspec.Struct, frozen=True, dict=True):
         arrays = self.arrays
         if ((arrays.mask != 0) & (arrays.mask != 1)).any():
             raise TokenError(f"a mask holds 0 and 1 only, not {sorted(set(self.mask) - {0, 1})[:3]}")
-        wrong = np.flatnonzero(~np.isfinite(arrays.logprobs) & (arrays.mask == 1))
-        if len(wrong):
+        unknown = ~np.isfinite(arrays.logprobs)
+        if len(wrong := np.flatnonzero(unknown & (arrays.mask == 1))):
             at = int(wrong[0])
             raise TokenError(f"the logprob of sampled token {at} of {len(self.mask)} is {self.logprobs[at]}")
+        arrays.logprobs[unknown] = 0.0  # nothing of it is trained, but 0 times NaN would be NaN in a loss
 
     @cached_property
     def arrays(self) -> Arrays:
         """The numbers as arrays, made once, when the sequence is: a batch only copies them."""
         import numpy as np
 
-        try:
-            return Arrays(
-                np.array(self.prompt_ids, np.int64),
-                np.array(self.response_ids, np.int64),
-                np.array(self.mask, np.int8),
-                np.array(self.logprobs, np.float32),
-            )
-        except (OverflowError, TypeError, ValueError) as error:
-            raise TokenError(f"a sequence holds what is no token id, mask or logprob: {error}") from None
+        return Arrays(
+            _numbers(self.prompt_ids, "token ids", np.int64),
+            _numbers(self.response_ids, "token ids", np.int64),
+            _numbers(self.mask, "mask values", np.int8),
+            _numbers(self.logprobs, "logprobs", np.float32),
+        )
 
     @property
     def trained(self) -> int:
@@ -83,3 +81,20 @@ class Sequence(msgspec.Struct, frozen=True, dict=True):
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
+
+
+def _numbers(given: list[Any], what: str, kind: Any) -> NDArray[Any]:
+    """A flat array of a list of numbers; whole and not negative, unless they are logprobs."""
+    import numpy as np
+
+    try:
+        found = np.array(given)
+        wide = found.astype(kind, copy=False)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise TokenError(f"a sequence holds {what} that are none: {error}") from None
+    fits = found.dtype.kind in ("fiuO" if what == "logprobs" else "iub")
+    if found.size and (found.ndim != 1 or not fits):
+        raise TokenError(f"a sequence holds {what} that are none: {str(given)[:60]}")
+    if what == "token ids" and found.size and int(wide.min()) < 0:
+        raise TokenError(f"a sequence holds the token id {int(wide.min())}")
+    return wide

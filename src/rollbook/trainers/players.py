@@ -73,7 +73,7 @@ class Players:
         found: dict[int, tuple[str, Task]] = {}
         for name in dict.fromkeys(names):
             places = [place for place, own in enumerate(names) if own == name]
-            tasks = tasks_of(self._entries[name], [rows[place] for place in places])
+            tasks = tasks_of(self._entries[name], [rows[place] for place in places], places)
             found |= {place: (name, task) for place, task in zip(places, tasks, strict=True)}
         return [found[place] for place in range(len(rows))]
 
@@ -94,6 +94,8 @@ class Players:
     async def _table(self, name: str, sampling: Sampling) -> _Table:
         key = encode([name, sampling])
         async with self._opening:
+            if key in self._tables and self._tables[key].broken:
+                await self._tables.pop(key).close()  # an outage ends with those who waited through it
             if key not in self._tables:
                 table = _Table(self._collector(self._entries[name], sampling))
                 await table.open()
@@ -126,7 +128,7 @@ class _Table:
         self.collector = collector
         self._tasks: asyncio.Queue[Task] = asyncio.Queue()
         self._waiting: dict[int, asyncio.Future[Rollout]] = {}
-        self._broken: BaseException | None = None
+        self.broken: BaseException | None = None
 
     async def open(self) -> None:
         await self.collector.__aenter__()
@@ -138,8 +140,8 @@ class _Table:
         await self.collector.__aexit__(None, None, None)
 
     async def play(self, task: Task) -> Rollout:
-        if self._broken is not None:
-            raise self._broken
+        if self.broken is not None:
+            raise self.broken
         own = copy_of(task)
         future: asyncio.Future[Rollout] = asyncio.get_running_loop().create_future()
         self._waiting[id(own)] = future
@@ -163,7 +165,7 @@ class _Table:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self._broken = error
+        self.broken = error
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)

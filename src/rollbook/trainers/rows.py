@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,8 +40,8 @@ def environment_of(entry: Entry, data: str | None = None) -> Environment:
     return resolve(entry.env, data or entry.data, entry.template).instance
 
 
-def tasks_of(entry: Entry, rows: Sequence[JSON]) -> list[Task]:
-    """One task for every row, in their order; UsageError names what cannot be read."""
+def tasks_of(entry: Entry, rows: Sequence[JSON], places: Sequence[int] | None = None) -> list[Task]:
+    """One task for every row, in their order; UsageError names what cannot be read, by its place among all rows."""
     if all(isinstance(row, dict) and row.keys() >= _LINE for row in rows):
         return [_task(row) for row in rows]
     if "data" not in parameters_of(type(environment_of(entry))):
@@ -49,10 +50,18 @@ def tasks_of(entry: Entry, rows: Sequence[JSON]) -> list[Task]:
     with tempfile.TemporaryDirectory(prefix="rollbook-rows-") as folder:
         path = Path(folder) / "row.jsonl"
         path.write_bytes(b"".join(map(to_line, rows)))
-        tasks = list(environment_of(entry, str(path)).tasks())
+        try:
+            tasks = list(environment_of(entry, str(path)).tasks())
+        except UsageError as error:
+            raise UsageError(_by_place(str(error), str(path), places or range(len(rows)))) from None
     if len(tasks) != len(rows):
         raise UsageError(f"{entry.env} made {len(tasks)} tasks of {len(rows)} rows; a trainer needs one of each")
     return tasks
+
+
+def _by_place(words: str, path: str, places: Sequence[int]) -> str:
+    """What is said of a line of a file that nobody else knows, as said of a row."""
+    return re.sub(rf"{re.escape(path)}:(\d+)", lambda found: f"row {places[int(found[1]) - 1]}", words)
 
 
 def _task(row: JSON) -> Task:

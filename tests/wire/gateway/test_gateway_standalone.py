@@ -162,7 +162,10 @@ def test_records_are_written_when_rollouts_end_and_when_the_gateway_does(tmp_pat
     names = asyncio.run(main())
     records = [msgspec.json.decode((tmp_path / f"{name}.json").read_bytes(), type=Record) for name in names]
     assert [record.turns[0].ids for record in records] == [[*b"ok", 256]] * 2
-    assert json.loads((tmp_path / f"{names[0]}.json").read_text())["failure"] is None
+    ended, cut = (json.loads((tmp_path / f"{name}.json").read_text()) for name in names)
+    assert ended["failure"] is None
+    assert (cut["failure"]["kind"], cut["failure"]["side"]) == ("worker_lost", "infra")
+    assert "the gateway was stopped while it was open" in cut["failure"]["message"]
 
 
 def test_a_disk_that_refuses_costs_nobody_the_record(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class RolloutActor:
         """
         rows = indexed(examples)
         lost: dict[int, Reason] = {}
-        wrong: list[TokenError] = []
+        unusable: dict[int, Reason] = {}
         ended: list[Rollout] = []
         async for index, came in self._ended(rows):
             if isinstance(came, Reason):
@@ -86,13 +86,11 @@ class RolloutActor:
             try:
                 result = result_of(sample_of(came), rows[index])
             except TokenError as error:
-                wrong.append(error)
+                unusable[index] = Reason("data", str(error))
                 continue
             yield index, result, timing(ended, timer_prefix) if len(ended) == len(rows) else None
-        if lost:
-            raise missing(len(rows), lost)
-        if wrong:
-            raise wrong[0]
+        if lost or unusable:
+            raise missing(len(rows), lost or unusable)
 
     async def _ended(self, rows: Mapping[int, dict[str, JSON]]) -> AsyncIterator[tuple[int, Rollout | Reason]]:
         """Every row as it ends: its rollout, or why there is none."""
@@ -120,7 +118,10 @@ class RolloutActor:
         params = row.get(GYM)
         asked = params if isinstance(params, dict) else {}
         tokens = asked.get("max_output_tokens") or self._config.max_tokens
-        return Sampling(_or_1(asked.get("temperature")), _or_1(asked.get("top_p")), int(tokens))
+        try:
+            return Sampling(_or_1(asked.get("temperature")), _or_1(asked.get("top_p")), int(tokens))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"run_rollouts: {GYM} asks for {error}") from None
 
     async def pause(self) -> None:
         """Before a weight update."""
@@ -160,6 +161,8 @@ def indexed(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]]:
         raise UsageError("run_rollouts: no examples")
     found: dict[int, dict[str, JSON]] = {}
     for place, row in enumerate(examples):
+        if not isinstance(row, dict):
+            raise UsageError(f"run_rollouts: example {place} is no row but a {type(row).__name__}")
         index = row.get(ROW, place)
         if index in found:
             raise UsageError(f"run_rollouts: two examples have {ROW} {index}")

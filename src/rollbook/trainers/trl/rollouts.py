@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollbook.collect.blend import Entry
@@ -20,6 +20,13 @@ from rollbook.trainers.rows import environment_of
 from rollbook.trainers.sample import sample_of
 from rollbook.trainers.trl.export import REWARD, exported
 from rollbook.trainers.trl.prompts import Prompts
+
+NOTHING: Mapping[str, tuple[JSON, ...]] = {
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0.0),
+    "repetition_penalty": (None, 1.0),
+}
+"""TRL's further arguments of sampling, and what of each means that nothing is asked for."""
 
 
 class Rollouts:
@@ -72,9 +79,7 @@ class Rollouts:
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[JSON]]:
         """One rollout for every prompt, in their order."""
         tasks = [self._prompts.asked(prompt) for prompt in prompts]
-        args = trainer.args
-        sampling = Sampling(float(args.temperature), float(args.top_p), int(args.max_completion_length))
-        rollouts = self._background.run(self._play(tasks, sampling, str(trainer.state.global_step)))
+        rollouts = self._background.run(self._play(tasks, sampling_of(trainer.args), str(trainer.state.global_step)))
         failed = sum(rollout.failure is not None for rollout in rollouts)
         if failed and not self._masks:
             raise shortfall(rollouts)
@@ -89,3 +94,11 @@ class Rollouts:
         """The rewards that came with the rollouts; TRL leaves None out of a group's mean and spread."""
         given: list[float | None] = columns[REWARD]
         return given
+
+
+def sampling_of(args: Any) -> Sampling:
+    """What TRL's arguments ask for, in the words of vLLM."""
+    extra: dict[str, JSON] = {name: getattr(args, name, None) for name in NOTHING}
+    given = {name: value for name, value in extra.items() if value not in NOTHING[name]}
+    own = getattr(args, "generation_kwargs", None) or {}
+    return Sampling(float(args.temperature), float(args.top_p), int(args.max_completion_length), extra={**given, **own})

@@ -11,9 +11,10 @@ import msgspec
 from rollbook.collect.group import Group
 from rollbook.collect.policy import Counts, Policy
 from rollbook.core.task import Task
+from rollbook.errors import TokenError
 from rollbook.trainers.background import Background
 from rollbook.trainers.players import Players
-from rollbook.trainers.sample import sample_of
+from rollbook.trainers.sample import Sample, sample_of
 from rollbook.trainers.verl.asked import GREEDY, SAMPLES, routed, sampling_of, version_of
 from rollbook.trainers.verl.queue import prompts_of, publish, status
 from rollbook.trainers.verl.trajectories import Prompt, trajectories
@@ -76,6 +77,19 @@ class Sessions:
         samples = list(enumerate(map(sample_of, rollouts)))
         fit = [one for one in samples if not (validate and one[1].masked)]  # verl would validate it with a reward of 0
         made = [trajectories(told, session, sample) for session, sample in fit]
+        hollow = [sample for (_, sample), several in zip(fit, made, strict=True) if not several and not sample.masked]
+        if hollow and not validate:
+            return self._refused(hollow[0])
         for several in filter(None, made):
             await publish(several, partition)
         return "finished" if any(made) else "failure"
+
+    def _refused(self, sample: Sample) -> str:
+        """A rollout was scored though nothing was sampled: verl has no place for it, and its group would be short."""
+        if self._policy.on_failure in ("raise", "retry"):
+            (task, number), ended = sample.rollout.key, sample.rollout.ended
+            way = "leave such prompts out, or use on_failure drop_group"
+            raise TokenError(f"rollout {task}#{number} sampled no token ({ended or 'an empty answer'}): {way}")
+        self.counts.given -= 1
+        self.counts.dropped_failed += 1
+        return "failure"

@@ -54,7 +54,7 @@ async def opened(asked: Serving, say: Say) -> AsyncIterator[Model]:
     spec, urls = resolve_model(asked.upstream, asked.model_name)
     settings = msgspec.structs.replace(asked.settings, urls=urls)
     chat = spec.kind == "chat"
-    model = ChatModel(spec, settings, send_reasoning=True) if chat else open_model(spec, settings, say=say)
+    model = ChatModel(spec, settings, send_reasoning=True, say=say) if chat else open_model(spec, settings, say=say)
     try:
         await model.open()
         yield model

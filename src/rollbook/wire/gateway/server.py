@@ -60,6 +60,7 @@ class Gateway:
         for path, dialect in DIALECTS.items():
             app.router.add_post(BASE + path, self._answering(dialect))
         app.router.add_get(BASE + "/v1/models", self._models)
+        app.router.add_get(BASE + "/v1/models/{name:.+}", self._models)
         app.router.add_route("*", BASE + "/{rest:.*}", self._elsewhere)
 
     def _recorder(self, request: web.Request) -> Recorder:
@@ -124,12 +125,19 @@ class Gateway:
             return self._complaint(CHAT, error)
         row = {"id": self._model, "object": "model", "created": 0, "owned_by": "rollbook"}
         theirs = {"type": "model", "display_name": self._model, "created_at": "1970-01-01T00:00:00Z"}
-        return said(200, {"object": "list", "data": [{**row, **theirs}], "has_more": False})
+        name = request.match_info.get("name")
+        if name is None:
+            return said(200, {"object": "list", "data": [{**row, **theirs}], "has_more": False})
+        if name != self._model:
+            trouble = Trouble(404, "not_found", f"there is no model {name} here, only {self._model}")
+            return said(404, CHAT.error(trouble))
+        return said(200, {**row, **theirs})
 
     async def _elsewhere(self, request: web.Request) -> web.Response:
+        dialect = ANTHROPIC if request.match_info["rest"].startswith("v1/messages") else CHAT
         known = ", ".join([*(f"POST {path}" for path in DIALECTS), "GET /v1/models"])
         words = f"{request.method} /{request.match_info['rest']} is not served here; there are {known}"
-        return said(404, CHAT.error(Trouble(404, "not_found", words)))
+        return said(404, dialect.error(Trouble(404, "not_found", words)))
 
 
 def event_of(dialect: Dialect, trouble: Trouble) -> bytes:

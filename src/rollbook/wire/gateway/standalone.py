@@ -155,7 +155,10 @@ class Standalone:
         sweeping = asyncio.create_task(self._sweep())
         yield
         sweeping.cancel()
-        for name in list(self._open):
+        for name, opened in list(self._open.items()):
+            opened.late = opened.late or RolloutFailed(
+                "worker_lost", "rollout", "the gateway was stopped while it was open"
+            )
             await self._close(name)
 
     async def _sweep(self) -> None:
