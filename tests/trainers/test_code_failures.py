@@ -197,9 +197,7 @@ def test_a_batch_is_over_by_its_deadline_and_its_late_sessions_are_given_up():
         talk.run("x = 1")
         other.run("x = 2")
         began = time.monotonic()
-        back = env.step(
-            [log(code("import time\ntime.sleep(6)")), log(code("x = 3"))], [talk.metadata, other.metadata]
-        )
+        back = env.step([log(code("import time\ntime.sleep(6)")), log(code("x = 3"))], [talk.metadata, other.metadata])
         assert time.monotonic() - began < 5.5
         assert all("error[deadline]" in one["content"] for one in back.observations)
         talk.metadata, other.metadata = back.metadata

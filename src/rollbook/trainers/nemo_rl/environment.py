@@ -119,11 +119,12 @@ class CodeActor:
     def _observation(self, sample: Sample) -> str:
         if not sample.outcomes:
             return ""
-        return observation(sample.outcomes, sample.said.blocks, sample.said.after, self._config.max_output_chars)
+        most, alike = self._config.max_output_chars, self._config.like_nemo_rl
+        return observation(sample.outcomes, sample.said.blocks, sample.said.after, most, alike)
 
     def _is_over(self, sample: Sample) -> bool:
         if sample.status == NO_CODE:
-            return self._config.terminate_without_code
+            return self._config.terminate_without_code and not self._config.like_nemo_rl
         return self._config.terminate_on_evaluation and sample.value is not None
 
     def global_post_process_and_metrics(self, batch: object) -> tuple[object, dict[str, float]]:

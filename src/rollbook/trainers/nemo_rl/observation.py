@@ -19,22 +19,25 @@ from rollbook.trainers.nemo_rl.outcome import Outcome
 _TAG = re.compile(r"<(?=\s*/?\s*result)", re.IGNORECASE)
 
 
-def observation(outcomes: Sequence[Outcome], blocks: Sequence[str], after: str, most_chars: int) -> str:
+def observation(
+    outcomes: Sequence[Outcome], blocks: Sequence[str], after: str, most_chars: int, alike: bool = False
+) -> str:
     """The results of a message's blocks. Line ends that the model wrote after its code are not written again."""
-    bodies = [body(outcome, most_chars) for outcome in outcomes]
+    bodies = [body(outcome, most_chars, alike) for outcome in outcomes]
     if len(bodies) == 1 and "\n" not in bodies[0] + "".join(blocks):
         return f"<result>{bodies[0]}</result>"
     text = "\n\n" + "\n".join(f"<result>\n{one}\n</result>" if one else "<result></result>" for one in bodies)
     return text.removeprefix(after) if after.isspace() else text
 
 
-def body(outcome: Outcome, most_chars: int) -> str:
-    """What stands inside one result. Nothing that code said can close it."""
+def body(outcome: Outcome, most_chars: int, alike: bool = False) -> str:
+    """What stands inside one result. Nothing that code said can close it. `alike` shows exceptions as NeMo RL does."""
     parts = [f"session: {outcome.before}"] if outcome.before else []
     parts += [cut(text.rstrip("\n"), most_chars) for text in (outcome.stdout, outcome.stderr) if text.rstrip("\n")]
     parts += [cut(outcome.value, most_chars)] if outcome.value is not None else []
     if outcome.problem:
-        parts.append(f"error[{outcome.problem.kind}]: {cut(outcome.problem.message, most_chars)}")
+        plainly = f"error[{outcome.problem.kind}]: {cut(outcome.problem.message, most_chars)}"
+        parts.append(cut(outcome.problem.repr, most_chars) if alike and outcome.problem.repr else plainly)
     parts += [f"session: {outcome.after}"] if outcome.after else []
     return plain("\n".join(parts))
 

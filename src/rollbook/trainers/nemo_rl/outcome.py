@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from rollbook.sandbox import Limits, Result
+from rollbook.trainers.nemo_rl.alike import as_repr
 
 Kind: TypeAlias = Literal[
     "syntax",
@@ -36,6 +37,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     kind: Kind
     message: str
+    repr: str = ""
+    """The exception as Python writes it, if it is one."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -102,7 +105,8 @@ def error_of(result: Result) -> Problem:
     kind: Kind = "syntax" if error.type in SYNTAX else "runtime"
     lines = _LINE.findall(error.traceback) if "(<code>, line" not in error.message else []
     where = f"line {lines[-1]}: " if lines else ""
-    return Problem(kind, f"{where}{error.type}: {error.message}".rstrip(": "))
+    words = f"{where}{error.type}: {error.message}".rstrip(": ")
+    return Problem(kind, words, as_repr(error.type, error.message))
 
 
 def timeout_of(limits: Limits, out_of_cpu: bool) -> str:

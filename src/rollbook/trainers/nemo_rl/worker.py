@@ -12,6 +12,7 @@ import msgspec
 
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
+from rollbook.trainers.nemo_rl.alike import FILTER
 from rollbook.trainers.nemo_rl.config import MIB, Config
 from rollbook.trainers.nemo_rl.descriptors import room_for
 from rollbook.trainers.nemo_rl.outcome import LOST, Outcome, Problem, failed, outcome_of, timeout_of
@@ -90,11 +91,21 @@ class Worker:
             return self._counted(Answer((Outcome(problem=broken(error)),)))
         try:
             afresh = bool(asked.turn) and held.turns == 0
+            if self._config.like_nemo_rl:
+                afresh |= self._filtered(asked, held)
             outcomes = tuple(self._blocks(asked, held, afresh))
             held.turns = (asked.turn or 0) + 1 if afresh else held.turns + 1
             return self._counted(Answer(outcomes, held.turns))
         finally:
             self._sessions.release(asked.session_id)
+
+    def _filtered(self, asked: Asked, held: Held) -> bool:
+        """Set the filter of names; gives whether the session had begun afresh. What breaks here breaks the code too."""
+        assert held.session
+        try:
+            return held.session.run_sync(FILTER, limits=self._limits(asked)).restarted
+        except (SandboxError, UsageError, OSError, TimeoutError):
+            return False
 
     def _blocks(self, asked: Asked, held: Held, afresh: bool) -> Iterator[Outcome]:
         """One block after another; they share the message's time, and after one that fails none is run."""
