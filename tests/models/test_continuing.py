@@ -12,6 +12,7 @@ from rollbook.models.continuing import EDITED, NOT_TEXT, Held, Unproven, added, 
 from rollbook.models.model import Completion
 from rollbook.models.scripted import ScriptedModel
 from rollbook.tokens import merge
+from rollbook.tokens.continuation import CUT
 from support.endpoint import Endpoint
 
 ASK = [Message("user", "What is 12 + 30?")]
@@ -27,13 +28,16 @@ class Talk:
         self.turns: list[Turn] = []
         self.messages: list[Message] = []
 
-    async def hold(self, tools: Any = (), answer: Message | None = None, **sampling: Any) -> list[Turn]:
+    async def hold(
+        self, tools: Any = (), answer: Message | None = None, thought: Message | None = None, **sampling: Any
+    ) -> list[Turn]:
         async with self.endpoint:
             settings = Settings(urls=[self.endpoint.url], outage_s=5.0, call_s=5.0)
             model = ChatModel(ModelSpec(""), settings, say=self.said.append)
             await model.open()
             try:
                 first = await model.complete(ASK, Sampling(**sampling), seed=1, rollout="t#0", tools=tools)
+                first = Completion(thought or first.message, first.turn)
                 held = Held(ASK, first)
                 self.messages = [*ASK, answer or first.message, MORE]
                 then = await model.go_on(held, self.messages, Sampling(), seed=1, rollout="t#0", tools=tools)
@@ -57,6 +61,15 @@ def test_an_answer_that_was_cut_is_closed_and_goes_on() -> None:
     first, then = asyncio.run(Talk().hold(max_tokens=5))
     assert first.finish_reason == "length"
     assert len(merge([first, then])) == 1
+
+
+def test_an_answer_that_was_cut_within_its_reasoning_is_not_closed_for_the_model() -> None:
+    thinking = Message("assistant", "", reasoning="Let me see")
+    talk = Talk()
+    asyncio.run(talk.hold(thought=thinking, max_tokens=5))
+    assert len(talk.said) == 1
+    assert CUT in talk.said[0]
+    assert "kv_transfer_params" not in talk.endpoint.bodies[-1]
 
 
 def test_a_server_before_ids_in_chats_gets_them_as_a_text_completion() -> None:

@@ -94,9 +94,11 @@ class Claims:
         if now - self._heard >= self._pause:
             self._heard = now
             self._hear()
+        if self._left:
+            self.leases.refresh()  # everyone hears of the dead, and most find that others were there before
         while self._left:
             number, epoch = self._left.popitem()
-            if number not in self._held and self.leases.claim(number, epoch + 1):
+            if self.leases.epochs.get(number) == epoch and self.leases.claim(number, epoch + 1):
                 return self._claimed(number, epoch + 1)
         return None
 

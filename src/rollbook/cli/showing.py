@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 VERDICTS = {"verifier_error", "verifier_timeout", "invalid_reward"}
 """Failures that another verifier can mend without asking the model again."""
 
+FAR = ("http://", "https://", "gym:", "gym+")
+
 
 def watched(run: str | Path, work: Callable[[Display], Result], as_json: bool) -> None:
     """Do the work under a display, then show the numbers; a shortfall is shown too and then goes on its way."""
@@ -52,15 +54,17 @@ def _show_short(run: str | Path, as_json: bool) -> None:
 
 def ways_on(run: str | Path, report: Report) -> list[str]:
     """The commands that bring what is missing: each kind of failure has its own."""
-    verdicts = sorted(VERDICTS & set(report.failed))
-    data = [kind for kind in sorted(report.failed) if KINDS[kind].side == "data" and kind not in VERDICTS]
+    verdicts = VERDICTS & set(report.failed)
+    specs = [spec.spec for spec in _book(run).manifest.environments.values()] if verdicts else []
+    if any(spec.startswith(FAR) for spec in specs):
+        verdicts = set()  # their sessions are over: only another rollout can be verified
+    data = [kind for kind in sorted(report.failed) if KINDS[kind].side == "data" and kind not in verdicts]
     ways = []
     if report.pending or any(KINDS[kind].side == "infra" for kind in report.failed):
         ways.append(f"try again: rollbook resume {run}")
     if data:
         ways.append(f"try again: rollbook resume {run}{''.join(f' --retry {kind}' for kind in data)}")
     if verdicts:
-        specs = [spec.spec for spec in _book(run).manifest.environments.values()]
         mended = f"with the verifier mended: rollbook reverify {run} --env {quote(specs[0])} --only failed"
         ways.append(mended if len(specs) == 1 else f"verify again: rollbook reverify {run} --only failed")
     return ways

@@ -239,6 +239,8 @@ class ChatModel:
                 return met
             if loop.time() + delay > deadline:
                 raise EndpointDown(outage("; ".join(away), self._settings.outage_s, "try again"))
+            if delay == FIRST_PROBE_S:
+                self._say(f"waiting for the model, {self._settings.outage_s:g} s at most: {'; '.join(away)}")
             await asyncio.sleep(delay)
             delay = min(delay * 2, SLOWEST_PROBE_S)
 

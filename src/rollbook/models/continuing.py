@@ -86,7 +86,7 @@ class Continuer:
         self._said: set[str] = set()
         self._versions: dict[Replica, tuple[int, ...]] = {}
         self._deaf: set[Replica] = set()
-        self._words: dict[Replica, list[int] | Unproven] = {}
+        self._words: dict[Replica, list[int]] = {}
 
     async def prompt(
         self, replica: Replica, name: str, held: Held, messages: Sequence[Message], sampling: Sampling, tools: JSON
@@ -126,7 +126,10 @@ class Continuer:
         """The ids of the stand-in answer; they do not change while a server runs."""
         if replica not in self._words:
             body = {"model": name, "prompt": WORD, "add_special_tokens": False}
-            self._words[replica] = await _tokenized(replica, body)
+            found = await _tokenized(replica, body)
+            if isinstance(found, Unproven):
+                return found
+            self._words[replica] = found
         return self._words[replica]
 
     async def by_text(self, replica: Replica) -> bool:

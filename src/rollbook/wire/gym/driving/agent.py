@@ -42,7 +42,7 @@ class RemoteAgent(Environment):
 
     def __init__(self, url: str, data: str | None = None) -> None:
         self._client = Client(address(url, "gym+agent"))
-        self._rows = Dataset(data, url, self._check, bare=True)
+        self._rows = Dataset(data, url, self._check, bare=True, forwarded=True)
 
     def _check(self, task: Task, params: Params) -> None:
         """Refuse a row that names no agent where it should."""

@@ -23,7 +23,8 @@ _OPTIONS = {"temperature": "--temperature", "top_p": "--top-p", "max_tokens": "-
 class Dataset:
     """The rows of a file; what they ask for and do not get is in `notes`.
 
-    `check` may refuse one more of them; `bare` ones need no prompt, for somebody else makes it.
+    `check` may refuse one more of them; `bare` ones need no prompt, for somebody else makes it; where all that they ask
+    for is `forwarded`, only the sampling of this run comes before theirs.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class Dataset:
         check: Callable[[Task, Params], None] = lambda *_: None,
         *,
         bare: bool = False,
+        forwarded: bool = False,
     ) -> None:
         self._path, self._env, self._check, self._bare = path or "", env, check, bare
+        self._forwarded = forwarded
         self._sampling: set[str] = set()
         self._extra: set[str] = set()
 
@@ -45,7 +48,7 @@ class Dataset:
         if self._sampling:
             names = ", ".join(_OPTIONS[name] for name in _OPTIONS if name in self._sampling)
             said.append(f"rows of {self._path} ask for sampling of their own; what counts is {names} of this run")
-        if self._extra:
+        if self._extra and not self._forwarded:
             names = ", ".join(sorted(self._extra))
             said.append(f"rows of {self._path} ask for {names}, which the model is not told; give it with --sampling")
         return said
