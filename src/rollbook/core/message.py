@@ -24,7 +24,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     type: str = "function"
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One message; absent fields stay absent in JSON."""
 
     role: str

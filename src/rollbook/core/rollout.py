@@ -14,14 +14,14 @@ from rollbook.core.task import Task
 from rollbook.core.turn import Turn
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens over all turns, as the server counted them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-class Timing(msgspec.Struct, frozen=True):
+class Timing(msgspec.Struct, frozen=True, gc=False):
     """When the attempt began (Unix time) and where its seconds went."""
 
     start: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Turn(msgspec.Struct, frozen=True):
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """One call. The three id fields are all present (token for token what the server reported) or all None."""
 
     prompt_ids: list[int] | None = None
@@ -28,14 +28,14 @@ class Turn(msgspec.Struct, frozen=True):
         return self.ids is not None
 
 
-class TokenRef(msgspec.Struct, frozen=True):
+class TokenRef(msgspec.Struct, frozen=True, gc=False):
     """Where a turn's ids lie: a record of `size` bytes at `at` in the sidecar of the line's own segment."""
 
     at: int
     size: int
 
 
-class TurnLine(msgspec.Struct, frozen=True):
+class TurnLine(msgspec.Struct, frozen=True, gc=False):
     """A turn as it stands in a journal line: its ids are in the sidecar."""
 
     prompt_tokens: int

@@ -37,7 +37,7 @@ class SaidCall(msgspec.Struct):
     id: str | None = None
 
 
-class Said(msgspec.Struct):
+class Said(msgspec.Struct, gc=False):
     """The message of a choice; its reasoning goes by two names."""
 
     content: str | list[dict[str, JSON]] | None = None
@@ -46,19 +46,19 @@ class Said(msgspec.Struct):
     tool_calls: list[SaidCall] | None = None
 
 
-class SaidLogprob(msgspec.Struct):
+class SaidLogprob(msgspec.Struct, gc=False):
     """One sampled token."""
 
     logprob: float | None = None
 
 
-class SaidLogprobs(msgspec.Struct):
+class SaidLogprobs(msgspec.Struct, gc=False):
     """All sampled tokens."""
 
     content: list[SaidLogprob] | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     """One answer."""
 
     message: Said | None = None
@@ -67,14 +67,14 @@ class Choice(msgspec.Struct):
     token_ids: list[int] | None = None
 
 
-class Counts(msgspec.Struct):
+class Counts(msgspec.Struct, gc=False):
     """The server's own count of tokens."""
 
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
 
 
-class ChatAnswer(msgspec.Struct):
+class ChatAnswer(msgspec.Struct, gc=False):
     """The body of an answer."""
 
     choices: list[Choice] | None = None
