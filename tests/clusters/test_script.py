@@ -36,6 +36,7 @@ PYXIS = Profile(
     name="math",
     gres="gpu:h100:4",
     container="pyxis",
+    sandbox_python="/opt/rollbook/bin/python",
     images={"rollbook": "/images/rollbook+26.sqsh"},
     mounts=["/models:/models:ro"],
     secrets=["HF_TOKEN"],
@@ -49,18 +50,25 @@ APPTAINER = Profile(
     worker=Part(image_path="/images/rollbook.sif", mounts=["/data:/data"], workdir="/data"),
 )
 SHARED = Serve(kind="vllm", name="m", model_path="/models/m", tensor_parallel=8, shared=4)
+SPREAD = Serve(kind="vllm", name="m", model_path="/models/m", tensor_parallel=16, nodes=2, shared=4)
+OWN_SPREAD = Serve(kind="sglang", name="m", model_path="/models/m", tensor_parallel=16, nodes=2)
 
 SCRIPTS = {
     "plain-workers": workers_script(RUN, 1, Order(profile=PLAIN, workers=64), 64),
-    "plain-report": report_script(RUN, Order(profile=PLAIN, workers=64)),
+    "plain-report": report_script(RUN, 1, Order(profile=PLAIN, workers=64)),
     "full-workers": workers_script(
         Path("/runs/it's 100% math"), 2, Order(profile=FULL, workers=8, pack=Pack("my project", "0")), 8, ["n1", "n2"]
     ),
-    "full-report": report_script(Path("/runs/it's 100% math"), Order(profile=FULL, workers=8)),
+    "full-report": report_script(Path("/runs/it's 100% math"), 2, Order(profile=FULL, workers=8)),
     "shared-workers": workers_script(RUN, 1, Order(profile=FULL, workers=16, serve=SHARED), 16),
     "shared-servers": servers_script(RUN, 1, Order(profile=FULL, workers=16, serve=SHARED), 4),
     "pyxis-workers": workers_script(RUN, 1, Order(profile=PYXIS, workers=2), 2),
-    "pyxis-report": report_script(RUN, Order(profile=PYXIS, workers=2)),
+    "pyxis-report": report_script(RUN, 1, Order(profile=PYXIS, workers=2)),
+    "spread-servers": servers_script(RUN, 1, Order(profile=FULL, workers=16, serve=SPREAD), 4),
+    "spread-workers": workers_script(RUN, 1, Order(profile=PLAIN, workers=4, serve=OWN_SPREAD), 4),
+    "boxed-workers": workers_script(RUN, 1, Order(profile=PYXIS, workers=2, sandbox=True), 2),
+    "installed-workers": workers_script(RUN, 1, Order(profile=PLAIN, workers=2, sandbox=True, install=True), 2),
+    "installed-report": report_script(RUN, 1, Order(profile=PYXIS, workers=2, install=True)),
     "apptainer-workers": workers_script(RUN, 1, Order(profile=APPTAINER, workers=2), 2),
 }
 every_script = pytest.mark.parametrize("name", SCRIPTS)

@@ -180,6 +180,8 @@ def test_what_the_profile_says_of_a_run_holds_unless_it_is_typed(
 
 
 VLLM = ["--serve", "vllm", "--model-path", "/m"]
+SPREAD = [*VLLM, "--nodes-per-server", "2"]
+COMMAND = ["--serve", "command", "--server-command", "a {port}", "--model-name", "m"]
 
 
 def test_a_served_model_is_planned_under_its_name(
@@ -201,7 +203,8 @@ def test_a_served_model_is_planned_under_its_name(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--on", "ray"], "--on ray: workers run on one of local, slurm"),
+        (["--on", "moon"], "--on moon: workers run on one of local, slurm, ray"),
+        (["--address", "here:1"], "--address here:1: goes with --on ray"),
         (["--on", "local"], "--on local: there is nobody to submit to"),
         ([*VLLM, "-m", "http://localhost:1/v1"], "-m http://localhost:1/v1: --serve vllm serves the model itself"),
         (["--serve", "tgi"], "--serve tgi: known are vllm, sglang, command"),
@@ -214,6 +217,13 @@ def test_a_served_model_is_planned_under_its_name(
         ([*VLLM, "--server-command", "a"], "--server-command: --serve vllm knows its command"),
         (["--tensor-parallel", "8"], "--tensor-parallel: goes with --serve"),
         ([*VLLM, "--gpus", "8", "--tensor-parallel", "4", "--replicas", "3"], "the servers of one node take 12"),
+        ([*SPREAD, "--tensor-parallel", "4", "--replicas", "2"], "--replicas 2 are servers on one node"),
+        ([*SPREAD, "--tensor-parallel", "4", "--data-parallel", "2"], "--data-parallel is for one node"),
+        ([*SPREAD, "--tensor-parallel", "3"], "--tensor-parallel 3 cannot be split evenly over them"),
+        ([*SPREAD, "--tensor-parallel", "16", "--gpus", "4"], "the servers of one node take 8 (1 replicas x 16 tensor"),
+        ([*COMMAND, "--nodes-per-server", "2"], "on several nodes {rank} has to stand where it takes its number"),
+        (["--nodes-per-server", "2"], "--nodes-per-server: goes with --serve"),
+        (["--sandbox-package", "numpy"], "--sandbox-package numpy: goes with --with-sandbox"),
         (["--cluster", "none.yaml"], "none.yaml: No such file or directory"),
         (["--after", "none"], "none is not a run directory"),
     ],
@@ -241,6 +251,25 @@ def test_run_takes_a_cluster_only_on_one(
     commands: Commands, fakes: Fakes, sums: list[str], words: list[str], why: str
 ) -> None:
     assert why in commands.run("run", *sums, *words, "-o", "run").complaint
+
+
+def test_a_server_on_several_nodes_is_not_started_from_an_image(
+    commands: Commands, fakes: Fakes, sums: list[str]
+) -> None:
+    (commands.folder / "c.yaml").write_text("container: pyxis\nworker: {image_path: /a.sqsh}\n")
+    done = commands.run("submit", sums[0], *SPREAD, "--tensor-parallel", 2, "--cluster", "c.yaml", "-o", "run")
+    assert "give the image to `server:` alone" in done.complaint
+
+
+def test_what_is_ordered_beside_the_run_is_kept_for_the_nodes(
+    commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
+) -> None:
+    words = ["--with-sandbox", "--sandbox-package", "numpy", "--install", "-o", "run"]
+    assert commands.run("submit", *sums, *words).code == 0
+    order = read_order(tmp_path / "run", 1)
+    assert (order.sandbox, order.sandbox_packages, order.install) == (True, ["numpy"], True)
+    assert (tmp_path / "run/jobs/0001/install.py").exists()
+    assert json.loads((tmp_path / "run/jobs/0001/install.json").read_text())["requirements"] is None
 
 
 def test_on_local_is_what_run_does_anyway(commands: Commands, sums: list[str]) -> None:

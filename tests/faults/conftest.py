@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.commands import Commands, Served
+from support.commands import Commands
 from support.sums import write_sums
 
 HERE = Path(__file__).parent
@@ -26,20 +26,6 @@ def rollbook(tmp_path: Path) -> Iterator[Commands]:
     commands = Commands(tmp_path)
     yield commands
     commands.close()
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Served]]:
-    """Start fault endpoints, each a process."""
-    started: list[Served] = []
-
-    def start(*words: str) -> Served:
-        started.append(Served(*words))
-        return started[-1]
-
-    yield start
-    for endpoint in started:
-        endpoint.kill()
 
 
 @pytest.fixture

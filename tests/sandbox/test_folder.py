@@ -238,7 +238,7 @@ def test_where_owners_cannot_be_shifted_it_is_refused(tmp_path: Path, monkeypatc
 
 def test_a_sandbox_elsewhere_has_no_folders_of_ours(tmp_path: Path) -> None:
     box = Sandbox(LIMITS, size=1)
-    box._remote = object()  # type: ignore[assignment]
+    box.remote = object()  # type: ignore[assignment]
     with pytest.raises(Refused, match="served elsewhere"):
         box._begin(LIMITS, False, {}, str(tmp_path))
 

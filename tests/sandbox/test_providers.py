@@ -13,7 +13,9 @@ import pytest
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError
 from rollbook.sandbox.errors import Full
+from rollbook.sandbox.examination import TestsBroken
 from rollbook.sandbox.grade import Grader
+from rollbook.sandbox.outputs import Rule
 from rollbook.sandbox.remote import _refused
 from support.alive import eventually
 from support.commands import Process
@@ -124,11 +126,36 @@ def test_no_room_over_there_is_told_as_that() -> None:
     assert not isinstance(_refused(503, answer, "x"), Full)
 
 
-def test_over_http_there_is_no_grading(served: str) -> None:
-    with Sandbox(provider=served) as box:
-        with pytest.raises(SandboxError, match="not to be had over HTTP"):
-            Grader(box).inputs_sync("1", [("", "")])
-        assert box.run_sync("6 * 7").value == "42"
+def test_grading_over_http_comes_to_the_same_verdicts(served: str) -> None:
+    with Sandbox(Limits(seconds=2), provider=served) as box:
+        grader, tests = Grader(box), "assert square(3) == 9"
+        passed = grader.function_sync("def square(x): return x * x", tests, "square")
+        assert passed.passed
+        assert passed.isolation[0] == "remote"
+        assert grader.function_sync("import os; os._exit(0)", tests, "square").reason == "exit"
+        with pytest.raises(TestsBroken, match="the tests do not run"):
+            grader.function_sync("def square(x): return x * x", "1 / 0", "square")
+        verdict = grader.inputs_sync("print(int(input()) * 2)", [("2", "4"), ("3", "7")], all_of_them=True)
+        assert (verdict.passed, verdict.fraction) == (False, 0.5)
+        assert grader.inputs_sync("print('A')", [("", "a")], rule=Rule(case=False)).passed
+        cases = [([1, 2.5], 3.5), ([2**80, 1], 2**80 + 1), ([[], [None]], [None])]
+        assert grader.calls_sync("def add(a, b): return a + b", "add", cases).passed
+        assert grader.calls_sync("while True: pass", "add", cases, limits=Limits(seconds=0.2)).reason == "timeout"
+        with pytest.raises(TestsBroken, match="no cases"):
+            grader.calls_sync("1", "add", [])
+
+
+def test_packages_that_are_not_served_are_no_fault_of_the_code(served: str) -> None:
+    with pytest.raises(UsageError, match="has no package numpy: serve it with --package numpy"):
+        Sandbox(provider=served, packages=["numpy"]).__enter__()
+
+
+def test_the_environment_names_a_provider_where_nobody_else_does(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLBOOK_SANDBOX", served)
+    with Sandbox(size=1) as box:
+        assert box.run_sync("6 * 7").isolation[0] == "remote"
+    with Sandbox(size=1, provider="built-in") as box:
+        assert "remote" not in box.isolation
 
 
 def test_a_server_that_is_not_there_or_does_not_know_us_is_no_result(served: str) -> None:

@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     from rollbook.clusters.order import Order, Serve, ServerKind
     from rollbook.clusters.profile import Profile
 
-PLACES = ("local", "slurm")
+OF_JOBS = ("on", "address", "cluster", "after", "pack", "install", "with_sandbox", "sandbox_package", "gpus")
+"""What is said of jobs, whoever serves the model."""
+PLACES = ("local", "slurm", "ray")
 
 On: TypeAlias = Annotated[
-    str | None, typer.Option("--on", metavar="PLACE", help="Where workers run: local, or slurm.", show_default=False)
+    str | None,
+    typer.Option("--on", metavar="PLACE", help="Where workers run: local, slurm or ray.", show_default=False),
+]
+Address: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="HOST:PORT", help="With --on ray: the cluster to join. [auto]", show_default=False
+    ),
 ]
 Cluster: TypeAlias = Annotated[
     Path | None, typer.Option("--cluster", metavar="FILE", help="The cluster's profile, a YAML file.")
@@ -32,6 +41,18 @@ After: TypeAlias = Annotated[
 ]
 PackFolder: TypeAlias = Annotated[
     Path | None, typer.Option("--pack", metavar="DIR", help="A project folder that goes along, as it is now.")
+]
+Install: TypeAlias = Annotated[
+    bool,
+    typer.Option("--install", help="Jobs install Rollbook, and the packed folder's requirements.txt, once."),
+]
+WithSandbox: TypeAlias = Annotated[
+    bool,
+    typer.Option("--with-sandbox", help="A sandbox server beside each worker, outside of the worker's image."),
+]
+SandboxPackage: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--sandbox-package", metavar="NAME", help="With --with-sandbox: code may import it; may be repeated."),
 ]
 ServeKind: TypeAlias = Annotated[
     str | None,
@@ -54,6 +75,10 @@ DataParallel: TypeAlias = Annotated[
 Replicas: TypeAlias = Annotated[
     int | None, typer.Option("--replicas", metavar="N", min=1, help="Servers on each node; its GPUs are split.")
 ]
+NodesPerServer: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--nodes-per-server", metavar="N", min=1, help="One server on N nodes, joined by its own means."),
+]
 SharedServers: TypeAlias = Annotated[
     int | None,
     typer.Option(
@@ -73,9 +98,13 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """The words of the command line, as they came."""
 
     on: str | None = None
+    address: str | None = None
     cluster: Path | None = None
     after: list[str] | None = None
     pack: Path | None = None
+    install: bool | None = None
+    with_sandbox: bool | None = None
+    sandbox_package: list[str] | None = None
     gpus: int | None = None
     serve: str | None = None
     model_path: str | None = None
@@ -83,6 +112,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel: int | None = None
     data_parallel: int | None = None
     replicas: int | None = None
+    nodes_per_server: int | None = None
     shared_servers: int | None = None
     server_arg: list[str] | None = None
     ready_within: float | None = None
@@ -95,9 +125,13 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 def orders_of(
     on: On = None,
+    address: Address = None,
     cluster: Cluster = None,
     after: After = None,
     pack: PackFolder = None,
+    install: Install = False,
+    with_sandbox: WithSandbox = False,
+    sandbox_package: SandboxPackage = None,
     gpus: Gpus = None,
     serve: ServeKind = None,
     model_path: ModelPath = None,
@@ -105,17 +139,22 @@ def orders_of(
     tensor_parallel: TensorParallel = None,
     data_parallel: DataParallel = None,
     replicas: Replicas = None,
+    nodes_per_server: NodesPerServer = None,
     shared_servers: SharedServers = None,
     server_arg: ServerArg = None,
     ready_within: ReadyWithin = None,
 ) -> Orders:
     """The orders of a command line."""
-    check_on(on)
+    check_on(on, address)
     return Orders(
         on=on,
+        address=address,
         cluster=cluster,
         after=after,
         pack=pack,
+        install=install or None,
+        with_sandbox=with_sandbox or None,
+        sandbox_package=sandbox_package,
         gpus=gpus,
         serve=serve,
         model_path=model_path,
@@ -123,35 +162,43 @@ def orders_of(
         tensor_parallel=tensor_parallel,
         data_parallel=data_parallel,
         replicas=replicas,
+        nodes_per_server=nodes_per_server,
         shared_servers=shared_servers,
         server_arg=server_arg,
         ready_within=ready_within,
     )
 
 
-def check_on(on: str | None) -> None:
-    """Refuse a place that nobody knows."""
+def check_on(on: str | None, address: str | None = None) -> None:
+    """Refuse a place that nobody knows, and an address of another one."""
     if on is not None and on not in PLACES:
         raise UsageError(f"--on {on}: workers run on one of {', '.join(PLACES)}")
+    if address is not None and on != "ray":
+        raise UsageError(f"--address {address}: goes with --on ray")
 
 
-def elsewhere(run: Path, on: str | None, given: dict[str, JSON]) -> tuple[bool, dict[str, JSON]]:
-    """Whether a run goes on at a cluster, which it does where it was submitted to one; and its settings if not."""
+def elsewhere(run: Path, on: str | None, given: dict[str, JSON]) -> tuple[str, dict[str, JSON]]:
+    """The cluster that a run goes on at, which is where it was submitted to; or nothing, and its settings here."""
+    from rollbook.clusters.far import far_of
+    from rollbook.clusters.order import on_ray
     from rollbook.clusters.resuming import was_submitted
 
     check_on(on)
+    far = far_of(run)
+    if far and on in ("local", "ray"):
+        raise UsageError(f"--on {on}: {run} is worked on at {far.host}; what lies here is a copy")
     submitted = was_submitted(run)
-    if on == "slurm" or (on is None and submitted):
-        return True, given
+    if on in ("slurm", "ray") or (on is None and submitted):
+        return on or ("ray" if on_ray(run) else "slurm"), given
     # As many workers as were ordered of a cluster are no number for this machine.
-    return False, {"workers": 1, **given} if submitted else given
+    return "", {"workers": 1, **given} if submitted else given
 
 
 def refuse_local(orders: Orders) -> None:
     """What is about a cluster says nothing of workers on this machine."""
     given = orders.first_given("on")
     if given:
-        raise UsageError(f"{given}: goes with --on slurm; workers on this machine know no cluster")
+        raise UsageError(f"{given}: goes with --on slurm or --on ray; workers on this machine know no cluster")
 
 
 def profile_of(orders: Orders) -> Profile:
@@ -180,7 +227,16 @@ def order_of(orders: Orders, request: Request, typed: typer.Context) -> tuple[Re
     if serve and not was_typed(typed, "concurrency"):
         settings = msgspec.structs.replace(settings, concurrency=Settings().concurrency)
     asked = msgspec.structs.replace(request, settings=settings, **chosen)
-    return asked, Order(profile=profile, workers=workers, serve=serve)
+    order = Order(
+        profile=profile,
+        workers=workers,
+        serve=serve,
+        ray=(orders.address or "auto") if orders.on == "ray" else "",
+        sandbox=bool(orders.with_sandbox),
+        sandbox_packages=orders.sandbox_package or [],
+        install=bool(orders.install),
+    )
+    return asked, order
 
 
 def was_typed(typed: typer.Context, name: str) -> bool:
@@ -208,9 +264,10 @@ def serve_of(orders: Orders, request: Request) -> Serve | None:
         tensor_parallel=orders.tensor_parallel or 1,
         data_parallel=orders.data_parallel or 1,
         replicas=orders.replicas or 1,
+        nodes=orders.nodes_per_server or 1,
         shared=orders.shared_servers or 0,
         args=orders.server_arg or [],
-        command=_words(orders.server_command) if orders.server_command else [],
+        command=_words(orders.server_command, orders.nodes_per_server or 1) if orders.server_command else [],
         ready_s=orders.ready_within or 3600.0,
     )
 
@@ -219,7 +276,7 @@ def _kind(orders: Orders) -> ServerKind | None:
     from rollbook.clusters.order import ServerKind
 
     if orders.serve is None:
-        stray = orders.first_given("on", "cluster", "after", "pack", "gpus")
+        stray = orders.first_given(*OF_JOBS)
         if stray:
             raise UsageError(f"{stray}: goes with --serve, which says what serves the model")
         return None
@@ -232,18 +289,8 @@ def _kind(orders: Orders) -> ServerKind | None:
 
 def _refuse_mixed(orders: Orders, kind: ServerKind) -> None:
     if kind == "command":
-        stray = orders.first_given(
-            "on",
-            "cluster",
-            "after",
-            "pack",
-            "gpus",
-            "serve",
-            "server_command",
-            "replicas",
-            "shared_servers",
-            "ready_within",
-        )
+        fitting = ("serve", "server_command", "replicas", "nodes_per_server", "shared_servers", "ready_within")
+        stray = orders.first_given(*OF_JOBS, *fitting)
         if stray:
             raise UsageError(f"{stray}: --serve command runs --server-command as it is; put it in there")
         if not orders.server_command:
@@ -255,11 +302,13 @@ def _refuse_mixed(orders: Orders, kind: ServerKind) -> None:
         raise UsageError(f"--serve {kind}: say which weights with --model-path")
 
 
-def _words(text: str) -> list[str]:
+def _words(text: str, nodes: int) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"--server-command {text}: {error}") from None
     if not any("{port}" in word for word in words):
         raise UsageError(f"--server-command {text}: {{port}} has to stand where the server takes its port")
+    if nodes > 1 and not any("{rank}" in word for word in words):
+        raise UsageError(f"--server-command {text}: on several nodes {{rank}} has to stand where it takes its number")
     return words

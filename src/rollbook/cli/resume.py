@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rollbook.cli import options as o
 from rollbook.cli.gathered import gathered
-from rollbook.cli.orders import Cluster, On, elsewhere
+from rollbook.cli.onray import go_on_with_ray
+from rollbook.cli.orders import Address, Cluster, On, check_on, elsewhere
 from rollbook.cli.showing import watched
 from rollbook.core.json import JSON
 from rollbook.errors import UsageError
@@ -19,17 +20,22 @@ def command(
     given: dict[str, JSON],
     retry: o.Retry = None,
     on: On = None,
+    address: Address = None,
     cluster: Cluster = None,
     json: o.Json = False,
 ) -> None:
     from rollbook.collect.run import resume
 
+    check_on(on, address)
     there, given = elsewhere(run, on, given)
+    if there == "ray":
+        go_on_with_ray(run, given, json, retry=retry, cluster=cluster, address=address)
+        return
     if there:
         resume_there(run, given, retry, cluster, json)
         return
     if cluster is not None:
-        raise UsageError(f"--cluster {cluster}: goes with --on slurm")
+        raise UsageError(f"--cluster {cluster}: goes with --on slurm or --on ray")
     watched(run, lambda display: resume(run, given, retry, display), json)
 
 

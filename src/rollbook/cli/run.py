@@ -31,10 +31,21 @@ def command(request: Request, orders: Orders, typed: typer.Context, wait: Wait =
             raise UsageError("run --on slurm: add --wait to wait for the jobs, or submit them with rollbook submit")
         watched(request.out, lambda display: submitted(request, orders, typed, display), json)
         return
-    refuse_local(orders)
     if wait:
-        raise UsageError("--wait: goes with --on slurm; work on this machine is waited for anyway")
+        raise UsageError("--wait: goes with --on slurm; all other work is waited for anyway")
+    if orders.on == "ray":
+        watched(request.out, lambda display: run_on_ray(request, orders, typed, display), json)
+        return
+    refuse_local(orders)
     watched(request.out, lambda display: run_request(request, display), json)
+
+
+def run_on_ray(request: Request, orders: Orders, typed: typer.Context, display: Display) -> Result:
+    """Run with workers that are actors."""
+    from rollbook.clusters.ray.crews import run_there
+
+    asked, order = order_of(orders, request, typed)
+    return run_there(asked, order, orders.pack, display)
 
 
 def submitted(request: Request, orders: Orders, typed: typer.Context, display: Display) -> Result:

@@ -33,9 +33,9 @@ def run(
     memory: Memory = "256MB",
     stdin: Annotated[str | None, typer.Option("--stdin", metavar="FILE", help="What the program reads.")] = None,
     package: Package = None,
-    provider: Annotated[str, typer.Option("--provider", help="built-in, bubblewrap, or http://HOST:PORT/TOKEN.")] = (
-        "built-in"
-    ),
+    provider: Annotated[
+        str | None, typer.Option("--provider", help="built-in, bubblewrap, or http://HOST:PORT/TOKEN.")
+    ] = None,
     allow_weaker: Weaker = False,
     json: o.Json = False,
 ) -> None:
@@ -68,18 +68,28 @@ def serve(
     package: Package = None,
     size: Annotated[int | None, typer.Option("--size", help="Runs at a time. [the number of cores]")] = None,
     room: Annotated[int, typer.Option("--room", help="Requests that may run or wait; more are refused (429).")] = 256,
+    sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions that may be open; likewise.")] = 256,
     allow_weaker: Weaker = False,
 ) -> None:
-    """Answer over HTTP until interrupted; prints the address, with its token, once it is up."""
+    """Answer over HTTP until interrupted; prints the address once it is up, with its token if nobody gave it one."""
     from rollbook.sandbox import Limits, Sandbox
     from rollbook.wire.sandbox import SandboxServer
     from rollbook.wire.serving import serve_forever
 
     limits = Limits(seconds=seconds, memory_mb=megabytes(memory))
-    token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
-    with Sandbox(limits, packages=package or [], size=size, allow_weaker=allow_weaker or None) as box:
+    given = os.environ.get(TOKEN)
+    token = given or secrets.token_urlsafe(24)
+    box = Sandbox(
+        limits,
+        packages=package or [],
+        size=size,
+        sessions=sessions,
+        provider="built-in",
+        allow_weaker=allow_weaker or None,
+    )
+    with box:
         app = SandboxServer(box, token, room).app()
-        serve_forever(app, host, port, lambda url: print(f"{url}/{token}", flush=True))
+        serve_forever(app, host, port, lambda url: print(url if given else f"{url}/{token}", flush=True))
 
 
 def megabytes(text: str) -> int:

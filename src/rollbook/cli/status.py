@@ -14,15 +14,12 @@ from rollbook.cli.tables import show_json, show_table
 
 if TYPE_CHECKING:
     from rollbook.book.status import Status
-    from rollbook.clusters.standing import Standing
+    from rollbook.clusters.looking import Look
 
 
 def command(run: o.Run, json: o.Json = False) -> None:
-    from rollbook.book.status import read_status
-    from rollbook.clusters.pace import pace
-
-    status = read_status(run)
-    going, jobs = pace(run, status.pending), jobs_of(run)
+    seen = seen_at(run)
+    status, going, jobs = seen.status, seen.pace, seen.jobs
     if json:
         shown = {"rate": going.rate, "eta_s": going.eta_s, "jobs": jobs}
         show_json(msgspec.to_builtins(status) | shown)
@@ -48,13 +45,14 @@ def show_counts(status: Status) -> None:
         print(f"{status.dropped} doubled rollouts were dropped")
 
 
-def jobs_of(run: Path) -> list[Standing]:
-    """What the queue says; the book's word does not need it."""
-    from rollbook.clusters.slurm import Refused
-    from rollbook.clusters.standing import standing
+def seen_at(run: Path) -> Look:
+    """How it stands; a run elsewhere is asked there, and its book is brought here."""
+    from rollbook.clusters.far import far_of
+    from rollbook.clusters.looking import look
 
-    try:
-        return standing(run)
-    except Refused as error:
-        print(f"the jobs cannot be seen from here: {error}", file=sys.stderr)
-        return []
+    seen, far = look(run), far_of(run)
+    if far:
+        far.fetch(run)
+    if seen.unseen:
+        print(f"the jobs cannot be seen from here: {seen.unseen}", file=sys.stderr)
+    return seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from shlex import quote
@@ -19,6 +18,7 @@ from rollbook.collect.request import Request
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
+    from rollbook.clusters.jobs import Job
     from rollbook.clusters.order import Order
     from rollbook.clusters.submit import Submission
 
@@ -35,10 +35,22 @@ def command(
     if orders.on == "local":
         raise UsageError("--on local: there is nobody to submit to; rollbook run --workers N works on this machine")
     request, order = order_of(orders, request, typed)
+    if order.ray:
+        submit_to_ray(request, order, orders.pack, dry_run, json)
+        return
     if dry_run:
         show_scripts(request, order, orders.pack)
         return
     show_submission(submit(request, order, orders.pack, say), json)
+
+
+def submit_to_ray(request: Request, order: Order, pack: Path | None, dry_run: bool, json: bool) -> None:
+    """Leave a run to a foreman on a Ray cluster."""
+    from rollbook.clusters.ray.crews import submit_there
+
+    if dry_run:
+        raise UsageError("--dry-run: shows the scripts for Slurm; Ray is given none")
+    show_submission(submit_there(request, order, pack, say), json)
 
 
 def say(line: str) -> None:
@@ -48,9 +60,9 @@ def say(line: str) -> None:
 
 def show_scripts(request: Request, order: Order, pack: Path | None) -> None:
     """The scripts as they would be handed in."""
-    from rollbook.clusters.submit import rehearsed
+    from rollbook.clusters.submit import place_of, rehearsed
 
-    run = Path(os.path.abspath(request.out))
+    run = place_of(request, order)
     for name, text in rehearsed(request, order, run, pack).items():
         print(f"# ---- {run}/jobs/0001/{name}", text, sep="\n")
     say("nothing was written or submitted")
@@ -63,6 +75,13 @@ def show_submission(submission: Submission, as_json: bool) -> None:
         return
     print(submission.path)
     for job in submission.jobs:
-        print(f"{job.kind} {job.job}" + (f" (array of {job.count})" if job.kind != "report" else ""))
+        print(f"{job.kind} {job.job}{size_of(job)}")
     if submission.jobs:
         say(f"next: rollbook status {quote(str(submission.path))}")
+
+
+def size_of(job: Job) -> str:
+    """How many there are of a job, in words."""
+    if job.kind == "report":
+        return ""
+    return f" ({job.count} workers)" if job.kind == "crew" else f" (array of {job.count})"

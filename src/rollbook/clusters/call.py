@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from rollbook.clusters import submit as submitting
 from rollbook.clusters.order import Order, Serve
 from rollbook.clusters.profile import Profile, checked, read_profile
+from rollbook.clusters.ray.crews import submit_there
 from rollbook.clusters.submit import Submission
 from rollbook.collect.request import Request
 from rollbook.collect.run import settings_of
@@ -22,10 +24,15 @@ def submit(
     env: str,
     model: str | Sequence[str] = (),
     *,
+    on: Literal["slurm", "ray"] = "slurm",
+    address: str = "auto",
     cluster: str | Path | Profile = Profile(),  # noqa: B008 - frozen
     workers: int | None = None,
     serve: Mapping[str, JSON] | None = None,
     pack: str | Path | None = None,
+    install: bool = False,
+    sandbox: bool = False,
+    sandbox_packages: Sequence[str] = (),
     out: str | Path,
     model_name: str = "",
     samples: int | None = None,
@@ -37,10 +44,13 @@ def submit(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     **settings: JSON,
 ) -> Submission:
-    """Freeze a run's plan and hand it to Slurm; returns as soon as Slurm has taken it, with the ids.
+    """Freeze a run's plan and hand it to a cluster; returns as soon as that has taken it, with the ids.
+
+    On Ray it is the cluster at `address`, or the one that this process is in already.
 
     `cluster` is the path of a profile, or one made here; what it says of samples, seed and workers holds where nothing
     else is given. `serve` has the fields of clusters.order.Serve, such as {"kind": "vllm", "model_path": "/models/m"}.
+    `sandbox` is --with-sandbox, with the packages that code may import.
     """
     profile = checked(cluster, "cluster") if isinstance(cluster, Profile) else read_profile(cluster)
     count = workers or profile.workers or 1
@@ -59,7 +69,17 @@ def submit(
         limits=limits,
         settings=settings_of(Settings(), {**settings, "workers": count}),
     )
-    order = Order(profile=profile, workers=count, serve=_serve(serve, targets, model_name))
+    order = Order(
+        profile=profile,
+        workers=count,
+        serve=_serve(serve, targets, model_name),
+        install=install,
+        sandbox=sandbox,
+        sandbox_packages=list(sandbox_packages),
+        ray=address if on == "ray" else "",
+    )
+    if order.ray:
+        return submit_there(request, order, Path(pack) if pack else None, lambda _: None)
     return submitting.submit(request, order, Path(pack) if pack else None, lambda _: None)
 
 

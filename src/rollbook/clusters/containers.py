@@ -7,16 +7,19 @@ from pathlib import Path
 
 from rollbook.clusters.profile import Part, Profile
 
+SANDBOX = ("ROLLBOOK_SANDBOX", "NEMO_SKILLS_SANDBOX_HOST", "NEMO_SKILLS_SANDBOX_PORT")
+"""What is exported of a sandbox beside a worker: our own name, with the token in it, and those of NeMo-Skills."""
 
-def contained(profile: Profile, name: str, run: Path) -> list[str]:
-    """What stands before the command of a part: nothing where it runs in no image."""
+
+def contained(profile: Profile, name: str, run: Path, names: Sequence[str] = ()) -> list[str]:
+    """What stands before the command of a part: nothing where it runs in no image. `names`: variables it needs."""
     image = profile.image_of(name)
     if image is None:
         return []
     part: Part = getattr(profile, name)
     mounts = [*profile.mounts, *part.mounts, f"{run}:{run}"]
     if profile.container == "pyxis":
-        return _pyxis(image, mounts, part.workdir, [*profile.secrets, *part.environment])
+        return _pyxis(image, mounts, part.workdir, [*profile.secrets, *part.environment, *names])
     return _apptainer(image, mounts, part.workdir, bool(profile.gpus or profile.gres))
 
 

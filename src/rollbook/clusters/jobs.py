@@ -1,4 +1,4 @@
-"""RUN/jobs.jsonl: every job that was submitted for a run, one a line, in the order in which Slurm took them."""
+"""RUN/jobs.jsonl: every job that was submitted for a run, one a line, in the order in which they were taken."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from rollbook.book.durable import sync_folder, writing
 from rollbook.core.json import to_line
 from rollbook.errors import BookError
 
-Kind = Literal["workers", "servers", "report", "cancelled"]
+Kind = Literal["workers", "servers", "report", "crew", "cancelled"]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job, or the word that one was cancelled. An array has `count` tasks: workers `first` and following."""
+    """A job, or the word that one was cancelled. An array has `count` tasks: workers `first` and following.
+
+    A `crew` is on Ray: a foreman, an actor with this name, and `count` workers.
+    """
 
     kind: Kind
     job: str
@@ -66,6 +69,11 @@ def read_jobs(run: Path) -> list[Job]:
 def submitted(jobs: list[Job], kind: Kind | None = None) -> list[Job]:
     """The jobs themselves, all or of one kind."""
     return [job for job in jobs if job.kind != "cancelled" and kind in (None, job.kind)]
+
+
+def of_slurm(jobs: list[Job]) -> list[Job]:
+    """The jobs that Slurm knows."""
+    return [job for job in submitted(jobs) if job.kind != "crew"]
 
 
 def cancelled(jobs: list[Job]) -> set[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.clusters.jobs import read_jobs, submitted
+from rollbook.clusters.far import far_of
+from rollbook.clusters.jobs import of_slurm, read_jobs, submitted
 from rollbook.errors import UsageError
 
 LOCAL = re.compile(r"worker-(\d+)-(\d+)\.log")
@@ -32,8 +33,10 @@ class Log(msgspec.Struct, frozen=True):
 
 
 def logs_of(run: Path, worker: int | None = None) -> list[Log]:
-    """Every log of a run that is there, or those of one worker."""
-    found = [log for log in [*_slurm(run), *_local(run), *_servers(run)] if log.path.exists()]
+    """Every log of a run that is there, or those of one worker; of a run elsewhere they are brought here first."""
+    if far := far_of(run):
+        far.fetch(run, "logs/***", "jobs.jsonl")
+    found = [log for log in [*_slurm(run), *_crews(run), *_local(run), *_servers(run)] if log.path.exists()]
     if worker is None:
         return found
     own = [log for log in found if log.worker == worker]
@@ -46,7 +49,7 @@ def logs_of(run: Path, worker: int | None = None) -> list[Log]:
 
 def _slurm(run: Path) -> list[Log]:
     found = []
-    for job in submitted(read_jobs(run)):
+    for job in of_slurm(read_jobs(run)):
         if job.kind == "report":
             found.append(Log(f"report {job.job}", run / "logs" / f"slurm-{job.job}.log"))
             continue
@@ -58,8 +61,14 @@ def _slurm(run: Path) -> list[Log]:
     return found
 
 
+def _crews(run: Path) -> list[Log]:
+    """Those of foremen on Ray."""
+    crews = submitted(read_jobs(run), "crew")
+    return [Log(f"crew {job.submission}", run / "logs" / f"crew-{job.submission}.log") for job in crews]
+
+
 def _local(run: Path) -> list[Log]:
-    """Those of workers that `rollbook run --workers N` started on this machine."""
+    """Those of workers that a crew started, on this machine or on Ray."""
     paths = sorted((run / "logs").glob("worker-*.log"))
     matches = [(path, LOCAL.fullmatch(path.name)) for path in paths]
     return [Log(f"worker {m[2]} (round {m[1]})", path, int(m[2])) for path, m in matches if m]

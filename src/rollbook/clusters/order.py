@@ -18,7 +18,8 @@ ServerKind = Literal["vllm", "sglang", "command"]
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """The model servers of a run. `shared` is how many jobs of their own they have; 0: each worker brings its own.
 
-    `replicas` servers run on each node that serves, the node's GPUs split between them.
+    `replicas` servers run on each node that serves, the node's GPUs split between them. Or one server runs on several
+    `nodes`: a job has so many, the server's first process is on the first of them, and the others join it there.
     """
 
     kind: ServerKind
@@ -27,6 +28,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel: int = 1
     data_parallel: int = 1
     replicas: int = 1
+    nodes: int = 1
     shared: int = 0
     args: list[str] = []
     command: list[str] = []
@@ -48,6 +50,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     serve: Serve | None = None
     pack: Pack | None = None
+    ray: str = ""
+    """The address of the Ray cluster that workers run on; empty where they are jobs of Slurm's."""
+    sandbox: bool = False
+    """Whether a sandbox server runs beside each worker, outside of its image."""
+    sandbox_packages: list[str] = []
+    install: bool = False
+    """Whether jobs install Rollbook, and what the project folder requires, before they begin."""
 
 
 def folder_of(run: Path, number: int) -> Path:
@@ -71,6 +80,12 @@ def last_order(run: Path) -> int:
     """The number of the latest submission; 0 without any."""
     numbers = [int(path.parent.name) for path in (run / "jobs").glob("[0-9]*/order.json")]
     return max(numbers, default=0)
+
+
+def on_ray(run: Path) -> bool:
+    """Whether the latest submission went to Ray."""
+    number = last_order(run)
+    return bool(number and read_order(run, number).ray)
 
 
 def read_order(run: Path, number: int) -> Order:

@@ -16,6 +16,7 @@ from rollbook.errors import UsageError
 
 TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d|\d+:\d\d:\d\d:\d\d")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 OWN = re.compile(
     "array|dependency|output|error|job-name|open-mode|requeue|no-requeue|signal|parsable|wrap|nodes|ntasks|account|"
@@ -40,6 +41,17 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str | None = None
 
 
+class Ssh(msgspec.Struct, frozen=True, kw_only=True):
+    """From where jobs are submitted, if not from here: a host that ssh knows, and the folder there for run directories.
+
+    `python` is the one over there that has Rollbook.
+    """
+
+    host: str = ""
+    path: str = ""
+    python: str = ""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are asked for. `secrets` are names of variables; their values stay in the environment."""
 
@@ -49,6 +61,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     cpu_partition: str | None = None
     qos: str | None = None
     time: str | None = None
+    cpus: Annotated[int, Meta(ge=0)] | None = None
     gpus: Annotated[int, Meta(ge=0)] | None = None
     gres: str | None = None
     exclusive: bool = False
@@ -62,6 +75,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     secrets: list[str] = []
     setup: list[str] = []
     python: str | None = None
+    sandbox_python: str | None = None
+    ssh: Ssh | None = None
     worker: Part = Part()
     server: Part = Part()
     report: Part = Part()
@@ -83,6 +98,8 @@ def read_profile(path: str | Path) -> Profile:
     for name in PARTS:
         if name in found:
             values[name] = _part(file, name, found.pop(name))
+    if "ssh" in found:
+        values["ssh"] = Ssh(**file.fields(file.mapping(found.pop("ssh"), "ssh"), Ssh, "ssh"))
     if "time" in found:
         values["time"] = _time(file, found.pop("time"))
     if "after" in found:
@@ -126,6 +143,8 @@ def _check(profile: Profile) -> None:
             raise UsageError(f"{value!r}: a value has to be one line of printable text")
     for option in profile.options:
         _check_option(option)
+        if profile.cpus and option.startswith("--cpus-per-task"):
+            raise UsageError(f"cpus and {option} both say which CPUs a job gets: give one of them")
     for line in profile.setup:
         if "#SBATCH" in line:
             raise UsageError(f"setup: {line!r}: options of sbatch belong into `options:`")
@@ -137,6 +156,16 @@ def _check(profile: Profile) -> None:
     for mount in profile.mounts:
         _check_mount(mount)
     _check_one_image(profile)
+    if profile.ssh:
+        _check_ssh(profile.ssh)
+
+
+def _check_ssh(ssh: Ssh) -> None:
+    if not HOST.fullmatch(ssh.host):
+        raise UsageError(f"ssh: host: {ssh.host!r} is no name that ssh takes, such as login or me@login.cluster.org")
+    for name, path in (("path", ssh.path), ("python", ssh.python)):
+        if not path.startswith("/"):
+            raise UsageError(f"ssh: {name}: {path!r}: give a path over there, from the root on")
 
 
 def _texts(profile: Profile) -> list[str]:

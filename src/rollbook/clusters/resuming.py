@@ -13,6 +13,8 @@ from rollbook.book.seal import Seals
 from rollbook.clusters import slurm
 from rollbook.clusters.after import upstream
 from rollbook.clusters.duty import same_model
+from rollbook.clusters.far import Asked, Far, far_of
+from rollbook.clusters.jobs import Job
 from rollbook.clusters.order import Order, last_order, read_order
 from rollbook.clusters.pack import check_pack
 from rollbook.clusters.profile import Profile
@@ -29,7 +31,7 @@ from rollbook.errors import UsageError
 
 def was_submitted(run: Path) -> bool:
     """Whether a run was ever handed to a cluster."""
-    return last_order(run) > 0
+    return last_order(run) > 0 or far_of(run) is not None
 
 
 def resubmit(
@@ -37,12 +39,16 @@ def resubmit(
 ) -> Submission | None:
     """Submit what is missing: workers that ended too early, or a new round; None if nothing is left to do."""
     run, book = run.absolute(), Book(run)
+    if far := far_of(run):
+        asked = Asked(given=given, retry=retry, profile=_same_place(far, profile))
+        sent = far.resume(run, asked, say)
+        return None if sent is None else Submission(run, sent)
     order = _ordered(run, given, profile)
     check_secrets(order)
     most, live = slurm.max_array_size(), live_workers(run)
     if live:
         return _top_up(run, order, live, bool(given or retry or profile), most, say)
-    settings = _settings(book, given, retry)
+    settings = new_settings(book, given, retry)
     for note in check_unchanged(book):
         say(note)
     open_chunks = left(book, settings)
@@ -55,6 +61,8 @@ def resubmit(
 
 def extend_there(run: Path, samples: int, given: dict[str, JSON], say: Say) -> Submission:
     """Add samples to every task that has fewer, and submit workers for them."""
+    if far := far_of(run):
+        return Submission(run, far.ask("extend", Asked(samples=samples, given=given), list[Job], say))
     if live_workers(run):
         raise UsageError(f"workers of {run} wait or run: extend it when they are done, or rollbook cancel {run} first")
     order = _ordered(run, given, None)
@@ -65,6 +73,15 @@ def extend_there(run: Path, samples: int, given: dict[str, JSON], say: Say) -> S
     sent = resubmit(run, given, ["none"], None, say)
     assert sent is not None
     return sent
+
+
+def _same_place(far: Far, profile: Profile | None) -> Profile | None:
+    """A profile as it is meant over there; a run does not move to another host."""
+    if profile is None or profile.ssh is None:
+        return profile
+    if profile.ssh.host != far.host:
+        raise UsageError(f"ssh: host: {profile.ssh.host}: this run is at {far.host}, and stays there")
+    return msgspec.structs.replace(profile, ssh=None)
 
 
 def _ordered(run: Path, given: dict[str, JSON], profile: Profile | None) -> Order:
@@ -80,7 +97,7 @@ def _ordered(run: Path, given: dict[str, JSON], profile: Profile | None) -> Orde
     if order.serve and given.get("urls"):
         raise UsageError(f"-m {given['urls'][0]}: the jobs of {run} serve the model themselves; leave it out")
     workers = given.get("workers") or (profile and profile.workers) or order.workers
-    return msgspec.structs.replace(order, profile=_asked(order.profile, profile), workers=workers)
+    return msgspec.structs.replace(order, profile=_asked(order.profile, profile), workers=workers, ray="")
 
 
 def _asked(before: Profile, now: Profile | None) -> Profile:
@@ -116,7 +133,8 @@ def _last(book: Book) -> Settings:
     return msgspec.structs.replace(rounds[-1].settings if rounds else Settings(), retry=[])
 
 
-def _settings(book: Book, given: dict[str, JSON], retry: list[str] | None) -> Settings:
+def new_settings(book: Book, given: dict[str, JSON], retry: list[str] | None) -> Settings:
+    """The settings of another round: what is given now, else as it was."""
     settings = settings_of(_last(book), {**given, "retry": check_retry(retry or ["infra"])})
     if settings.urls or book.manifest.model.kind != "chat":
         same_model(book, settings)

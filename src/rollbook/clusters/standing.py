@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 
 from rollbook.clusters import slurm
-from rollbook.clusters.jobs import Job, read_jobs, submitted
+from rollbook.clusters.jobs import Job, of_slurm, read_jobs, submitted
+
+GONE = "GONE"
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -19,10 +21,26 @@ class Standing(msgspec.Struct, frozen=True):
     tasks: int
     reason: str = ""
 
+    @property
+    def live(self) -> bool:
+        """Whether they run, or may yet."""
+        return self.state != GONE and not slurm.ENDED.fullmatch(self.state)
+
 
 def standing(run: Path) -> list[Standing]:
     """All tasks of a run by kind and state; `GONE` are those that the controller has forgotten."""
-    jobs = submitted(read_jobs(run))
+    return [*_of_slurm(run), *_of_ray(run)]
+
+
+def _of_ray(run: Path) -> list[Standing]:
+    from rollbook.clusters.ray.crews import foreman, is_alive
+
+    crew = foreman(run)
+    return [Standing("crew", "RUNNING" if is_alive(run, crew) else "ENDED", 1)] if crew else []
+
+
+def _of_slurm(run: Path) -> list[Standing]:
+    jobs = of_slurm(read_jobs(run))
     tasks = slurm.queue([job.job for job in jobs])
     known = {task.job for task in tasks}
     tasks += slurm.accounted([job.job for job in jobs if job.job not in known])
@@ -35,7 +53,7 @@ def standing(run: Path) -> list[Standing]:
 def _states(job: Job, tasks: list[slurm.Task]) -> Counter[tuple[str, str, str]]:
     states = Counter((job.kind, task.state, task.reason if task.state == "PENDING" else "") for task in tasks)
     gone = job.count - len(tasks)
-    return states + Counter({(job.kind, "GONE", ""): max(gone, 0)})
+    return states + Counter({(job.kind, GONE, ""): max(gone, 0)})
 
 
 def live_workers(run: Path) -> int:

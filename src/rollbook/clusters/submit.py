@@ -14,9 +14,12 @@ from rollbook.book.durable import write_whole, writing
 from rollbook.clusters import slurm
 from rollbook.clusters.after import upstream
 from rollbook.clusters.blame import bad_nodes
+from rollbook.clusters.far import far_from, keep_far
+from rollbook.clusters.installing import write_installer
 from rollbook.clusters.jobs import Job, Kind, add_job, read_jobs, submitted
 from rollbook.clusters.order import Order, Pack, Serve, folder_of, write_order
 from rollbook.clusters.pack import packed
+from rollbook.clusters.profile import Profile
 from rollbook.clusters.script import report_script, servers_script, workers_script
 from rollbook.collect.answering import model_for
 from rollbook.collect.judging import check_judges, resolve_judge, with_judge
@@ -36,7 +39,7 @@ Say = Callable[[str], None]
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """What Slurm took."""
+    """What a cluster took."""
 
     path: Path
     jobs: list[Job]
@@ -44,17 +47,42 @@ class Submission(msgspec.Struct, frozen=True):
     @property
     def workers(self) -> int:
         """How many workers it started."""
-        return sum(job.count for job in self.jobs if job.kind == "workers")
+        return sum(job.count for job in self.jobs if job.kind in ("workers", "crew"))
 
 
 def submit(request: Request, order: Order, pack: Path | None, say: Say) -> Submission:
-    """Freeze the plan and hand it to Slurm."""
+    """Freeze the plan and hand it to Slurm, here or over there."""
+    if order.profile.ssh:
+        return submit_far(request, order, pack, say)
+    check_secrets(order)
     check_order(Path(os.path.abspath(request.out)), order)
     most, after = slurm.max_array_size(), upstream(order.profile.after)
     run = planned(request, order.serve, say)
     if pack is not None:
         order = msgspec.structs.replace(order, pack=packed(pack, run, say))
     return send(run, order, most, after, say)
+
+
+def submit_far(request: Request, order: Order, pack: Path | None, say: Say) -> Submission:
+    """Freeze the plan here and have it handed in there. What cannot be read over there stops it before it is made."""
+    there = place_of(request, order)
+    far = far_from(there, order)
+    check_order(there, far.order)
+    far.prepare(say)
+    run = planned(request, order.serve, say)
+    if pack is not None:
+        far = msgspec.structs.replace(far, order=msgspec.structs.replace(far.order, pack=packed(pack, run, say)))
+    keep_far(run, far)
+    try:
+        return Submission(run, far.send(run, say))
+    except slurm.Refused as error:
+        raise UsageError(f"{error}; the plan stays: rollbook resume {run}") from None
+
+
+def place_of(request: Request, order: Order) -> Path:
+    """Where the run directory lies for the jobs."""
+    here = Path(os.path.abspath(request.out))
+    return Path(order.profile.ssh.path) / here.name if order.profile.ssh else here
 
 
 def check_secrets(order: Order) -> None:
@@ -66,7 +94,8 @@ def check_secrets(order: Order) -> None:
 
 def check_order(run: Path, order: Order) -> None:
     """What can be known to be impossible before anything is written."""
-    check_secrets(order)
+    if order.sandbox_packages and not order.sandbox:
+        raise UsageError(f"--sandbox-package {order.sandbox_packages[0]}: goes with --with-sandbox")
     check_place(run, order)
     check_devices(order)
 
@@ -74,12 +103,31 @@ def check_order(run: Path, order: Order) -> None:
 def check_devices(order: Order) -> None:
     """The servers of a node need no more GPUs than its job asks for."""
     serve, asked = order.serve, order.profile.gpus
-    if serve is None or asked is None or serve.kind == "command":
+    if serve is None:
         return
-    needed = serve.replicas * serve.tensor_parallel * serve.data_parallel
+    check_spread(serve, order.profile)
+    if asked is None or serve.kind == "command":
+        return
+    needed = serve.replicas * serve.tensor_parallel * serve.data_parallel // serve.nodes
     if needed > asked:
         parts = f"{serve.replicas} replicas x {serve.tensor_parallel} tensor x {serve.data_parallel} data parallel"
-        raise UsageError(f"--gpus {asked}: the servers of one node take {needed} ({parts})")
+        over = f" over {serve.nodes} nodes" if serve.nodes > 1 else ""
+        raise UsageError(f"--gpus {asked}: the servers of one node take {needed} ({parts}{over})")
+
+
+def check_spread(serve: Serve, profile: Profile) -> None:
+    """One server on several nodes is one copy of the model, split evenly, and is started from outside of images."""
+    if serve.nodes == 1:
+        return
+    spans = f"--nodes-per-server {serve.nodes}"
+    if serve.replicas > 1:
+        raise UsageError(f"{spans}: --replicas {serve.replicas} are servers on one node; ask for more jobs instead")
+    if serve.data_parallel > 1:
+        raise UsageError(f"{spans}: --data-parallel is for one node; ask for more jobs instead")
+    if serve.kind != "command" and serve.tensor_parallel % serve.nodes:
+        raise UsageError(f"{spans}: --tensor-parallel {serve.tensor_parallel} cannot be split evenly over them")
+    if profile.image_of("worker"):
+        raise UsageError(f"{spans}: a worker in an image cannot start the others; give the image to `server:` alone")
 
 
 def check_place(run: Path, order: Order) -> None:
@@ -109,11 +157,13 @@ def scripts(run: Path, number: int, order: Order, most: int = DRY_ARRAY) -> dict
     made = {"workers.sh": workers_script(run, number, order, min(order.workers, most), bad_nodes(run))}
     if order.serve and order.serve.shared:
         made["servers.sh"] = servers_script(run, number, order, order.serve.shared, bad_nodes(run))
-    return made | {"report.sh": report_script(run, order)}
+    return made | {"report.sh": report_script(run, number, order)}
 
 
 def rehearsed(request: Request, order: Order, run: Path, pack: Path | None) -> dict[str, str]:
     """The scripts that `submit` would hand in; asks no cluster and writes nothing."""
+    if not order.profile.ssh:
+        check_secrets(order)
     check_order(run, order)
     if not order.serve:
         model_for([member.loaded for member in members_of(request)], request.model, request.model_name)
@@ -128,6 +178,8 @@ def send(run: Path, order: Order, most: int, after: Sequence[str], say: Say) -> 
     for name, text in scripts(run, number, order, most).items():
         with writing(run):
             write_whole(folder_of(run, number) / name, text.encode())
+    if order.install:
+        write_installer(run, folder_of(run, number), order.pack)
     (run / "logs").mkdir(exist_ok=True)
     counter = Counter(run, number, after, say)
     if order.serve and order.serve.shared:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rollbook.book.status import read_status
 from rollbook.clusters import slurm
-from rollbook.clusters.pace import pace
-from rollbook.clusters.standing import Standing, live_workers, standing
+from rollbook.clusters.far import far_of
+from rollbook.clusters.looking import Look, look
+from rollbook.clusters.standing import Standing
 from rollbook.collect.progress import Display, Progress
 from rollbook.collect.report import report
 from rollbook.collect.run import Result
@@ -25,24 +26,33 @@ def wait(run: Path, display: Display) -> Result:
     display.start(read_status(run).requested)
     while True:
         try:
-            live, failed = live_workers(run), 0
-            states = words_of(standing(run))
+            seen, failed = _seen(run), 0
+            states = words_of(seen.jobs)
             if states != shown:
                 display.note(states)
                 shown = states
+            display.update(_progress(seen, time.monotonic() - began))
+            if not seen.live_workers:
+                break
         except slurm.Refused as error:
-            live, failed = 1, failed + 1
+            failed += 1
             if failed >= PATIENCE:
                 raise
             display.note(f"{error}; looking again")
-        display.update(_progress(run, live, time.monotonic() - began))
-        if not live:
-            break
         time.sleep(LOOK_S)
+    if far := far_of(run):
+        far.fetch(run)
     made = report(run)
     if made.scored < made.requested:
         raise shortfall(made)
     return Result(run, made)
+
+
+def _seen(run: Path) -> Look:
+    seen = look(run)
+    if seen.unseen:
+        raise slurm.Refused(seen.unseen)
+    return seen
 
 
 def words_of(stands: list[Standing]) -> str:
@@ -56,15 +66,15 @@ def words_of(stands: list[Standing]) -> str:
     return f"workers: {', '.join(said)}"
 
 
-def _progress(run: Path, live: int, seconds: float) -> Progress:
-    status = read_status(run)
+def _progress(seen: Look, seconds: float) -> Progress:
+    status = seen.status
     return Progress(
         requested=status.requested,
         scored=status.scored,
         failed=status.failed,
         pending=status.pending,
-        rate=pace(run, status.pending).rate,
+        rate=seen.pace.rate,
         in_flight=status.in_flight,
-        concurrency=live,
+        concurrency=seen.live_workers,
         seconds=seconds,
     )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,7 +14,7 @@ from rollbook.book.book import Book, refuse_occupied
 from rollbook.book.claims import nothing_left
 from rollbook.book.durable import writing
 from rollbook.collect.answering import model_for, planned_model
-from rollbook.collect.crew import Crew
+from rollbook.collect.crew import Crew, Start
 from rollbook.collect.judging import check_judges, resolve_judge, same_judge, sitting, with_judge
 from rollbook.collect.loop import here_or_there, on_fast_loop
 from rollbook.collect.member import members_of
@@ -35,6 +35,8 @@ from rollbook.models.model import Model
 from rollbook.models.target import open_model
 
 T = TypeVar("T")
+Muster: TypeAlias = Callable[[Book, Round], Start]
+"""Says how the workers of a round are started, where they are not processes of ours."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -107,28 +109,43 @@ def settings_of(base: Settings, changes: dict[str, JSON]) -> Settings:
         raise UsageError(f"settings: {error}") from None
 
 
-def run_request(request: Request, display: Display) -> Result:
+def run_request(request: Request, display: Display, muster: Muster | None = None) -> Result:
     """The command line's run: signals drain it."""
-    return on_fast_loop(lambda: _run(request, display, signals=True))
+    return on_fast_loop(lambda: _run(request, display, signals=True, muster=muster))
 
 
-async def _run(request: Request, display: Display, *, signals: bool, allow_shortfall: bool = False) -> Result:
+def work_off(book: Book, display: Display, muster: Muster) -> Result:
+    """Work off a book's present round with workers that are started elsewhere."""
+    return on_fast_loop(lambda: _work(book, book.rounds()[-1], None, None, display, signals=True, muster=muster))
+
+
+async def _run(
+    request: Request,
+    display: Display,
+    *,
+    signals: bool,
+    allow_shortfall: bool = False,
+    muster: Muster | None = None,
+) -> Result:
     refuse_occupied(Path(request.out))
     members = members_of(request)
     spec, urls = model_for([member.loaded for member in members], request.model, request.model_name)
     judge, judge_urls = resolve_judge(request.judge, request.judge_name)
     settings = with_judge(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
     check_judges([member.loaded for member in members], judge is not None)
-    async with sitting(judge, settings) as court, opened(spec, settings, display) as model:
+    alone = settings.workers == 1 and muster is None
+    async with sitting(judge, settings) as court, opened(spec, settings, display, alone) as model:
         judge = court.spec if court else None
         book = plan(request, members, model.spec if model else spec, settings, judge, display.note)
-        return await _work(book, book.rounds()[0], model, court, display, signals, allow_shortfall)
+        return await _work(book, book.rounds()[0], model, court, display, signals, allow_shortfall, muster)
 
 
 @asynccontextmanager
-async def opened(spec: ModelSpec, settings: Settings, display: Display) -> AsyncIterator[Model | None]:
+async def opened(
+    spec: ModelSpec, settings: Settings, display: Display, alone: bool | None = None
+) -> AsyncIterator[Model | None]:
     """A model, open for as long as the context is; None where a crew's workers open their own."""
-    if settings.workers > 1 and spec.name:
+    if not (settings.workers == 1 if alone is None else alone) and spec.name:
         yield None
         return
     model = open_model(spec, settings, say=display.note)
@@ -147,11 +164,13 @@ async def _work(
     display: Display,
     signals: bool,
     allow_shortfall: bool = False,
+    muster: Muster | None = None,
 ) -> Result:
     """Work alone or with a crew, then count what the files say."""
     with writing(book.path):
-        if model is None or round_.settings.workers > 1:
-            cause = await Crew(book, round_, display).work(signals=signals)
+        if muster or model is None or round_.settings.workers > 1:
+            start = muster(book, round_) if muster else None
+            cause = await Crew(book, round_, display, start).work(signals=signals)
         else:
             cause = (await work_on(book, round_, model, display, court=court, signals=signals)).verdict
         made = await asyncio.to_thread(report, book.path)

@@ -85,9 +85,7 @@ async def work_on(
     shift = Shift(book, round_, listener=account.take, inherited=account.inherit)
     open_stages = stages(manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts, court=court)
     async with open_stages as on:
-        worker = Worker(
-            shift, player(manifest, model, on, settings), limiter, round_.number, settings.attempts
-        )
+        worker = Worker(shift, player(manifest, model, on, settings), limiter, round_.number, settings.attempts)
         display.start(account.requested)
 
         def glance() -> None:

@@ -27,6 +27,8 @@ from rollbook.sandbox.verdict import Verdict
 
 VALUE_KB = 4096
 """A returned value is compared whole, so more of it is kept than of what is printed for people."""
+EXAMINED = 2
+"""Tests have twice the time of the code on the clock, and some are run again."""
 KEPT = 4
 """How many times as much is kept of an output as the longest that is expected: white space, a value as it is packed."""
 
@@ -59,8 +61,10 @@ class Grader:
         that passes only by what it does to its arguments beside a value; `allow_weak` says that its word will do.
         """
         exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
-        exam["classes"] = names_a_class(entry)
         allowed = limits or self._box.limits
+        if self._box.remote:
+            return self._box.remote.grade("function", code, exam, allowed, 2 * EXAMINED)
+        exam["classes"] = names_a_class(entry)
 
         def examined(copies: bool) -> tuple[Result, Result]:
             asked = exam | {"copies": copies}
@@ -82,6 +86,9 @@ class Grader:
         all_of_them: bool = False,
     ) -> Verdict:
         """Run the whole program on every (stdin, expected stdout). Stops at the first failure unless told not to."""
+        if self._box.remote:
+            told: dict[str, JSON] = {"cases": list(cases), "rule": rule, "all_of_them": all_of_them}
+            return self._box.remote.grade("inputs", code, told, limits or self._box.limits, len(cases))
         asked = [Case({"stdin": stdin}, _prints(expected, rule)) for stdin, expected in cases]
         wide = _wide(limits or self._box.limits, (expected for _, expected in cases))
         return self._series("inputs", code, asked, wide, all_of_them)
@@ -97,6 +104,15 @@ class Grader:
         all_of_them: bool = False,
     ) -> Verdict:
         """Call the code's function `entry` with every (arguments, expected value), each from JSON."""
+        if self._box.remote:
+            packed = pack([(list(args), expected) for args, expected in cases], _no_case)
+            told: dict[str, JSON] = {
+                "entry": entry,
+                "cases": packed,
+                "tolerance": tolerance,
+                "all_of_them": all_of_them,
+            }
+            return self._box.remote.grade("calls", code, told, limits or self._box.limits, len(cases))
         asked = [Case({"args": pack(list(args), _no_case)}, _returns(expected, tolerance)) for args, expected in cases]
         wide = _wide(limits or self._box.limits, (_text(expected) for _, expected in cases), VALUE_KB)
         return self._series("calls", json.dumps({"code": code, "entry": entry}), asked, wide, all_of_them)

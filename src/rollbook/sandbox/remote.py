@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TypeVar
@@ -14,8 +14,10 @@ import msgspec
 from rollbook.core.json import JSON, encode
 from rollbook.errors import UsageError
 from rollbook.sandbox.errors import Full, SandboxError
+from rollbook.sandbox.examination import TestsBroken
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.result import Result
+from rollbook.sandbox.verdict import Verdict
 
 CONNECT_S = 10.0
 QUEUE_S = 300.0
@@ -27,6 +29,7 @@ T = TypeVar("T")
 
 class _Health(msgspec.Struct):
     isolation: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
 
 class _Begun(msgspec.Struct):
@@ -40,18 +43,29 @@ class _Refusal(msgspec.Struct):
 class Remote:
     """Runs over HTTP. The address holds the token, as the server prints it; nothing of it is ever shown."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, packages: Sequence[str] = ()) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError("a sandbox is addressed as http://HOST:PORT/TOKEN, which `rollbook sandbox serve` prints")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
-        self.isolation = ("remote", *_decoded(self._ask("GET", "/health", b"", CONNECT_S), _Health).isolation)
+        health = _decoded(self._ask("GET", "/health", b"", CONNECT_S), _Health)
+        self.isolation = ("remote", *health.isolation)
+        missing = sorted(set(packages) - set(health.packages))
+        if missing:  # code that may import it here would fail there, and be blamed for it
+            where = f"the sandbox at {self._host}:{self._port}"
+            raise UsageError(f"{where} has no package {missing[0]}: serve it with --package {missing[0]}")
 
     def run(self, code: str, stdin: bytes, files: Mapping[str, bytes], limits: Limits) -> Result:
         """One fresh run over there; SandboxError when it could not be had."""
         request = {"code": code, "stdin": stdin.decode(errors="replace"), **_common(limits, files)}
         return self._result("/run", request, limits)
+
+    def grade(self, how: str, code: str, asked: Mapping[str, JSON], limits: Limits, runs: int) -> Verdict:
+        """What tests over there came to; they may take `runs` times as long as one run."""
+        request = encode({"code": code, "limits": msgspec.to_builtins(limits), **asked})
+        verdict = _decoded(self._ask("POST", f"/grade/{how}", request, runs * limits.wall_s + QUEUE_S), Verdict)
+        return msgspec.structs.replace(verdict, isolation=("remote", *verdict.isolation))
 
     def session(self, limits: Limits, snapshot: bool, files: Mapping[str, bytes]) -> RemoteState:
         """A session over there."""
@@ -118,5 +132,7 @@ def _refused(status: int, said: bytes, where: str) -> Exception:
         words = msgspec.json.decode(said, type=_Refusal).error
     except msgspec.DecodeError:
         words = "no sandbox answers there"
+    if status == 422:
+        return TestsBroken(words)
     kind = {400: UsageError, 429: Full}.get(status, SandboxError)
     return kind(f"the sandbox at {where}: HTTP {status}: {words}")

@@ -33,6 +33,8 @@ WAIT_S = 300.0
 T = TypeVar("T")
 SESSIONS, WAITING = 256, 10_000
 HTTP = ("http://", "https://")
+ADDRESS = "ROLLBOOK_SANDBOX"
+"""The variable that names the provider where nobody else does: beside a worker, the address of a server."""
 
 
 class Sandbox:
@@ -40,6 +42,7 @@ class Sandbox:
 
     `size` runs go on at a time and `waiting` more may wait; whoever comes then gets a SandboxError at once, awaiting or
     not. `require="full"` refuses walls that are not complete; `allow_weaker` takes what there is without namespaces.
+    Without a `provider` it is the one that ROLLBOOK_SANDBOX names, or the built-in one.
     """
 
     def __init__(
@@ -49,19 +52,19 @@ class Sandbox:
         packages: Sequence[str] = (),
         size: int | None = None,
         sessions: int = SESSIONS,
-        provider: str = "built-in",
+        provider: str | None = None,
         waiting: int = WAITING,
         require: Require | None = None,
         allow_weaker: bool | None = None,
     ) -> None:
         self.limits = limits
-        self._provider = check_provider(provider)
-        self._remote: Remote | None = None
-        self._packages = list(packages)
+        self._provider = check_provider(os.environ.get(ADDRESS, "built-in") if provider is None else provider)
+        self.remote: Remote | None = None
+        self.packages = tuple(packages)
         self._size = size or os.cpu_count() or 1
         self._uids = Uids()
         self._terms = terms_of(require, allow_weaker)
-        self._tiers = Tiers(self._packages, self._uids, self._terms)
+        self._tiers = Tiers(list(packages), self._uids, self._terms)
         self._waiting, self._places = waiting, Semaphore(self._size)
         self._room = BoundedSemaphore(self._size + waiting)
         self._free: queue.Queue[Slot | None] = queue.Queue()
@@ -111,16 +114,16 @@ class Sandbox:
 
     def _start(self) -> None:
         if self._provider.startswith(HTTP):
-            self._remote = Remote(self._provider)
-            self._terms.check(self._remote.isolation)
+            self.remote = Remote(self._provider, self.packages)
+            self._terms.check(self.remote.isolation)
         else:
             self._free.put(self._add_slot())
 
     def _new_slot(self) -> Slot:
-        if self._remote:
-            raise SandboxError("grading is not to be had over HTTP: it needs a sandbox of this machine")
+        if self.remote:
+            raise SandboxError("this is not to be had over HTTP: it needs a sandbox of this machine")
         if self._provider == "bubblewrap":
-            bubblewrap = Bubblewrap(configuration(self._packages), base_python())
+            bubblewrap = Bubblewrap(configuration(list(self.packages)), base_python())
             return prove(Slot(bubblewrap, self._uids, self._terms), self._terms)
         return self._tiers.slot()
 
@@ -132,8 +135,8 @@ class Sandbox:
     @property
     def isolation(self) -> tuple[str, ...]:
         """Which walls are really in force."""
-        if self._remote:
-            return self._remote.isolation
+        if self.remote:
+            return self.remote.isolation
         return next(iter(self._slots)).isolation if self._slots else ()
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -162,8 +165,8 @@ class Sandbox:
         """Run code in a fresh child."""
         check_names(files or {})
         data = stdin.encode(errors="replace") if isinstance(stdin, str) else stdin
-        if self._remote:
-            return self._remote.run(code, data, files or {}, limits or self.limits)
+        if self.remote:
+            return self.remote.run(code, data, files or {}, limits or self.limits)
         return self.use(lambda slot: slot.run(code, data, files or {}, limits or self.limits))
 
     def use(self, work: Callable[[Slot], T]) -> T:
@@ -215,10 +218,10 @@ class Sandbox:
         return Session(self._nursery, self._pool(), limits, begin, self._places)
 
     def _begin(self, limits: Limits, snapshot: bool, files: dict[str, bytes], folder: str | None) -> State:
-        if self._remote:
+        if self.remote:
             if folder is not None:
                 raise Refused(f"folder {folder}: a sandbox that is served elsewhere cannot mount it")
-            return self._remote.session(limits, snapshot, files)
+            return self.remote.session(limits, snapshot, files)
         kind = Snapshot if snapshot else Persistent
         slot = self._nursery.slot()
         try:

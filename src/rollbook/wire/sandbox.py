@@ -2,6 +2,7 @@
 
     POST /run        {"code", "stdin", "files": {name: base64}, "limits": {...}}  ->  the result
     POST /run_code   SandboxFusion's request and answer
+    POST /grade/HOW  {"code", "limits", ...}  ->  the verdict; HOW is function, inputs or calls
     POST /sessions   {"snapshot", "files", "limits"}  ->  {"session": NAME}
     POST /sessions/NAME/run   {"code", "limits"}  ->  the turn's result
     DELETE /sessions/NAME     (a session that nobody uses for a quarter of an hour ends by itself)
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -24,7 +26,10 @@ from rollbook.core.json import JSON, encode
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError
 from rollbook.sandbox.errors import Full
+from rollbook.sandbox.examination import TestsBroken
+from rollbook.sandbox.grade import Grader
 from rollbook.wire import fusion
+from rollbook.wire.grading import GRADED, Graded
 from rollbook.wire.sessions import LEASE_S, Sessions
 
 BODY_LIMIT = 32 << 20
@@ -76,6 +81,8 @@ class SandboxServer:
             app.router.add_get(prefix + "/health", self._health)
             app.router.add_post(prefix + "/run", self._answering(self._run))
             app.router.add_post(prefix + "/run_code", self._answering(self._run_code))
+            for how, kind in GRADED.items():
+                app.router.add_post(f"{prefix}/grade/{how}", self._answering(partial(self._grade, kind)))
             app.router.add_post(prefix + "/sessions", self._answering(self._begin))
             app.router.add_post(prefix + "/sessions/{session}/run", self._answering(self._turn))
             app.router.add_delete(prefix + "/sessions/{session}", self._answering(self._end))
@@ -88,8 +95,8 @@ class SandboxServer:
 
     async def _health(self, request: web.Request) -> web.Response:
         self._admit(request)
-        walls: dict[str, JSON] = {"isolation": self._box.isolation, "under_way": self._under_way, "room": self._room}
-        return said(200, walls)
+        walls: dict[str, JSON] = {"isolation": self._box.isolation, "packages": self._box.packages}
+        return said(200, {**walls, "under_way": self._under_way, "room": self._room})
 
     def _answering(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
         """The same gate for every kind of request: token, room, and every failure in its own status."""
@@ -107,6 +114,8 @@ class SandboxServer:
                 return said(400, {"error": str(error)})
             except Full as error:
                 return full(str(error))
+            except TestsBroken as error:
+                return said(422, {"error": str(error)})
             except SandboxError as error:
                 return said(503, {"error": str(error)})
             finally:
@@ -118,6 +127,10 @@ class SandboxServer:
         asked = parsed(body, Run)
         limits = limits_of(self._box.limits, asked.limits)
         return await self._box.run(asked.code, stdin=asked.stdin, files=contents(asked.files), limits=limits)
+
+    async def _grade(self, kind: type[Graded], body: bytes, _: str) -> JSON:
+        asked = parsed(body, kind)
+        return await asked.verdict(Grader(self._box), limits_of(self._box.limits, asked.limits))
 
     async def _run_code(self, body: bytes, _: str) -> JSON:
         asked = parsed(body, fusion.RunCode)

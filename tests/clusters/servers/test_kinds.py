@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rollbook.clusters.order import Serve
-from rollbook.clusters.servers.kinds import devices_of, server_argv
+from rollbook.clusters.servers.kinds import Head, devices_of, server_argv
 from rollbook.errors import UsageError
 
 
@@ -21,6 +21,31 @@ def test_sglang_is_told_the_same_in_its_words() -> None:
         *("python3", "-m", "sglang.launch_server", "--model-path", "/models/m", "--served-model-name", "policy"),
         *("--host", "0.0.0.0", "--port", "31000", "--tp-size", "2"),
     ]
+
+
+def test_several_nodes_are_joined_by_the_means_of_vllm() -> None:
+    serve = Serve(kind="vllm", name="m", model_path="/m", tensor_parallel=16, nodes=2, args=["--max-model-len=4096"])
+    first, second = (server_argv(serve, "0.0.0.0", 31000, Head("n1", 31001), rank) for rank in range(2))
+    assert first == [
+        *("vllm", "serve", "/m", "--served-model-name", "m", "--host", "0.0.0.0", "--port", "31000"),
+        *("--tensor-parallel-size", "16", "--distributed-executor-backend", "mp", "--nnodes", "2", "--node-rank", "0"),
+        *("--master-addr", "n1", "--master-port", "31001", "--max-model-len=4096"),
+    ]
+    assert second == [*first[:16], "1", *first[17:-1], "--headless", first[-1]]
+
+
+def test_several_nodes_are_joined_by_the_means_of_sglang() -> None:
+    serve = Serve(kind="sglang", name="m", model_path="/m", tensor_parallel=16, nodes=2)
+    assert server_argv(serve, "0.0.0.0", 31000, Head("n1", 31001), 1)[-8:] == [
+        *("--tp-size", "16", "--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "n1:31001"),
+    ]
+
+
+def test_a_command_is_told_its_rank_and_where_the_first_is() -> None:
+    words = ["serve", "{port}", "{rank}/{nodes}", "{head}:{head_port}"]
+    serve = Serve(kind="command", name="m", command=words, nodes=3)
+    assert server_argv(serve, "h", 80, Head("n1", 81), 2) == ["serve", "80", "2/3", "n1:81"]
+    assert devices_of(serve, "0,1") == [None]
 
 
 def test_remote_code_is_trusted_only_when_asked() -> None:

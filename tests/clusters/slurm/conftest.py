@@ -12,9 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cluster import Cluster, missing
-from clustered import Serve, Stranger, Submit, Submitted
+from clustered import Stranger, Submit, Submitted
 
-from support.commands import MARK, Commands, Served
+from support.commands import MARK, Commands
 from support.sums import write_sums
 
 MAX_ARRAY = 33
@@ -53,20 +53,6 @@ def rollbook(cluster: Cluster, folder: Path) -> Iterator[Commands]:
     commands.environ.pop(MARK)  # jobs inherit it, and are the cluster's to end
     yield commands
     cluster.clear()
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start fault endpoints, each a process."""
-    started: list[Served] = []
-
-    def start(*words: str) -> Served:
-        started.append(Served(*words))
-        return started[-1]
-
-    yield start
-    for endpoint in started:
-        endpoint.kill()
 
 
 @pytest.fixture

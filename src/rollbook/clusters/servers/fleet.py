@@ -14,9 +14,10 @@ from typing import TypeVar
 from rollbook.clusters.containers import contained
 from rollbook.clusters.order import Order, Serve
 from rollbook.clusters.servers.endpoints import Endpoint, publish, withdraw
-from rollbook.clusters.servers.kinds import VISIBLE, devices_of, server_argv
+from rollbook.clusters.servers.kinds import VISIBLE, Head, devices_of, server_argv
 from rollbook.clusters.servers.ports import Port
 from rollbook.clusters.servers.ready import wait_ready
+from rollbook.clusters.servers.spread import last_words, spread_argv
 from rollbook.errors import ChildFailed
 from rollbook.processes.child import Child, module_argv
 
@@ -36,7 +37,8 @@ class Server:
         self.log = run / "logs" / f"server-{socket.gethostname()}-{os.getpid()}-{self.port.number}.log"
         environ = {**os.environ, **order.profile.server.environment, **({VISIBLE: devices} if devices else {})}
         inside = [] if order.profile.image_of("worker") else contained(order.profile, "server", run)
-        argv = [*inside, *server_argv(serve, self._host, self.port.number)]
+        self._meeting = Port(EVERYWHERE) if serve.nodes > 1 else None
+        argv = self._argv(inside)
         workdir = order.profile.server.workdir
         cwd = Path(workdir) if workdir and not inside else None
         self.child = Child(module_argv("rollbook.clusters.servers.mortal", *argv), env=environ, cwd=cwd, log=self.log)
@@ -51,6 +53,14 @@ class Server:
             bool(serve.shared),
             os.environ.get("SLURM_JOB_ID", ""),
         )
+
+    def _argv(self, inside: list[str]) -> list[str]:
+        serve, where = self._serve, (self._host, self.port.number)
+        if self._meeting is None:
+            return [*inside, *server_argv(serve, *where)]
+        head = Head(socket.gethostname(), self._meeting.number)
+        ranks = [server_argv(serve, *where, head, rank) for rank in range(serve.nodes)]
+        return spread_argv(os.environ.get("SLURMD_NODENAME", ""), inside, ranks)
 
     async def ready(self, key: str) -> None:
         """Until it answers; then everyone may know."""
@@ -70,13 +80,15 @@ class Server:
         """How it ended; None while it runs."""
         if self.child.returncode is None:
             return None
-        return f"exit {self.child.returncode}: {self.child.last_words()}"
+        return f"exit {self.child.returncode}: {last_words(self.child.log_tail())}"
 
     async def stop(self) -> None:
         """Withdraw it and end it with all that it started."""
         withdraw(self._run, self.endpoint)
         await self.child.terminate(GRACE_S)
         self.port.release()
+        if self._meeting:
+            self._meeting.release()
 
 
 @asynccontextmanager

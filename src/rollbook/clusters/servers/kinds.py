@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rollbook.clusters.order import Serve
 from rollbook.errors import UsageError
@@ -10,15 +11,37 @@ from rollbook.errors import UsageError
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def server_argv(serve: Serve, host: str, port: int) -> list[str]:
-    """What to run, so that the model answers under its name at this address.
+class Head(NamedTuple):
+    """Where the processes of a server that spans several nodes find each other: at the first of them."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+def server_argv(serve: Serve, host: str, port: int, head: Head = Head(), rank: int = 0) -> list[str]:  # noqa: B008
+    """What to run, so that the model answers under its name at this address; `rank` counts the nodes of one server.
 
     >>> server_argv(Serve(kind="command", name="m", command=["serve", "--at={host}:{port}", "{name}"]), "::1", 80)
     ['serve', '--at=::1:80', 'm']
     """
     if serve.kind == "command":
-        known = {"{host}": host, "{port}": str(port), "{name}": serve.name}
+        known = {"{host}": host, "{port}": str(port), "{name}": serve.name, "{rank}": str(rank)}
+        known |= {"{nodes}": str(serve.nodes), "{head}": head.host, "{head_port}": str(head.port)}
         return [_filled(word, known) for word in serve.command]
+    return [*_alone(serve, host, port), *(_joined(serve, head, rank) if serve.nodes > 1 else []), *serve.args]
+
+
+def _joined(serve: Serve, head: Head, rank: int) -> list[str]:
+    """How each kind joins its processes: by its own means, without Ray."""
+    spans = ["--nnodes", str(serve.nodes), "--node-rank", str(rank)]
+    if serve.kind == "sglang":
+        return [*spans, "--dist-init-addr", f"{head.host}:{head.port}"]
+    words = ["--distributed-executor-backend", "mp", *spans]
+    words += ["--master-addr", head.host, "--master-port", str(head.port)]
+    return [*words, *(["--headless"] if rank else [])]
+
+
+def _alone(serve: Serve, host: str, port: int) -> list[str]:
     where = ["--served-model-name", serve.name, "--host", host, "--port", str(port)]
     if serve.kind == "vllm":
         return ["vllm", "serve", serve.model_path, *where, *_parallel(serve, "tensor-parallel", "data-parallel")]
@@ -29,7 +52,7 @@ def server_argv(serve: Serve, host: str, port: int) -> list[str]:
 def _parallel(serve: Serve, tensor: str, data: str) -> list[str]:
     words = [f"--{tensor}-size", str(serve.tensor_parallel)]
     words += [f"--{data}-size", str(serve.data_parallel)] if serve.data_parallel > 1 else []
-    return [*words, *serve.args]
+    return words
 
 
 def _filled(word: str, known: dict[str, str]) -> str:
@@ -44,7 +67,7 @@ def devices_of(serve: Serve, visible: str | None) -> list[str | None]:
     >>> devices_of(Serve(kind="vllm", name="m", tensor_parallel=2, replicas=2), "4,5,6,7")
     ['4,5', '6,7']
     """
-    if not visible:
+    if not visible or serve.nodes > 1:  # where there are several nodes, Slurm tells each of its own
         return [None] * serve.replicas
     devices = visible.split(",")
     needed = serve.tensor_parallel * serve.data_parallel if serve.kind != "command" else 1

@@ -1,0 +1,110 @@
+"""A crew of workers that only pretend: who waits, who is lost and replaced, who gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rollbook.book.book import Book
+from rollbook.collect import crew
+from rollbook.collect.crew import REPLACEMENTS, Crew, Fate
+from rollbook.collect.request import Request
+from rollbook.collect.run import plan_request, settings_of
+from rollbook.core.manifest import Settings
+from rollbook.errors import Stopped, UsageError
+from support.sums import write_script, write_sums
+
+
+class Pretended:
+    """A worker that comes to the end it was told, or waits for ever."""
+
+    def __init__(self, fate: Fate | None, waiting: bool = False) -> None:
+        self._fate, self.waiting = fate, waiting
+        self.signals: list[int] = []
+        self.killed = False
+
+    def fate(self) -> Fate | None:
+        return self._fate
+
+    def signal(self, number: signal.Signals) -> None:
+        self.signals.append(number)
+
+    def kill_now(self) -> None:
+        self.killed = True
+
+
+class Said:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def start(self, total: int) -> None: ...
+
+    def update(self, progress: object) -> None: ...
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def stop(self) -> None: ...
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+    monkeypatch.setattr(crew, "LOOK_S", 0.0)
+    request = Request(
+        env=write_sums(tmp_path),
+        model=[write_script(tmp_path)],
+        out=str(tmp_path / "run"),
+        settings=settings_of(Settings(), {"workers": 2}),
+    )
+    return Book(plan_request(request))
+
+
+def worked(book: Book, ends: list[Pretended]) -> tuple[str, Said]:
+    """What a crew says whose workers come from a list, one after the other."""
+    said = Said()
+    cause = asyncio.run(Crew(book, book.rounds()[-1], said, lambda _: ends.pop(0)).work(signals=False))
+    return cause, said
+
+
+def test_workers_that_are_lost_are_replaced_within_a_bound(book: Book) -> None:
+    ends = [Pretended(Fate(-9, "was lost", lost=True)) for _ in range(100)]
+    cause, said = worked(book, ends)
+    assert cause in ("worker 0 was lost", "worker 1 was lost")
+    assert len(ends) == 100 - 2 - 2 * REPLACEMENTS
+    assert said.notes.count("worker 0 was lost; its chunks are taken over") >= 1
+
+
+def test_a_worker_that_gives_up_is_not_replaced(book: Book) -> None:
+    ends = [Pretended(Fate(2, "rollbook: no such thing")), Pretended(Fate(0, "")), Pretended(None)]
+    with pytest.raises(UsageError, match=r"^no such thing$"):
+        worked(book, ends)
+    assert len(ends) == 1
+    with pytest.raises(Stopped, match="the endpoint is gone"):
+        worked(book, [Pretended(Fate(75, "the endpoint is gone")), Pretended(Fate(0, ""))])
+    with pytest.raises(RuntimeError, match="worker 0 exited with 1"):
+        worked(book, [Pretended(Fate(1, "")), Pretended(Fate(0, ""))])
+
+
+def test_those_that_wait_go_home_once_nobody_needs_them(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Pretended(None, waiting=True)
+    read, looks = crew.read_status, iter(range(100))
+
+    def done_at_last(path: Path) -> object:
+        status = read(path)
+        return msgspec.structs.replace(status, pending=0) if next(looks) > crew.SAID_AFTER else status
+
+    monkeypatch.setattr(crew, "read_status", done_at_last)
+    cause, said = worked(book, [Pretended(Fate(0, "")), waiting])
+    assert (cause, waiting.killed) == ("", True)
+    assert said.notes == ["1 of 1 workers wait for room"]
+
+
+def test_the_examples_are_true() -> None:
+    assert doctest.testmod(crew).failed == 0
