@@ -170,9 +170,15 @@ class Cluster:
         return dict(line.split() for line in self.ask(*words, check=False).splitlines())
 
     def hasten(self) -> None:
-        """A requeued job waits for two minutes: let all that wait start now."""
-        for job, state in self.jobs().items():
-            if state == "PENDING":
+        """A requeued job waits for two minutes: let all that wait start now.
+
+        Not while a node is still clearing up: the end of the earlier attempt could be taken for that of the next.
+        """
+        if any("comp" in state for state in self.states().values()):
+            return
+        for line in self.ask("squeue", "-h", "-r", "-t", "PENDING", "-o", "%i %r", check=False).splitlines():
+            job, _, reason = line.partition(" ")
+            if reason == "BeginTime":
                 self.ask("scontrol", "update", f"jobid={job}", "StartTime=now", check=False)
 
     def kill_node(self, node: str) -> None:

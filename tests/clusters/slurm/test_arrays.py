@@ -21,7 +21,7 @@ def test_an_array_of_workers_fills_a_book_and_one_report_ends_it(
 ) -> None:
     endpoint = serve("--delay-s", "0.05")
     sent = submit(f"{sums}?tasks=60", "-k", 4, "-m", endpoint.url, "--model-name", "mock", "--workers", 4)
-    assert sent.over() == "COMPLETED"
+    assert sent.over() == "COMPLETED", sent.logs()
     assert_complete(sent.run)
     assert set(endpoint.seeds.values()) == {1}
     assert "240/240 scored" in (sent.run / "logs" / f"slurm-{sent.ids['report']}.log").read_text()
@@ -40,7 +40,7 @@ def test_more_workers_than_an_array_holds_are_several_arrays(submit: Submit, ser
     sent = submit(f"{sums}?tasks=4", "-m", endpoint.url, "--model-name", "mock", "--workers", 40)
     arrays = [job for job in read_jobs(sent.run) if job.kind == "workers"]
     assert [(job.first, job.count) for job in arrays] == [(0, 33), (33, 7)]
-    assert sent.over() == "COMPLETED"
+    assert sent.over() == "COMPLETED", sent.logs()
 
 
 def test_logs_are_found_by_the_number_of_the_worker(
@@ -101,7 +101,7 @@ def test_two_reports_at_once_do_no_harm(submit: Submit, serve: Serve, sums: str,
     again = [cluster.ask("sbatch", "--parsable", str(sent.run / "jobs/0001/report.sh")).strip() for _ in range(2)]
     for job in again:
         sent.ids["report"] = job
-        assert sent.over() == "COMPLETED"
+        assert sent.over() == "COMPLETED", sent.logs()
     assert json.loads((sent.run / "metrics.json").read_text())["scored"] == 40
     assert_complete(sent.run)
 

@@ -34,7 +34,7 @@ def test_a_preempted_worker_drains_goes_back_to_the_queue_and_joins_again(
     assert eventually(lambda: cluster.jobs(other).get(other) in ("RUNNING", "COMPLETED"), 30), sent.logs()
     assert f"requeued as {array}_0, 1 of at most 20 times" in sent.logs()
     endpoint.switch("ok", delay_s=0.0)
-    assert sent.over() == "COMPLETED"
+    assert sent.over() == "COMPLETED", sent.logs()
     assert_complete(sent.run)
     assert set(endpoint.seeds.values()) == {1}, "a drained worker finishes what it asked"
     assert f"job {array}_1 on cpu1, started again 1 times" in sent.logs()
@@ -48,7 +48,7 @@ def test_the_end_of_the_time_is_heeded_before_it_comes(
     array = sent.ids["workers"]
     assert eventually(lambda: f"requeued as {array}_0" in sent.logs(), 130), (cluster.jobs(), sent.logs())
     endpoint.switch("ok", delay_s=0.0)
-    assert sent.over() == "COMPLETED"
+    assert sent.over() == "COMPLETED", sent.logs()
     assert_complete(sent.run)
     assert set(endpoint.seeds.values()) == {1}
 
@@ -65,7 +65,7 @@ def test_a_worker_that_hangs_is_stopped_before_the_end_and_goes_back(
     cluster.ask("scancel", "--signal=USR1", "--batch", f"{array}_0")
     assert eventually(lambda: f"requeued as {array}_0" in sent.logs(), 60), (cluster.jobs(), sent.logs())
     endpoint.switch("ok", delay_s=0.0)
-    assert sent.over() == "COMPLETED"
+    assert sent.over() == "COMPLETED", sent.logs()
     assert_complete(sent.run)
 
 
@@ -95,7 +95,7 @@ def test_a_node_that_dies_costs_only_what_was_in_flight(
     durable = set(scored_keys(sent.run))
     cluster.kill_node("cpu1")
     cluster.revive_node("cpu1")
-    assert sent.over() == "COMPLETED"
+    assert sent.over() == "COMPLETED", sent.logs()
     assert_complete(sent.run)
     assert all(endpoint.seeds[seed] == 1 for seed in seeds_of(durable)), "what was on the disk was asked again"
     assert max(endpoint.seeds.values()) <= 2
@@ -119,7 +119,7 @@ def test_what_is_cancelled_stays_out_of_the_queue_and_is_resumed_with_other_sett
     assert again.code == 0, again.stderr
     assert "(array of 3)" in again.stdout
     sent.ids = dict(line.split()[:2] for line in again.stdout.splitlines()[1:])
-    assert sent.over() == "COMPLETED"
+    assert sent.over() == "COMPLETED", sent.logs()
     assert_complete(sent.run)
     assert scored < 200
     assert json.loads((sent.run / "rounds" / "0002.json").read_text())["settings"]["concurrency"] == 8
