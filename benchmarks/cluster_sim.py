@@ -1,10 +1,11 @@
 """A cluster of hundreds of nodes on a simulated clock: real planning, leases, presences, journals' marks and seals.
 
-Each node is a worker that carries several rollouts at a time and takes chunks of a real run directory by the code that
-real workers run; only time, the rollouts and the nodes' deaths are made up. Rollouts last as language models' do: most
-are short, a few last fifty times as long (lognormal, cut off at the deadline). A node that dies says nothing: its chunk
-is taken over when its heartbeat has been missed for long enough, its rollouts in flight are lost, and another worker
-comes in its place when a scheduler would have started the job again.
+Each node is a worker that takes chunks of a real run directory by the code that real workers run; only time, the
+rollouts and the nodes' deaths are made up. A worker plays one rollout at a time, or as many as `--at-once` says: the
+more, the shorter the run, and the more of it is waiting for the last long rollouts. Rollouts last as language models'
+do: most are short, a few last fifty times as long (lognormal, cut off at the deadline). A node that dies says nothing:
+its chunk is taken over when its heartbeat has been missed for long enough, its rollouts in flight are lost, and another
+worker comes in its place when a scheduler would have started the job again.
 
 python benchmarks/cluster_sim.py           400 nodes, 320,000 rollouts: some minutes
 python benchmarks/cluster_sim.py --quick   40 nodes, 32,000 rollouts
@@ -40,7 +41,6 @@ from rollbook.core.seal import Seal
 from rollbook.core.task import Task
 
 SAMPLES = 16
-AT_ONCE = 4
 MEAN_S, SPREAD, DEADLINE_S = 60.0, 1.0, 600.0
 DEATHS_PER_HOUR = 0.02
 BACK_AFTER_S = 180.0
@@ -90,7 +90,7 @@ class Node:
 
     def _fill(self) -> None:
         """Begin as many rollouts as there is room for."""
-        while self.alive and self._busy < AT_ONCE:
+        while self.alive and self._busy < self._cluster.at_once:
             if not self._jobs and not self._take():
                 return
             claim, row, sample = self._jobs.pop()
@@ -144,8 +144,8 @@ class Node:
 class Cluster:
     """The run directory, its nodes, and what came of them."""
 
-    def __init__(self, folder: Path, nodes: int, tasks: int, seed: int) -> None:
-        self.world = World(seed)
+    def __init__(self, folder: Path, nodes: int, tasks: int, seed: int, at_once: int) -> None:
+        self.world, self.at_once = World(seed), at_once
         self.book = _book(folder / "run", tasks, nodes)
         self.round: Round = self.book.open_round(Settings())
         self._done: set[tuple[int, int]] = set()
@@ -218,17 +218,17 @@ def counted() -> Counter[str]:
     return made
 
 
-def measured(nodes: int, tasks: int, seed: int) -> Iterator[Figure]:
+def measured(nodes: int, tasks: int, seed: int, at_once: int) -> Iterator[Figure]:
     """All figures."""
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # time is made up here, so a disk need not be waited for
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         operations = counted()
-        cluster = Cluster(Path(folder), nodes, tasks, seed)
+        cluster = Cluster(Path(folder), nodes, tasks, seed, at_once)
         took = cluster.play()
         operations = operations.copy()
         rollouts = tasks * SAMPLES
         work = sum(cluster.seconds(row, sample) for row in range(tasks) for sample in range(SAMPLES))
-        bound = work / (nodes * AT_ONCE)
+        bound = work / (nodes * at_once)
         detail = f"{took / 3600:.2f} h, {bound / 3600:.2f} h; {cluster.deaths} nodes died, {cluster.twice} done twice"
         yield Figure(
             "total work / workers, beside the time it took", bound / took, "x", 0.95, at_least=True, detail=detail
@@ -242,9 +242,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of it")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="rollouts that a node plays at a time")
     options = parser.parse_args()
     nodes, tasks = (40, 2000) if options.quick else (400, 20_000)
-    figures = list(measured(nodes, tasks, options.seed))
+    figures = list(measured(nodes, tasks, options.seed, options.at_once))
     show(figures)
     return int(any("MISSED" in figure.verdict for figure in figures))
 

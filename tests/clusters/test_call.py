@@ -39,6 +39,10 @@ def test_servers_are_ordered_from_python(sums: list[str], tmp_path: Path) -> Non
         ({"serve": {"kind": "vllm", "model_path": "m"}, "model": "http://h/v1"}, "`serve` serves the model itself"),
         ({"cluster": Profile(gpus=1, gres="gpu:1")}, "gpus and gres both say"),
         ({"concurency": 4}, "no setting is called concurency"),
+        ({"on": "local"}, "on='local': slurm or ray"),
+        ({"workers": 0}, "workers=0: give a number from 1 on"),
+        ({"samples": 0}, "samples=0: give a number from 1 on"),
+        ({"serve": {"kind": "vllm", "model_path": "m", "foo": 1}}, "unknown field `foo`"),
     ],
 )
 def test_mistakes_are_refused(given: dict[str, object], why: str, sums: list[str], tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from rollbook.clusters.pack import check_pack, packed
+from rollbook.clusters.pack import check_pack, checked_files, packed
 from rollbook.errors import UsageError
 
 
@@ -76,3 +77,44 @@ def test_without_git_all_but_the_clutter_goes_along(tmp_path: Path) -> None:
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a folder"):
         packed(tmp_path / "none", tmp_path, print)
+
+
+def test_repositories_within_and_links_to_folders_go_along_with_what_they_hold(project: Path, tmp_path: Path) -> None:
+    inner, far = project / "sub", tmp_path / "far"
+    inner.mkdir()
+    far.mkdir()
+    subprocess.run(["git", "-C", str(inner), "init", "-q"], check=True)
+    (inner / "own.py").write_text("d = 1\n")
+    (far / "linked.py").write_text("e = 1\n")
+    (project / "link").symlink_to(far)
+    (project / "loop").symlink_to(project)
+    (project / "dangling").symlink_to(tmp_path / "nothing")
+    (project / os.fsdecode(b"odd\xff.py")).write_text("f = 1\n")
+    files = checked_files(project)
+    assert {"sub/own.py", "link/linked.py", "kept.py", os.fsdecode(b"odd\xff.py")} <= set(files)
+    assert "dangling" not in files
+    run = run_at(tmp_path / "run")
+    pack = packed(project, run, print)
+    check_pack(run, pack)
+    assert "odd\ufffd.py" in pack.uncommitted
+
+
+def test_a_repository_that_git_cannot_read_is_refused_for_it_may_ignore_secrets(project: Path) -> None:
+    (project / ".git" / "index").write_bytes(b"broken")
+    with pytest.raises(UsageError, match="git cannot say what it ignores"):
+        checked_files(project)
+
+
+def test_a_repository_without_git_is_refused_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="git is not here to say what it ignores"):
+        checked_files(project)
+
+
+def test_without_git_what_is_no_file_stays_at_home(tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "a.py").write_text("a = 1\n")
+    (folder / "gone").symlink_to(tmp_path / "nothing")
+    os.mkfifo(folder / "pipe")
+    assert checked_files(folder) == ["a.py"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fakeslurm import Fakes
 
+from rollbook.clusters.blame import blame
 from rollbook.clusters.jobs import read_jobs
 from rollbook.clusters.order import last_order, read_order
 from support.commands import Commands
@@ -65,6 +66,51 @@ def test_a_submit_limit_means_fewer_workers_and_is_said(
     assert sum(job.count for job in read_jobs(tmp_path / "run")) == 20
 
 
+def test_no_worker_at_all_is_an_error_whatever_else_was_taken(
+    commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
+) -> None:
+    fakes.say(limit=1)
+    done = commands.run("submit", sums[0], *VLLM, "--shared-servers", 1, "--workers", 2, "-o", "run")
+    assert done.code == 2
+    assert "submit limit" in done.complaint
+    assert "101 was submitted, the plan stays: rollbook resume" in done.complaint
+
+
+def test_what_the_login_shell_says_of_jobs_does_not_reach_sbatch(
+    commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
+) -> None:
+    sbatch = fakes.folder / "sbatch"
+    noted = f"open({str(tmp_path / 'environ')!r}, 'w').write(repr(sorted(os.environ)))\n"
+    sbatch.write_text(sbatch.read_text() + noted)
+    theirs = {"SBATCH_PARTITION": "urgent", "SLURM_RESTART_COUNT": "30", "SLURM_CONF": "/c", "HF_TOKEN": "kept"}
+    done = commands.run("submit", *sums, "-o", "run", **theirs)
+    assert done.code == 0, done.stderr
+    seen = (tmp_path / "environ").read_text()
+    assert ("SBATCH_" in seen, "RESTART" in seen, "SLURM_CONF" in seen, "HF_TOKEN" in seen) == (
+        False,
+        False,
+        True,
+        True,
+    )
+
+
+def test_nodes_are_forgiven_where_no_server_ever_ran(
+    commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
+) -> None:
+    commands.run("submit", *sums, "--workers", 4, "-o", "run")
+    for node in ("n1", "n1", "n2", "n2"):
+        blame(tmp_path / "run", node, "no such command")
+    fakes.say(squeue_error="slurm_load_jobs error: Invalid job id specified")
+    again = commands.run("resume", "run")
+    assert "no node is left out any more: n1, n2" in again.stderr
+    assert "--exclude" not in (tmp_path / "run/jobs/0002/workers.sh").read_text()
+    (tmp_path / "run/journals/w.1.jsonl").write_text("")
+    for _ in range(2):
+        blame(tmp_path / "run", "n2", "no GPU")
+    assert commands.run("resume", "run").code == 0
+    assert "#SBATCH --exclude=n2" in (tmp_path / "run/jobs/0003/workers.sh").read_text()
+
+
 def test_a_cluster_that_cannot_be_read_stops_the_submit(
     commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
 ) -> None:
@@ -90,6 +136,7 @@ def test_resume_submits_only_what_is_missing(commands: Commands, fakes: Fakes, s
     anew = commands.run("resume", "run", "--workers", 2)
     assert anew.stdout.splitlines()[1:] == ["workers 105 (array of 2)", "report 106"]
     assert len(list((tmp_path / "run/rounds").glob("*.json"))) == 2
+    assert read_order(tmp_path / "run", 2).workers == 4, "two more were submitted, four stay ordered"
     assert [job.first for job in read_jobs(tmp_path / "run") if job.kind == "workers"] == [0, 4, 6]
 
 
@@ -217,6 +264,10 @@ def test_a_served_model_is_planned_under_its_name(
         ([*VLLM, "--server-command", "a"], "--server-command: --serve vllm knows its command"),
         (["--tensor-parallel", "8"], "--tensor-parallel: goes with --serve"),
         ([*VLLM, "--gpus", "8", "--tensor-parallel", "4", "--replicas", "3"], "the servers of one node take 12"),
+        ([*VLLM, "--server-arg=--port=9"], "the server's command has --port already; leave it out"),
+        ([*VLLM, "--server-arg=-tp=2"], "has -tp already; say it with --tensor-parallel"),
+        ([*VLLM, "--server-arg=--api-key=sk-1"], "a key in a command is seen by everyone"),
+        (["--pack", "nowhere"], "--pack nowhere: not a folder"),
         ([*SPREAD, "--tensor-parallel", "4", "--replicas", "2"], "--replicas 2 are servers on one node"),
         ([*SPREAD, "--tensor-parallel", "4", "--data-parallel", "2"], "--data-parallel is for one node"),
         ([*SPREAD, "--tensor-parallel", "3"], "--tensor-parallel 3 cannot be split evenly over them"),
@@ -282,6 +333,7 @@ def test_on_local_is_what_run_does_anyway(commands: Commands, sums: list[str]) -
     [
         ("two\nlines", "", "a script cannot hold this name"),
         ("a:b", "container: pyxis\n", "cannot be mounted"),
+        ("a\\b", "", "Slurm takes a backslash in the names of logs for a word of its own"),
     ],
 )
 def test_a_folder_that_no_script_can_name_is_refused(

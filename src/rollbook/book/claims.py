@@ -105,7 +105,7 @@ class Claims:
     def _hear(self) -> None:
         joined, dead = workers_and_dead(self._book.path)
         self._pause = max(LOOK_S, len(joined) / LOOKS_IN_ALL)
-        for worker in dead - self._mourned:
+        for worker in sorted(dead - self._mourned):
             self._mourned.add(worker)
             obituary, presence = read_obituary(self._book.path, worker), read_presence(self._book.path, worker)
             if obituary and (presence is None or presence.counter == obituary.counter):

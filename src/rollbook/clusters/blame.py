@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -45,3 +46,10 @@ def bad_nodes(run: Path) -> list[str]:
         except msgspec.DecodeError:
             continue  # torn: one word less
     return sorted(node for node, times in count.items() if node and times >= ENOUGH)
+
+
+def forgive(run: Path, say: Callable[[str], None]) -> None:
+    """Where no server ever ran, it was not the nodes: all of them may try again."""
+    if bad := bad_nodes(run):
+        say(f"nothing was ever written, so no node is left out any more: {', '.join(bad)}")
+    (run / "jobs" / "nodes.jsonl").unlink(missing_ok=True)

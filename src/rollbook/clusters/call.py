@@ -52,6 +52,11 @@ def submit(
     else is given. `serve` has the fields of clusters.order.Serve, such as {"kind": "vllm", "model_path": "/models/m"}.
     `sandbox` is --with-sandbox, with the packages that code may import.
     """
+    if on not in ("slurm", "ray"):
+        raise UsageError(f"on={on!r}: slurm or ray; `rollbook.run` works on this machine")
+    for name, value in (("workers", workers), ("samples", samples)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value}: give a number from 1 on")
     profile = checked(cluster, "cluster") if isinstance(cluster, Profile) else read_profile(cluster)
     count = workers or profile.workers or 1
     targets = [model] if isinstance(model, str) else list(model)

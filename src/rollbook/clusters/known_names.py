@@ -17,6 +17,7 @@ RENAMED = {
     "dependent_jobs": "restarts",
     "run_after": "after",
 }
+MOST = 1_000_000
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -66,6 +67,8 @@ def seeds_of(value: JSON) -> list[int]:
     """
     words = value if isinstance(value, list) else str(value).split(",")
     span = RANGE.fullmatch(str(value))
+    if span and int(span[2]) - int(span[1]) > MOST:
+        raise UsageError(f"random_seeds: {value}: more than {MOST} samples of every task")
     seeds = list(range(int(span[1]), int(span[2]) + 1)) if span else [_whole(word) for word in words]
     if not seeds or seeds != list(range(seeds[0], seeds[0] + len(seeds))):
         raise UsageError("random_seeds: samples are numbered one after another; give seeds without gaps, such as 0..7")

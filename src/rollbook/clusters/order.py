@@ -15,7 +15,7 @@ from rollbook.errors import UsageError
 ServerKind = Literal["vllm", "sglang", "command"]
 
 
-class Serve(msgspec.Struct, frozen=True, kw_only=True):
+class Serve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model servers of a run. `shared` is how many jobs of their own they have; 0: each worker brings its own.
 
     `replicas` servers run on each node that serves, the node's GPUs split between them. Or one server runs on several

@@ -18,11 +18,33 @@ TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-OWN = re.compile(
-    "array|dependency|output|error|job-name|open-mode|requeue|no-requeue|signal|parsable|wrap|nodes|ntasks|account|"
-    "partition|qos|time|gpus-per-node|gres|exclusive|kill-on-invalid-dep"
+OWN = (
+    "array",
+    "dependency",
+    "output",
+    "error",
+    "job-name",
+    "open-mode",
+    "requeue",
+    "no-requeue",
+    "signal",
+    "parsable",
+    "wrap",
+    "nodes",
+    "ntasks",
+    "account",
+    "partition",
+    "qos",
+    "time",
+    "gpus-per-node",
+    "gres",
+    "exclusive",
+    "kill-on-invalid-dep",
+    "export",
 )
 """What the scripts say themselves, or have a key of their own in the profile."""
+BEGINS_LIKE_OWN = ("gpus",)
+"""Options in their own right; all else that one of ours begins with is taken by sbatch for ours."""
 
 Runtime = Literal["none", "pyxis", "apptainer"]
 PARTS = ("worker", "server", "report")
@@ -187,8 +209,11 @@ def _check_option(option: str) -> None:
         raise UsageError(f"options: {option}: a heterogeneous job cannot be an array; workers share one kind of node")
     if not option.startswith("--") or not re.fullmatch(r"[a-z][a-z-]*", name):
         raise UsageError(f"options: {option}: write options of sbatch as --name=value")
-    if OWN.fullmatch(name):
-        raise UsageError(f"options: {option}: --{name} is set by Rollbook or by a key of its own in the profile")
+    if name == "export":
+        raise UsageError("options: --export: jobs inherit everything; name what they must have under `secrets:`")
+    ours = next((own for own in OWN if own.startswith(name)), None)
+    if ours and name not in BEGINS_LIKE_OWN:
+        raise UsageError(f"options: {option}: --{ours} is set by Rollbook or by a key of its own in the profile")
 
 
 def _check_part(profile: Profile, name: str) -> None:

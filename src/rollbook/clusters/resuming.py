@@ -9,9 +9,11 @@ import msgspec
 from rollbook.book.book import Book
 from rollbook.book.claims import closed
 from rollbook.book.durable import writing
+from rollbook.book.presence import count_presences
 from rollbook.book.seal import Seals
 from rollbook.clusters import slurm
 from rollbook.clusters.after import upstream
+from rollbook.clusters.blame import forgive
 from rollbook.clusters.duty import same_model
 from rollbook.clusters.far import Asked, Far, far_of
 from rollbook.clusters.jobs import Job
@@ -55,8 +57,10 @@ def resubmit(
     if not open_chunks:
         return None
     book.open_round(settings)
-    order = msgspec.structs.replace(order, workers=min(order.workers, open_chunks))
-    return send(run, order, most, upstream(order.profile.after), say)
+    after = [] if count_presences(run) else upstream(order.profile.after)  # who has worked has waited for them
+    if not any((run / "journals").iterdir()):
+        forgive(run, say)
+    return send(run, order, most, after, say, min(order.workers, open_chunks))
 
 
 def extend_there(run: Path, samples: int, given: dict[str, JSON], say: Say) -> Submission:
@@ -116,7 +120,7 @@ def _top_up(run: Path, order: Order, live: int, changed: bool, most: int, say: S
     if missing <= 0:
         say(f"{live} workers wait or run, and that is enough: nothing was submitted")
         return Submission(run, [])
-    return send(run, msgspec.structs.replace(order, workers=missing), most, [], say)
+    return send(run, order, most, [], say, missing)
 
 
 def left(book: Book, settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -37,8 +38,11 @@ class Task(msgspec.Struct, frozen=True):
 
 def ask(*words: str) -> str:
     """What a command says."""
+    own = _environ() if words[0] == "sbatch" else None
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL, env=own
+        )
     except FileNotFoundError:
         raise Refused(f"{words[0]}: not found; go to a machine that can submit to Slurm") from None
     except subprocess.TimeoutExpired:
@@ -47,6 +51,15 @@ def ask(*words: str) -> str:
         said = " ".join(done.stderr.split()) or f"exit {done.returncode}"
         raise Refused(f"{words[0]}: {said.removeprefix(f'{words[0]}: ').removeprefix('error: ')}")
     return done.stdout
+
+
+def _environ() -> dict[str, str]:
+    """Ours, without what would have a word in a script, or tell a job that it is the one that submits it."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not name.startswith(("SBATCH_", "SLURM_"))
+    }
 
 
 def submit(script: Path, *options: str) -> str:

@@ -18,9 +18,10 @@ from rollbook.clusters.far import far_from, keep_far
 from rollbook.clusters.installing import write_installer
 from rollbook.clusters.jobs import Job, Kind, add_job, read_jobs, submitted
 from rollbook.clusters.order import Order, Pack, Serve, folder_of, write_order
-from rollbook.clusters.pack import packed
+from rollbook.clusters.pack import checked_files, packed
 from rollbook.clusters.profile import Profile
 from rollbook.clusters.script import report_script, servers_script, workers_script
+from rollbook.clusters.servers.kinds import check_args
 from rollbook.collect.answering import model_for
 from rollbook.collect.judging import check_judges, resolve_judge, with_judge
 from rollbook.collect.member import members_of
@@ -56,6 +57,8 @@ def submit(request: Request, order: Order, pack: Path | None, say: Say) -> Submi
         return submit_far(request, order, pack, say)
     check_secrets(order)
     check_order(Path(os.path.abspath(request.out)), order)
+    if pack is not None:
+        checked_files(pack)
     most, after = slurm.max_array_size(), upstream(order.profile.after)
     run = planned(request, order.serve, say)
     if pack is not None:
@@ -68,6 +71,8 @@ def submit_far(request: Request, order: Order, pack: Path | None, say: Say) -> S
     there = place_of(request, order)
     far = far_from(there, order)
     check_order(there, far.order)
+    if pack is not None:
+        checked_files(pack)
     far.prepare(say)
     run = planned(request, order.serve, say)
     if pack is not None:
@@ -105,6 +110,7 @@ def check_devices(order: Order) -> None:
     serve, asked = order.serve, order.profile.gpus
     if serve is None:
         return
+    check_args(serve)
     check_spread(serve, order.profile)
     if asked is None or serve.kind == "command":
         return
@@ -134,6 +140,10 @@ def check_place(run: Path, order: Order) -> None:
     """A run directory whose name can stand in a script, and where there are containers, among their mounts."""
     if not str(run).isprintable():
         raise UsageError(f"--out {str(run)!r}: a script cannot hold this name; choose one of printable characters")
+    if "\\" in str(run):
+        raise UsageError(
+            f"--out {run}: Slurm takes a backslash in the names of logs for a word of its own; choose another"
+        )
     if order.profile.container != "none" and {",", ":"} & set(str(run)):
         raise UsageError(f"--out {run}: a folder with a comma or a colon in its name cannot be mounted; choose another")
 
@@ -168,14 +178,19 @@ def rehearsed(request: Request, order: Order, run: Path, pack: Path | None) -> d
     if not order.serve:
         model_for([member.loaded for member in members_of(request)], request.model, request.model_name)
     if pack is not None:
+        checked_files(pack)
         order = msgspec.structs.replace(order, pack=Pack(pack.resolve().name, "", []))
     return scripts(run, 1, order)
 
 
-def send(run: Path, order: Order, most: int, after: Sequence[str], say: Say) -> Submission:
-    """Write the scripts and hand them in: servers, workers, then the report that waits for the workers."""
+def send(run: Path, order: Order, most: int, after: Sequence[str], say: Say, workers: int | None = None) -> Submission:
+    """Write the scripts and hand them in: servers, workers, then the report that waits for the workers.
+
+    `workers` is for now; what was ordered stays ordered.
+    """
     number = write_order(run, order)
-    for name, text in scripts(run, number, order, most).items():
+    now = order if workers is None else msgspec.structs.replace(order, workers=workers)
+    for name, text in scripts(run, number, now, most).items():
         with writing(run):
             write_whole(folder_of(run, number) / name, text.encode())
     if order.install:
@@ -184,8 +199,7 @@ def send(run: Path, order: Order, most: int, after: Sequence[str], say: Say) -> 
     counter = Counter(run, number, after, say)
     if order.serve and order.serve.shared:
         counter.arrays("servers", order.serve.shared, most)
-    workers = counter.arrays("workers", order.workers, most)
-    counter.report(workers)
+    counter.report(counter.arrays("workers", now.workers, most))
     return Submission(run, counter.jobs)
 
 
@@ -215,7 +229,7 @@ class Counter:
             try:
                 return self._hand_in(kind, count, f"--array=0-{count - 1}", *self._after)
             except slurm.Refused as error:
-                if not LIMIT.search(str(error)) or (count == 1 and not self.jobs):
+                if not LIMIT.search(str(error)) or (count == 1 and kind not in {job.kind for job in self.jobs}):
                     raise self._unsent(error) from None
             if count == 1:
                 return None

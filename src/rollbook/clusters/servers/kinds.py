@@ -9,6 +9,14 @@ from rollbook.clusters.order import Serve
 from rollbook.errors import UsageError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+OWN = {
+    **dict.fromkeys(("--host", "--port", "--nnodes", "--node-rank", "--master-addr", "--dist-init-addr"), ""),
+    **dict.fromkeys(("--served-model-name", "--model-name"), "--model-name"),
+    **dict.fromkeys(("--model", "--model-path"), "--model-path"),
+    **dict.fromkeys(("--tensor-parallel-size", "-tp", "--tp", "--tp-size"), "--tensor-parallel"),
+    **dict.fromkeys(("--data-parallel-size", "-dp", "--dp", "--dp-size"), "--data-parallel"),
+}
+"""What a server's command says already, and the option of ours that says it."""
 
 
 class Head(NamedTuple):
@@ -29,6 +37,18 @@ def server_argv(serve: Serve, host: str, port: int, head: Head = Head(), rank: i
         known |= {"{nodes}": str(serve.nodes), "{head}": head.host, "{head_port}": str(head.port)}
         return [_filled(word, known) for word in serve.command]
     return [*_alone(serve, host, port), *(_joined(serve, head, rank) if serve.nodes > 1 else []), *serve.args]
+
+
+def check_args(serve: Serve) -> None:
+    """Refuse words for a server that contradict ours, or show a secret to whoever lists processes."""
+    for word in serve.args:
+        name = word.partition("=")[0].replace("_", "-")
+        if name == "--api-key":
+            way = "export VLLM_API_KEY, and name it under `secrets:` and with --api-key-env"
+            raise UsageError(f"--server-arg=--api-key: a key in a command is seen by everyone on the node; {way}")
+        if name in OWN:
+            way = f"say it with {OWN[name]}" if OWN[name] else "leave it out"
+            raise UsageError(f"--server-arg={word}: the server's command has {name} already; {way}")
 
 
 def _joined(serve: Serve, head: Head, rank: int) -> list[str]:
