@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from rollbook.processes.life import PARENT
+
 ROUNDS = 16
+LOOK_S = 0.25
 
 
 class Process(NamedTuple):
@@ -42,6 +47,23 @@ def kill_descendants() -> None:
     me = os.getpid()
     for process in _stop_all(lambda: [p for p in members(me) if p.pid != me]):
         _signal(process, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """For a child that starts others: when its parent is gone, however that came, it ends with all that it started.
+
+    The parent is whoever `Child` says it is; started by hand, this does nothing.
+    """
+    parent = os.environ.pop(PARENT, None)
+    if parent is not None:
+        threading.Thread(target=_outlive, args=(int(parent),), name="life", daemon=True).start()
+
+
+def _outlive(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    kill_descendants()
+    os.killpg(0, signal.SIGKILL)
 
 
 def _stop_all(find: Callable[[], list[Process]]) -> list[Process]:

@@ -11,8 +11,10 @@ import pytest
 
 from rollbook import Environment, Score, Task
 from rollbook.collect.score import score
+from rollbook.environments.registry import of
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.wire.gym.harness import EnvironmentHarness, Harness, HarnessEnvironment, environment_of
+from rollbook.wire.gym.rowfile import write_rows
 
 ROWS = [
     {"responses_create_params": {"input": [{"role": "user", "content": "1 + 1?"}]}, "expected_answer": "2", "level": 3},
@@ -149,3 +151,21 @@ def test_a_row_that_is_wrong_is_named() -> None:
 
     with pytest.raises(UsageError, match=r"row 2 of get_dataset\(\): responses_create_params is missing"):
         list(environment_of(Broken("sums")).tasks())
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (None, "get_dataset() gave a NoneType, not a list of rows"),
+        (["a"], "row 0 of get_dataset() is a str, not an object"),
+        ([{"expected_answer": "2"}], "row 0 of get_dataset(): responses_create_params is missing"),
+    ],
+)
+def test_rows_that_cannot_be_written_are_named(rows: Any, words: str, tmp_path: Path) -> None:
+    class Broken(Sums):
+        def get_dataset(self) -> list[dict[str, Any]]:
+            return rows
+
+    with pytest.raises(UsageError) as caught:
+        write_rows(of(environment_of(Broken("sums"))), tmp_path / "rows.jsonl")
+    assert str(caught.value) == words

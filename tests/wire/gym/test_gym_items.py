@@ -151,6 +151,10 @@ def test_tokens_end_a_message() -> None:
     [
         ("text", "input[0] is no object"),
         ({}, "input[0] has neither a type nor a role"),
+        ({"type": 5, "role": "user", "content": "x"}, "input[0]: its type is no text but 5"),
+        ({"type": ["message"], "role": "user"}, "input[0]: its type is no text but ['message']"),
+        ({"role": "user", "content": [{"type": ["x"]}]}, "input[0]: content is neither text nor a list of parts"),
+        ({"role": "assistant", "content": [{"type": 3}]}, "input[0]: content is neither text nor a list of parts"),
         ({"role": "robot", "content": "x"}, "input[0]: role 'robot'"),
         ({"role": "user", "content": 3}, "input[0]: content is neither text nor a list of parts"),
         ({"role": "user"}, "input[0]: content is neither"),
@@ -160,6 +164,16 @@ def test_tokens_end_a_message() -> None:
         ({"type": "function_call_output", "call_id": "c", "output": 3}, "input[0]: output is neither"),
         ({"type": "reasoning", "summary": "x"}, "input[0]: summary is no list of parts"),
         ({"role": "assistant", "content": "x", "prompt_token_ids": [1]}, "input[0]: prompt_token_ids"),
+        (
+            {
+                "role": "assistant",
+                "content": "x",
+                "prompt_token_ids": [1],
+                "generation_token_ids": [-3],
+                "generation_log_probs": [-0.5],
+            },
+            "input[0]: a token id is negative",
+        ),
         (
             {
                 "role": "assistant",

@@ -173,17 +173,22 @@ def test_a_child_that_ignores_sigterm_is_killed_with_what_it_started(place: Path
     assert eventually(lambda: not any(map(alive, pids)))
 
 
-def test_it_dies_with_a_parent_that_was_killed(place: Path) -> None:
+def test_it_dies_with_a_parent_that_was_killed_and_so_does_what_it_started(place: Path) -> None:
     code = f"""
 import time
 from rollbook.wire.gym.process import ResourceServerProcess
-with ResourceServerProcess({f"{place}/served.py:Sums"!r}):
+with ResourceServerProcess({f"{place}/served.py:Stubborn"!r}):
     time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)}) as parent:
-        pid = read_pid(place / "server.pid", 30)
+        pids = [read_pid(place / name, 30) for name in ("server.pid", "grandchild.pid")]
         parent.send_signal(signal.SIGKILL)
-    assert eventually(lambda: not alive(pid))
+    assert eventually(lambda: not any(map(alive, pids)))
+
+
+def test_a_port_that_is_none_is_refused(place: Path) -> None:
+    with pytest.raises(UsageError, match="port=99999: give one from 0 to 65535"):
+        ResourceServerProcess(f"{place}/served.py:Sums", port=99999)
 
 
 FRAMEWORK = {

@@ -294,6 +294,11 @@ def test_the_states_that_are_open_are_closed_with_the_server() -> None:
             b'{"responses_create_params": {"input": "x"}, "response": {"output": [3]}}',
             r"response.output[0] is no object",
         ),
+        (
+            b'{"responses_create_params": {"input": "x"}, "response": {"output": "zz"}}',
+            "response.output is no list of items",
+        ),
+        (b'{"responses_create_params": {"input": [{"type": 5}]}}', "responses_create_params.input[0]: its type"),
     ],
 )
 def test_a_bad_request_is_a_422_with_the_reason(body: bytes, words: str) -> None:
@@ -304,6 +309,20 @@ def test_a_bad_request_is_a_422_with_the_reason(body: bytes, words: str) -> None
     status, said = asked(Sums(), go)
     assert status == 422
     assert said["detail"][0]["msg"].startswith(words)
+
+
+def test_bytes_that_are_no_text_are_a_bad_request_and_no_cookie_of_ours() -> None:
+    async def go(url: str, server: ResourcesServer) -> list[int]:
+        cookie = b"Rollbook___sums=\xff.\xfe"
+        async with aiohttp.ClientSession() as http:
+            found = []
+            for path, body in (("/add", b"\xff\xfe"), ("/seed_session", json.dumps(COUNT).encode())):
+                headers = {"Cookie": cookie.decode(errors="surrogateescape")}
+                async with http.post(f"{url}{path}", data=body, headers=headers) as got:
+                    found.append(got.status)
+            return found
+
+    assert asked(Counter(), go) == [422, 200]
 
 
 def test_the_other_routes() -> None:

@@ -106,7 +106,9 @@ def test_uncounted_turns_share_one_sum() -> None:
     assert [turn.finish_reason for turn in said.turns] == ["tool_calls", "stop"]
 
 
-@pytest.mark.parametrize(("value", "words"), [(None, "response is no object"), ({}, "response.output is neither")])
+@pytest.mark.parametrize(
+    ("value", "words"), [(None, "response is no object"), ({}, "response.output is no list of items")]
+)
 def test_a_wrong_response_is_named(value: object, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read_response(value)

@@ -12,8 +12,9 @@ import msgspec
 
 from rollbook.collect.loop import on_fast_loop
 from rollbook.errors import RollbookError
-from rollbook.processes.life import die_with_parent
+from rollbook.processes.life import keep_orphans
 from rollbook.processes.ready import publish
+from rollbook.processes.tree import end_with_parent
 from rollbook.wire.gym.serve import Serving, serve_gym
 
 SERVING_FD = "ROLLBOOK_SERVING_FD"
@@ -21,7 +22,8 @@ SERVING_FD = "ROLLBOOK_SERVING_FD"
 
 def main() -> None:
     """Serve until told to stop, or until the parent is gone."""
-    die_with_parent()
+    keep_orphans()
+    end_with_parent()
     with open(int(os.environ.pop(SERVING_FD)), "rb") as file:
         asked = msgspec.json.decode(file.read(), type=Serving)
     try:

@@ -23,14 +23,15 @@ class Cookies:
     def read(self, request: web.Request) -> str:
         """The session that a request is about; empty without a cookie of ours, or with one that we did not sign."""
         session, _, signature = request.cookies.get(self.name, "").rpartition(".")
-        return session if hmac.compare_digest(signature.encode(), self._sign(session).encode()) else ""
+        given = signature.encode(errors="replace")  # a header may hold any bytes
+        return session if hmac.compare_digest(given, self._sign(session).encode()) else ""
 
     def write(self, response: web.StreamResponse, session: str) -> None:
         """Tell the client its session."""
         response.set_cookie(self.name, f"{session}.{self._sign(session)}", httponly=True, samesite="lax")
 
     def _sign(self, session: str) -> str:
-        digest = hmac.digest(self._secret, session.encode(), hashlib.sha256)
+        digest = hmac.digest(self._secret, session.encode(errors="replace"), hashlib.sha256)
         return urlsafe_b64encode(digest).decode().rstrip("=")
 
 

@@ -60,7 +60,7 @@ class HarnessEnvironment(Environment):
 
     def tasks(self) -> Iterator[Task]:
         """The rows of the dataset, in their order."""
-        for number, row in enumerate(self.harness.get_dataset()):
+        for number, row in enumerate(dataset_of(self.harness)):
             try:
                 task = task_of(row)
             except (UsageError, AttributeError, TypeError) as error:
@@ -76,6 +76,20 @@ class HarnessEnvironment(Environment):
             raise InvalidReward(f"verify returned {verdict!r:.80}, not a reward and the answer that was read")
         reward, extracted = verdict
         return Score(reward, answer=extracted)
+
+
+def dataset_of(harness: Harness) -> list[dict[str, JSON]]:
+    """The rows of a harness; UsageError where they are none."""
+    try:
+        rows = harness.get_dataset()
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"get_dataset() raised {explain(error)}") from error
+    if not isinstance(rows, list):
+        raise UsageError(f"get_dataset() gave a {type(rows).__name__}, not a list of rows")
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise UsageError(f"row {number} of get_dataset() is a {type(row).__name__}, not an object")
+    return rows
 
 
 def environment_of(harness: Harness) -> Environment:

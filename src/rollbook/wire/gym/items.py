@@ -136,6 +136,8 @@ class _Reading:
         kind = item.get("type") or ("message" if "role" in item else None)
         if kind is None:
             raise UsageError(f"{where} has neither a type nor a role")
+        if not isinstance(kind, str):
+            raise UsageError(f"{where}: its type is no text but {kind!r:.80}")
         if kind in _ORDER and (kind != "message" or item.get("role") == "assistant"):
             self._said({**item, "type": kind}, where)
             return
@@ -219,7 +221,11 @@ def _check(item: Item, where: str) -> None:
 
 
 def _is_parts(value: JSON) -> bool:
-    return isinstance(value, list) and all(isinstance(part, dict) for part in value)
+    return isinstance(value, list) and all(isinstance(part, dict) and _is_named(part) for part in value)
+
+
+def _is_named(part: Item) -> bool:
+    return isinstance(part.get("type"), str | None)
 
 
 def _read_given(item: Item, where: str) -> Message:

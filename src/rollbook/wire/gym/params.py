@@ -59,6 +59,8 @@ def read_params(value: JSON, where: str = KEY) -> Params:
     tools = value.get("tools") or []
     if not isinstance(tools, list):
         raise UsageError(f"{where}.tools is no list")
+    if not isinstance(value.get("metadata"), dict | None):
+        raise UsageError(f"{where}.metadata is no object")
     extra = _extra(value, bool(tools), where)
     return Params(
         _instructed(read_items(value["input"], f"{where}.input"), value.get("instructions")),

@@ -58,6 +58,8 @@ class ResourceServerProcess:
     ) -> None:
         if (env is None) == (framework_config is None):
             raise UsageError("ResourceServerProcess: give either env or framework_config")
+        if port is not None and not 0 <= port < 1 << 16:
+            raise UsageError(f"ResourceServerProcess: port={port}: give one from 0 to 65535")
         named = spec_of(env) if env is not None else f"{HARNESS}{package_of(framework_config or {})}"
         self._asked = Serving(
             env=named,

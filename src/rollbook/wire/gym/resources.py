@@ -109,7 +109,11 @@ class ResourcesServer:
         name = request.match_info["tool"]
         if not self._stateful:
             raise web.HTTPNotFound
-        words = await self.sessions.use(SESSION.get(), name, await request.text())
+        try:
+            asked = await request.text()
+        except (UnicodeDecodeError, LookupError) as error:
+            raise UsageError(f"the body is no text: {error}") from None
+        words = await self.sessions.use(SESSION.get(), name, asked)
         if words is None:
             known = ", ".join(await self.sessions.tools(SESSION.get()))
             return _text(f"Error: there is no tool called {name[:64]!r}; there are {known}", 404)

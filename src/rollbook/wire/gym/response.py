@@ -71,6 +71,8 @@ def read_response(value: JSON, where: str = "response") -> Said:
     """
     if not isinstance(value, dict):
         raise UsageError(f"{where} is no object")
+    if not isinstance(value.get("output"), list):
+        raise UsageError(f"{where}.output is no list of items")
     messages, turns = read_output(value.get("output"), f"{where}.output")
     if turns and not any(turn.has_tokens for turn in turns):
         turns[-1] = _counted(turns[-1], read_usage(value.get("usage")))

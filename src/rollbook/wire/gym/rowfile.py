@@ -13,7 +13,7 @@ from rollbook.core.task import Task
 from rollbook.environments.registry import Loaded
 from rollbook.environments.source import explain
 from rollbook.errors import UsageError
-from rollbook.wire.gym.harness import HarnessEnvironment
+from rollbook.wire.gym.harness import HarnessEnvironment, dataset_of
 from rollbook.wire.gym.row import AGENT, row_of, task_of
 
 
@@ -21,10 +21,19 @@ def rows_of(loaded: Loaded, agent: str = "") -> Iterator[dict[str, JSON]]:
     """The environment's own tasks as rows, each with its tools; the rows of a harness as they are."""
     if isinstance(loaded.instance, HarnessEnvironment):
         ref = {AGENT: {"type": "responses_api_agents", "name": agent}} if agent else {}
-        yield from ({**row, **ref} for row in loaded.instance.harness.get_dataset())
+        for number, row in enumerate(dataset_of(loaded.instance.harness)):
+            _check(row, number)
+            yield {**row, **ref}
         return
     for task in given(loaded):
         yield row_of(task, [*loaded.spec.tools, *_offered(loaded, task)], agent)
+
+
+def _check(row: dict[str, JSON], number: int) -> None:
+    try:
+        task_of(row)
+    except UsageError as error:
+        raise UsageError(f"row {number} of get_dataset(): {error}") from None
 
 
 def _offered(loaded: Loaded, task: Task) -> Iterable[JSON]:

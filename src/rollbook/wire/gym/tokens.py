@@ -29,6 +29,8 @@ def read_tokens(item: Mapping[str, JSON], where: str) -> Tokens | None:
     prompt, ids, logprobs = held
     if not (_all(prompt, int) and _all(ids, int) and _all(logprobs, (int, float))):
         raise UsageError(f"{where}: {', '.join(FIELDS)} must be three lists of numbers, or none of them there")
+    if any(number < 0 for number in (*prompt, *ids)):
+        raise UsageError(f"{where}: a token id is negative")
     if len(ids) != len(logprobs):
         raise UsageError(f"{where}: {len(ids)} generation_token_ids but {len(logprobs)} generation_log_probs")
     return prompt, ids, [float(number) for number in logprobs]

@@ -17,7 +17,7 @@ OURS = "rollbook"
 
 FAILURE, FAILURE_WORDS, TERMINAL = "_ng_failure_class", "_ng_failure_message", "_ng_failure_terminal"
 JUDGE_FAILED, JUDGE_WORDS = "judge_failed", "_ng_failure_judge_error"
-MASK = "mask_sample"
+MASK, NO_PERSIST = "mask_sample", "_ng_no_persist"
 
 
 def scored(body: Mapping[str, JSON], score: Score, outcome: JSON = None) -> dict[str, JSON]:

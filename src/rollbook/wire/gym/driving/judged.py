@@ -13,7 +13,19 @@ from rollbook.errors import InvalidReward, RolloutFailed
 from rollbook.wire.gym.driving.client import Answer, object_in
 from rollbook.wire.gym.params import KEY
 from rollbook.wire.gym.row import AGENT
-from rollbook.wire.gym.verdict import FAILURE, FAILURE_WORDS, JUDGE_FAILED, JUDGE_WORDS, OURS
+from rollbook.wire.gym.verdict import (
+    FAILURE,
+    FAILURE_WORDS,
+    JUDGE_FAILED,
+    JUDGE_WORDS,
+    MASK,
+    NO_PERSIST,
+    OURS,
+    TERMINAL,
+)
+
+FOR_GOOD = "verifier_error"
+"""The kind of what the server says would fail again."""
 
 AWAY = (502, 503, 504)
 """What a proxy says when the server itself is not there."""
@@ -47,13 +59,22 @@ def failure_of(said: Mapping[str, JSON], where: str, broken: str) -> RolloutFail
     """The failure that stands in an answer instead of a verdict, whatever reward stands beside it."""
     kind = said.get(FAILURE)
     if kind is None:
-        return None
+        return _unwanted(said, where)
     if kind == JUDGE_FAILED:
         return RolloutFailed("judge_error", where, str(said.get(JUDGE_WORDS) or "the judge failed"))
     words = str(said.get(FAILURE_WORDS) or said.get("error") or "no words")
     if kind in KINDS:
         return RolloutFailed(str(kind), where, words)
-    return RolloutFailed(broken, where, f"{kind}: {words}")
+    return RolloutFailed(FOR_GOOD if said.get(TERMINAL) is True else broken, where, f"{kind}: {words}")
+
+
+def _unwanted(said: Mapping[str, JSON], where: str) -> RolloutFailed | None:
+    """A reward that does not count: the rollout is to be played again, or must not be trained on."""
+    if said.get(NO_PERSIST) is True:
+        return RolloutFailed("environment_error", where, f"it is to be played again ({NO_PERSIST})")
+    if said.get(MASK) is True:
+        return RolloutFailed(FOR_GOOD, where, f"it must not be trained on ({MASK})")
+    return None
 
 
 def score_of(said: Mapping[str, JSON], row: Mapping[str, JSON]) -> Score:
