@@ -13,6 +13,7 @@ import pytest
 from rollbook.book.book import Book
 from rollbook.collect import crew
 from rollbook.collect.crew import REPLACEMENTS, Crew, Fate
+from rollbook.collect.progress import Progress
 from rollbook.collect.request import Request
 from rollbook.collect.run import plan_request, settings_of
 from rollbook.core.manifest import Settings
@@ -43,10 +44,12 @@ class Said:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.seen: list[Progress] = []
 
     def start(self, total: int) -> None: ...
 
-    def update(self, progress: object) -> None: ...
+    def update(self, progress: Progress) -> None:
+        self.seen.append(progress)
 
     def note(self, line: str) -> None:
         self.notes.append(line)
@@ -104,6 +107,23 @@ def test_those_that_wait_go_home_once_nobody_needs_them(book: Book, monkeypatch:
     cause, said = worked(book, [Pretended(Fate(0, "")), waiting])
     assert (cause, waiting.killed) == ("", True)
     assert said.notes == ["1 of 1 workers wait for room"]
+
+
+def test_the_pace_of_all_workers_together_is_shown(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, times, looks = crew.read_status, iter(range(1, 1000)), iter(range(100))
+    monkeypatch.setattr(crew, "monotonic", lambda: float(next(times)))
+    waits = Pretended(None)
+
+    def scored_two_more(path: Path) -> object:
+        look = next(looks)
+        if look == 5:
+            waits._fate = Fate(0, "")
+        return msgspec.structs.replace(read(path), scored=2 * look)
+
+    monkeypatch.setattr(crew, "read_status", scored_two_more)
+    _, said = worked(book, [waits, Pretended(Fate(0, ""))])
+    assert [progress.rate for progress in said.seen] == [0.0, *[2.0] * 6]
+    assert [progress.seconds for progress in said.seen] == [float(n) for n in range(1, 8)]
 
 
 def test_the_examples_are_true() -> None:

@@ -36,12 +36,15 @@ def watched(run: str | Path, work: Callable[[Display], Result], as_json: bool) -
         raise
     except KeyboardInterrupt:  # before the work began or while it ended: in between, the worker drains
         if Path(run, "run.json").exists():
-            raise Stopped(f"interrupted; go on with `rollbook resume {run}`") from None
+            raise Stopped(f"interrupted; go on with `rollbook resume {quote(str(run))}`") from None
         raise
     finally:
         screen.stop()
     show_numbers(result.report, as_json)
-    _say(f"every rollout: {run}/journals/*.jsonl", f"more samples:  rollbook extend {run} -k {2 * _samples(run)}")
+    _say(
+        f"every rollout: {run}/journals/*.jsonl",
+        f"more samples:  rollbook extend {quote(str(run))} -k {2 * _samples(run)}",
+    )
 
 
 def _show_short(run: str | Path, as_json: bool) -> None:
@@ -54,19 +57,19 @@ def _show_short(run: str | Path, as_json: bool) -> None:
 
 def ways_on(run: str | Path, report: Report) -> list[str]:
     """The commands that bring what is missing: each kind of failure has its own."""
-    verdicts = VERDICTS & set(report.failed)
+    named, verdicts = quote(str(run)), VERDICTS & set(report.failed)
     specs = [spec.spec for spec in _book(run).manifest.environments.values()] if verdicts else []
     if any(spec.startswith(FAR) for spec in specs):
         verdicts = set()  # their sessions are over: only another rollout can be verified
     data = [kind for kind in sorted(report.failed) if KINDS[kind].side == "data" and kind not in verdicts]
     ways = []
     if report.pending or any(KINDS[kind].side == "infra" for kind in report.failed):
-        ways.append(f"try again: rollbook resume {run}")
+        ways.append(f"try again: rollbook resume {named}")
     if data:
-        ways.append(f"try again: rollbook resume {run}{''.join(f' --retry {kind}' for kind in data)}")
+        ways.append(f"try again: rollbook resume {named}{''.join(f' --retry {kind}' for kind in data)}")
     if verdicts:
-        mended = f"with the verifier mended: rollbook reverify {run} --env {quote(specs[0])} --only failed"
-        ways.append(mended if len(specs) == 1 else f"verify again: rollbook reverify {run} --only failed")
+        mended = f"with the verifier mended: rollbook reverify {named} --env {quote(specs[0])} --only failed"
+        ways.append(mended if len(specs) == 1 else f"verify again: rollbook reverify {named} --only failed")
     return ways
 
 

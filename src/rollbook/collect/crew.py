@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -21,6 +23,8 @@ from rollbook.processes.child import Child, module_argv
 LOOK_S = 1.0
 REPLACEMENTS = 3
 ORDERLY = (0, 3)
+LATELY = 30
+"""How many looks back the rate is taken from."""
 SAID_AFTER = 10
 """How many looks running find workers that wait before it is said: starting takes some seconds anywhere."""
 
@@ -95,6 +99,8 @@ class Crew:
         self._cause = self._verdict = ""
         self._trouble: Exception | None = None
         self._looks = 0
+        self._began = monotonic()
+        self._pace: deque[tuple[float, int]] = deque(maxlen=LATELY)
 
     async def work(self, *, signals: bool) -> str:
         """Until no worker is left; gives the probable cause where some died."""
@@ -171,7 +177,12 @@ class Crew:
             self._workers[seat] = self._start(seat)
 
     def _progress(self, status: Status) -> Progress:
+        now = monotonic()
+        self._pace.append((now, status.scored + sum(status.failed.values())))
+        (since, before), (_, done) = self._pace[0], self._pace[-1]
         return Progress(
+            rate=(done - before) / (now - since) if now > since else 0.0,
+            seconds=now - self._began,
             requested=status.requested,
             scored=status.scored,
             failed=status.failed,

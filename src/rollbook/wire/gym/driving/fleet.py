@@ -134,6 +134,8 @@ class Fleet:
             "PATH": os.pathsep.join((str(python.parent), os.environ.get("PATH", os.defpath))),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
+            # A server that uses Ray must not join whoever's cluster runs on this machine.
+            "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", "local"),
         }
         return Program(python, checkout.entry(block), variables)
 
