@@ -140,6 +140,17 @@ def test_resume_submits_only_what_is_missing(commands: Commands, fakes: Fakes, s
     assert [job.first for job in read_jobs(tmp_path / "run") if job.kind == "workers"] == [0, 4, 6]
 
 
+def test_resume_submits_servers_that_are_missing_though_workers_wait(
+    commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
+) -> None:
+    commands.run("submit", sums[0], *VLLM, "--shared-servers", 2, "--workers", 2, "-o", "run")
+    fakes.say(squeue="101|0|RUNNING|None|n1\n101|1|RUNNING|None|n1\n")
+    assert "that is enough: nothing was submitted" in commands.run("resume", "run").stderr
+    fakes.say(squeue="101|0|RUNNING|None|n1\n101|1|FAILED|None|n1\n")
+    again = commands.run("resume", "run")
+    assert [line.split()[0] for line in again.stdout.splitlines()[1:]] == ["servers", "workers", "report"]
+
+
 def test_a_run_that_was_only_planned_can_be_resumed_on_a_cluster(
     commands: Commands, fakes: Fakes, sums: list[str]
 ) -> None:

@@ -24,6 +24,7 @@ def cluster():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
+            address="local",
             num_cpus=8,
             include_dashboard=False,
             log_to_driver=False,

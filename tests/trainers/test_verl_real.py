@@ -223,7 +223,8 @@ def queue() -> Iterator[Any]:
     import ray
 
     paths = os.pathsep.join(path for path in sys.path if path)
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    env = {"env_vars": {"PYTHONPATH": paths}}
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=env)
     tq.init()
     yield tq
     tq.close()

@@ -116,11 +116,12 @@ def _top_up(run: Path, order: Order, live: int, changed: bool, most: int, say: S
     if changed:
         raise UsageError(f"{live} workers of {run} wait or run as they were started: rollbook cancel {run} first")
     book = Book(run)
-    missing = min(order.workers, left(book, _last(book))) - live
-    if missing <= 0:
+    missing = max(0, min(order.workers, left(book, _last(book))) - live)
+    servers = max(0, order.serve.shared - live_workers(run, "servers")) if order.serve else 0
+    if not missing and not servers:
         say(f"{live} workers wait or run, and that is enough: nothing was submitted")
         return Submission(run, [])
-    return send(run, order, most, [], say, missing)
+    return send(run, order, most, [], say, missing, servers)
 
 
 def left(book: Book, settings: Settings) -> int:

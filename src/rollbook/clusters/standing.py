@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -56,7 +57,7 @@ def _states(job: Job, tasks: list[slurm.Task]) -> Counter[tuple[str, str, str]]:
     return states + Counter({(job.kind, GONE, ""): max(gone, 0)})
 
 
-def live_workers(run: Path) -> int:
-    """How many workers wait or run."""
-    ids = [job.job for job in submitted(read_jobs(run), "workers")]
+def live_workers(run: Path, kind: Literal["workers", "servers"] = "workers") -> int:
+    """How many workers, or shared servers, wait or run."""
+    ids = [job.job for job in submitted(read_jobs(run), kind)]
     return sum(task.live for task in slurm.queue(ids))

@@ -164,7 +164,8 @@ def planned(request: Request, serve: Serve | None, say: Say) -> Path:
 
 def scripts(run: Path, number: int, order: Order, most: int = DRY_ARRAY) -> dict[str, str]:
     """The scripts of a submission by their file names."""
-    made = {"workers.sh": workers_script(run, number, order, min(order.workers, most), bad_nodes(run))}
+    count = max(1, min(order.workers, most))
+    made = {"workers.sh": workers_script(run, number, order, count, bad_nodes(run))}
     if order.serve and order.serve.shared:
         made["servers.sh"] = servers_script(run, number, order, order.serve.shared, bad_nodes(run))
     return made | {"report.sh": report_script(run, number, order)}
@@ -183,10 +184,18 @@ def rehearsed(request: Request, order: Order, run: Path, pack: Path | None) -> d
     return scripts(run, 1, order)
 
 
-def send(run: Path, order: Order, most: int, after: Sequence[str], say: Say, workers: int | None = None) -> Submission:
+def send(
+    run: Path,
+    order: Order,
+    most: int,
+    after: Sequence[str],
+    say: Say,
+    workers: int | None = None,
+    servers: int | None = None,
+) -> Submission:
     """Write the scripts and hand them in: servers, workers, then the report that waits for the workers.
 
-    `workers` is for now; what was ordered stays ordered.
+    `workers` and `servers` are for now; what was ordered stays ordered.
     """
     number = write_order(run, order)
     now = order if workers is None else msgspec.structs.replace(order, workers=workers)
@@ -198,8 +207,9 @@ def send(run: Path, order: Order, most: int, after: Sequence[str], say: Say, wor
     (run / "logs").mkdir(exist_ok=True)
     counter = Counter(run, number, after, say)
     if order.serve and order.serve.shared:
-        counter.arrays("servers", order.serve.shared, most)
-    counter.report(counter.arrays("workers", now.workers, most))
+        counter.arrays("servers", order.serve.shared if servers is None else servers, most)
+    if now.workers:
+        counter.report(counter.arrays("workers", now.workers, most))
     return Submission(run, counter.jobs)
 
 

@@ -76,9 +76,16 @@ def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], settings: 
 
 
 async def work_on(
-    book: Book, round_: Round, model: Model, display: Display, *, court: Court | None = None, signals: bool = False
+    book: Book,
+    round_: Round,
+    model: Model,
+    display: Display,
+    *,
+    court: Court | None = None,
+    signals: bool = False,
+    enough: asyncio.Event | None = None,
 ) -> Account:
-    """Fill a book until nothing is left for this round; a stop by signal is `Stopped`."""
+    """Fill a book until nothing is left for this round, or it is `enough`; a stop by signal is `Stopped`."""
     settings, manifest = round_.settings, book.manifest
     limiter = concurrency(settings.concurrency, display.note)
     account = Account(book, settings)
@@ -93,7 +100,7 @@ async def work_on(
             if account.verdict:
                 worker.stop()
 
-        with stopping(worker, display, signals) as stops:
+        with stopping(worker, display, signals) as stops, drained(worker, enough):
             await shift.join()
             try:
                 await worker.run(glance)
@@ -107,6 +114,20 @@ async def work_on(
             f"interrupted with {account.requested - account.scored} rollouts to go: rollbook resume {book.path}"
         )
     return account
+
+
+@contextmanager
+def drained(worker: Worker, enough: asyncio.Event | None) -> Iterator[None]:
+    """Have a worker take nothing new from an event on."""
+    if enough is None:
+        yield
+        return
+    waiting = asyncio.create_task(enough.wait(), name="enough")
+    waiting.add_done_callback(lambda task: None if task.cancelled() else worker.drain())
+    try:
+        yield
+    finally:
+        waiting.cancel()
 
 
 @contextmanager

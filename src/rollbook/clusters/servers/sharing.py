@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -13,7 +11,7 @@ from rollbook.book.book import Book
 from rollbook.book.claims import nothing_left
 from rollbook.clusters import slurm
 from rollbook.clusters.order import Order, Serve
-from rollbook.clusters.servers.endpoints import Endpoint, shared_endpoints
+from rollbook.clusters.servers.endpoints import Endpoint, shared_endpoints, withdraw
 from rollbook.clusters.servers.fleet import guarded, serving
 from rollbook.clusters.standing import live_workers
 from rollbook.errors import ChildFailed, Stopped
@@ -27,18 +25,33 @@ async def first_endpoints(run: Path, within_s: float) -> dict[str, Endpoint]:
     """The servers that are there, as soon as there is one."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
-    while not (found := await asyncio.to_thread(shared_endpoints, run)):
+    while not (found := await asyncio.to_thread(living_endpoints, run)):
         if loop.time() > deadline:
             raise Stopped(f"no server was ready within {within_s:g} s: see {run / 'logs'}, then rollbook resume {run}")
         await asyncio.sleep(min(LOOK_S, within_s))
     return found
 
 
+def living_endpoints(run: Path) -> dict[str, Endpoint]:
+    """The servers whose jobs are there. What a job that was killed left behind is cleared away by whoever finds it."""
+    found = shared_endpoints(run)
+    try:
+        gone = [nonce for nonce, endpoint in found.items() if endpoint.job and not _lives(endpoint.job)]
+    except slurm.Refused:
+        return found  # nobody can say: then we shall see
+    for nonce in gone:
+        withdraw(run, found.pop(nonce))
+    return found
+
+
+def _lives(job: str) -> bool:
+    return any(task.live for task in slurm.queue([job]))
+
+
 async def changed(run: Path, known: set[str]) -> None:
-    """Drain this worker once other servers are there than it knows."""
+    """Until other servers are there than these."""
     while (now := set(await asyncio.to_thread(shared_endpoints, run))) == known or not now:  # noqa: ASYNC110 - files
         await asyncio.sleep(LOOK_S)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def serve_all(run: Path, order: Order, serve: Serve, key: str, starts: int, say: Callable[[str], None]) -> None:
