@@ -13,6 +13,7 @@ import pytest
 from rollbook import Collector, Environment, Rollout, Task, run, tool
 from rollbook.book.book import Book
 from rollbook.book.rollouts import rollouts
+from rollbook.collect.player import limits_of
 from rollbook.collect.progress import Silent
 from rollbook.collect.reverify import reverify
 from rollbook.collect.run import Result
@@ -382,3 +383,10 @@ class Calculator(Environment):
         if self.during_add:
             await self.during_add()
         return a + b
+
+
+def test_a_task_allows_fewer_turns_than_the_run_but_not_more() -> None:
+    task = Task("a", "p", max_turns=2)
+    assert limits_of(task, Limits(max_turns=5)).max_turns == 2
+    assert limits_of(task, Limits(max_turns=1)).max_turns == 1
+    assert limits_of(Task("a", "p"), Limits(max_turns=5)).max_turns == 5

@@ -110,3 +110,14 @@ def test_a_failed_line_keeps_how_far_it_got() -> None:
 def test_text_is_what_the_model_said_not_what_it_was_shown() -> None:
     task = Task(id="a", messages=[{"role": "user", "content": "q"}, {"role": "assistant", "content": "shown"}])
     assert Rollout(task=task, sample=0, seed=0, messages=task.messages).text == ""
+
+
+def test_a_task_may_allow_fewer_turns_and_only_then_its_line_says_so() -> None:
+    task = Task("a", "p", max_turns=2)
+    assert Task.from_line(msgspec.json.decode(msgspec.json.encode(task.line()), type=TaskLine)).max_turns == 2
+    plain = Task("a", "p").line()
+    assert b"max_turns" not in msgspec.json.encode(plain)
+    assert Task.from_line(plain).max_turns is None
+    for wrong in (0, -1, True, "2", 1.5):
+        with pytest.raises(UsageError, match="max_turns"):
+            Task("a", "p", max_turns=wrong)

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 
+import msgspec
+
 from rollbook.agents.agent import Agent
 from rollbook.agents.choice import agent_for
 from rollbook.collect.asking import Asking, Restart
@@ -13,6 +15,7 @@ from rollbook.collect.job import Job
 from rollbook.core.failure import Failure
 from rollbook.core.manifest import Limits, Sampling, Terms, ToolFormat
 from rollbook.core.rollout import Rollout, Timing, seed_of
+from rollbook.core.task import Task
 from rollbook.core.turn import Turn
 from rollbook.environments.guard import cancelled_from_outside
 from rollbook.environments.hosts import SeatLost
@@ -120,7 +123,7 @@ class Player:
         ask = Asking(
             self._model,
             terms.sampling,
-            terms.limits,
+            limits_of(job.task, terms.limits),
             rollout,
             job.name,
             clock,
@@ -145,6 +148,13 @@ class Player:
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
             raise RolloutFailed("agent_error", type(agent).__name__, why) from error
+
+
+def limits_of(task: Task, limits: Limits) -> Limits:
+    """The limits of the run, or fewer turns if the task allows no more."""
+    if task.max_turns is None or task.max_turns >= limits.max_turns:
+        return limits
+    return msgspec.structs.replace(limits, max_turns=task.max_turns)
 
 
 def agent_of(stage: Stage, terms: Terms) -> Agent:

@@ -19,16 +19,19 @@ class TaskLine(msgspec.Struct, frozen=True):
     messages: list[Message]
     answer: JSON = None
     fields: dict[str, JSON] = {}
+    max_turns: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Task:
     """One problem. `answer` and every extra field are for the verifier alone; the model sees only `messages`.
 
+    `max_turns` allows a rollout of it so many calls of the model, if the run allows no fewer.
+
     >>> Task(id="sum-1", prompt="What is 1 + 1?", answer="2", level=3).level
     3
     """
 
-    __slots__ = ("answer", "env", "fields", "id", "messages")
+    __slots__ = ("answer", "env", "fields", "id", "max_turns", "messages")
 
     def __init__(
         self,
@@ -38,14 +41,18 @@ class Task:
         messages: Iterable[Message | Mapping[str, JSON]] | None = None,
         answer: JSON = None,
         env: str = "",
+        max_turns: int | None = None,
         **fields: JSON,
     ) -> None:
+        if max_turns is not None and (type(max_turns) is not int or max_turns < 1):
+            raise UsageError(f"task {id!r}: max_turns={max_turns!r}: give a whole number from 1 on")
         if (prompt is None) == (messages is None):
             raise UsageError(f"task {id!r}: give either prompt or messages")
         self.id = str(id)
         self.env = env
         self.messages = [Message("user", prompt)] if messages is None else as_messages(messages)
         self.answer = answer
+        self.max_turns = max_turns
         self.fields = fields
 
     def __getattr__(self, name: str) -> JSON:
@@ -71,11 +78,13 @@ class Task:
 
     def line(self) -> TaskLine:
         """This task as it is written to tasks.jsonl."""
-        return TaskLine(self.id, self.env, self.messages, self.answer, self.fields)
+        turns = msgspec.UNSET if self.max_turns is None else self.max_turns
+        return TaskLine(self.id, self.env, self.messages, self.answer, self.fields, turns)
 
     @classmethod
     def from_line(cls, line: TaskLine) -> Task:
         """The task a line of tasks.jsonl holds."""
         task = cls(line.id, messages=line.messages, answer=line.answer, env=line.env)
+        task.max_turns = line.max_turns or None
         task.fields = dict(line.fields)
         return task

@@ -63,6 +63,35 @@ def test_what_a_server_calls_is_started_and_agents_are_not(home):
     assert (home / "model.starts").exists()
 
 
+def agent_of(code, **settings):
+    return {"responses_api_agents": {code: {"server": {"type": "resources_servers", "name": "mine"}, **settings}}}
+
+
+@pytest.mark.parametrize(
+    ("agent", "turns", "note"),
+    [
+        (agent_of("simple_agent"), None, ""),
+        (agent_of("simple_agent", max_steps=3), 3, ""),
+        (agent_of("tool_simulation_agent"), 1, ""),
+        (agent_of("planner", max_steps=2), 2, "who is a planner, which is not started: our own agent plays its rows"),
+    ],
+)
+def test_a_row_gets_as_many_steps_as_its_agent_allows(home, agent, turns, note):
+    spec = write_config(home, mine=toy(), who=agent).removeprefix("gym:")
+    data = write_rows(home / "rows.jsonl", row("a"), row("b", agent_ref={"name": "who"}))
+    server = ManagedServer(spec, data)
+    assert [task.max_turns for task in server.tasks()] == [turns, turns]
+    assert len(server.notes) == bool(note)
+    assert note in "".join(server.notes)
+
+
+def test_a_server_that_is_called_and_not_there_is_said(home):
+    judge = {"judge": {"type": "responses_api_models", "name": "nobody"}}
+    spec = write_config(home, mine=toy(**judge)).removeprefix("gym:")
+    (note,) = ManagedServer(spec, write_rows(home / "rows.jsonl", row("a"))).notes
+    assert note.endswith("mine calls nobody, which is not in it")
+
+
 def test_rows_are_routed_to_the_server_of_their_agent(home):
     def agent(server):
         return {"responses_api_agents": {"simple": {"server": {"type": "resources_servers", "name": server}}}}

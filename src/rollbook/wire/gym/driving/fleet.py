@@ -29,6 +29,9 @@ TRIES = 5
 KEY_FROM_ENVIRONMENT = "${oc.env:OPENAI_API_KEY,none}"
 _SECRET = re.compile(r"(.*[._])?(key|token|secret|password)", re.IGNORECASE)
 
+STEPS = {"simple_agent": None, "tool_simulation_agent": 1}
+"""Agents of Gym's that ours plays like, and how often each asks the model, where its configuration has no say."""
+
 
 class Fleet:
     """The servers of `gym:NAME`. `overrides` change the configuration by dotted names; `config_paths` adds files to it.
@@ -49,12 +52,28 @@ class Fleet:
         self._agents = {name: block for name, block in known.items() if block.kind == AGENTS}
         if not self._resources:
             raise UsageError(f"{path}: it names no resources server ({RESOURCES})")
+        self.notes = [f"{path}: {who} calls {whom}, which is not in it" for who, whom in _dangling(self._needed, known)]
         self._instances: dict[str, Instance] = {}
         self._servers: dict[str, Served] = {}
 
     def check(self, task: Task) -> None:
-        """Refuse a row that is for none of the servers."""
-        self._route(task)
+        """Refuse a row that is for none of the servers; allow it the steps that its agent allows."""
+        agent = self._agent(task, self._route(task))
+        if agent is None:
+            return
+        if agent.code not in STEPS:
+            note = (
+                f"{agent.name} is a {agent.code}, which is not started: our own agent plays its rows, as simple_agent"
+            )
+            self.notes += [note] if note not in self.notes else []
+        steps = STEPS.get(agent.code) or agent.settings.get("max_steps")
+        task.max_turns = steps if isinstance(steps, int) and steps > 0 else None
+
+    def _agent(self, task: Task, server: str) -> Block | None:
+        """Who would play a row in Gym: the agent that it names, else the only one of its server."""
+        named = self._agents.get(agent_of(task) or "")
+        own = [block for block in self._agents.values() if server in block.refers]
+        return named or (own[0] if len(own) == 1 else None)
 
     def _route(self, task: Task) -> str:
         """The server that a row is for."""
@@ -144,6 +163,11 @@ class Fleet:
         instances, self._instances, self._servers = self._instances, {}, {}
         await asyncio.gather(*(instance.stop() for instance in instances.values()))
         await asyncio.gather(*(instance.client.close() for instance in instances.values()))
+
+
+def _dangling(asked: Mapping[str, Block], known: Mapping[str, Block]) -> list[tuple[str, str]]:
+    """Which server calls one that the configuration does not have: what needs it will fail."""
+    return [(name, whom) for name, block in asked.items() for whom in block.refers if whom not in known]
 
 
 def needed(known: Mapping[str, Block]) -> list[str]:

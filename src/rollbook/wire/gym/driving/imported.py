@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -145,7 +146,7 @@ class Reading:
         rollout = Rollout(task=job.task, sample=job.sample, seed=0, round=round_number, messages=job.task.messages)
         try:
             self._read(rollout, key)
-        except InvalidReward as error:
+        except (InvalidReward, UsageError) as error:
             return self._failed(rollout, RolloutFailed("invalid_reward", WHERE, str(error)))
         except RolloutFailed as error:
             return self._failed(rollout, error)
@@ -173,10 +174,20 @@ def _told(rollout: Rollout, place: Place) -> Object:
     row = place.read()
     response, own = row.get("response"), row.get("rollbook")
     created: JSON = response.get("created_at") if isinstance(response, dict) else None
-    rollout.timing = Timing(start=float(created) if isinstance(created, int | float) else 0.0)
+    rollout.timing = Timing(start=_seconds(created))
     if isinstance(own, dict):
-        rollout.seed, rollout.outcome = int(own.get("seed") or 0), own.get("outcome")
+        seed = own.get("seed")
+        rollout.seed, rollout.outcome = seed if isinstance(seed, int) else 0, own.get("outcome")
     return row
+
+
+def _seconds(value: JSON) -> float:
+    """A time stamp, if it is one that a journal can hold."""
+    try:
+        found = float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
 
 
 async def filled(book: Book, reading: Reading) -> None:

@@ -67,7 +67,9 @@ class Session(msgspec.Struct):
 
 
 class Place(Protocol):
-    """Where the servers of an environment are."""
+    """Where the servers of an environment are. `notes`: what is not as whoever set them up may think."""
+
+    notes: list[str]
 
     def check(self, task: Task) -> None:
         """Refuse a task that there is no server for."""
@@ -91,6 +93,7 @@ class Alone:
 
     def __init__(self, base: str) -> None:
         self._served = Served(Client(base))
+        self.notes: list[str] = []
 
     def check(self, task: Task) -> None:
         """It takes every task."""
@@ -129,7 +132,7 @@ class Placed(Environment):
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
         """What rows ask for and do not get."""
-        return self._rows.notes
+        return [*self._place.notes, *self._rows.notes]
 
     def tasks(self) -> Iterable[Task]:
         """One a row."""
