@@ -76,7 +76,7 @@ def test_a_signal_drains_and_the_task_goes_back_to_the_queue(
 @pytest.mark.parametrize(
     ("said", "environ", "why"),
     [
-        ({"squeue": "7|2|COMPLETING|None|n1\n"}, {}, "Slurm has it as COMPLETING"),
+        ({"squeue": "7|2|COMPLETING|None|n1\n"}, {}, "Slurm is ending it, and requeues it itself if it was preempted"),
         ({"squeue": ""}, {}, "Slurm has it as unknown"),
         ({"squeue": RUNNING}, {"SLURM_RESTART_COUNT": "20"}, "started again 20 times already (restarts: 20)"),
     ],

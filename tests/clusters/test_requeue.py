@@ -45,6 +45,14 @@ def test_a_node_is_left_out_after_the_second_word(tmp_path) -> None:
     assert bad_nodes(tmp_path) == ["n1"]
 
 
+def test_what_follows_a_torn_line_is_not_its_end(tmp_path) -> None:
+    add_job(tmp_path, Job("workers", "7", 1, 4))
+    with open(tmp_path / "jobs.jsonl", "ab") as file:
+        file.write(b'{"kind":"wor')
+    add_job(tmp_path, Job("report", "8", 1, 1))
+    assert [job.job for job in read_jobs(tmp_path)] == ["7", "8"]
+
+
 def test_jobs_are_read_back_and_a_torn_last_line_is_dropped(tmp_path) -> None:
     assert read_jobs(tmp_path) == []
     add_job(tmp_path, Job("workers", "7", 1, 4))

@@ -151,6 +151,20 @@ def test_resume_submits_servers_that_are_missing_though_workers_wait(
     assert [line.split()[0] for line in again.stdout.splitlines()[1:]] == ["servers", "workers", "report"]
 
 
+def test_an_order_that_the_cluster_did_not_take_is_not_the_last(
+    commands: Commands, fakes: Fakes, sums: list[str], tmp_path: Path
+) -> None:
+    commands.run("submit", *sums, "--workers", 4, "-o", "run")
+    (commands.folder / "bad.yaml").write_text("partition: nope\n")
+    fakes.say(squeue_error="slurm_load_jobs error: Invalid job id specified", limit=0)
+    assert commands.run("resume", "run", "--cluster", "bad.yaml").code == 2
+    (commands.folder / "far.yaml").write_text("ssh: {host: login, path: /runs, python: /bin/python3}\n")
+    fakes.say(squeue_error="slurm_load_jobs error: Invalid job id specified")
+    assert "lies here, and so do its jobs" in commands.run("resume", "run", "--cluster", "far.yaml").complaint
+    assert commands.run("resume", "run").code == 0
+    assert "nope" not in (tmp_path / "run/jobs/0002/workers.sh").read_text()
+
+
 def test_a_run_that_was_only_planned_can_be_resumed_on_a_cluster(
     commands: Commands, fakes: Fakes, sums: list[str]
 ) -> None:

@@ -39,14 +39,22 @@ def add_job(run: Path, job: Job) -> Job:
     """Write a job down, durably."""
     stamped = msgspec.structs.replace(job, at=round(time.time(), 3))
     with writing(run):
-        handle = os.open(run / "jobs.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = os.open(run / "jobs.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            _cut_torn(handle)
             os.write(handle, to_line(stamped))
             os.fsync(handle)
         finally:
             os.close(handle)
         sync_folder(run)
     return stamped
+
+
+def _cut_torn(handle: int) -> None:
+    """Half a line is left where the power went; what is written next must not be taken for its end."""
+    size = os.fstat(handle).st_size
+    tail = os.pread(handle, size, 0)
+    os.ftruncate(handle, tail.rfind(b"\n") + 1)
 
 
 def read_jobs(run: Path) -> list[Job]:

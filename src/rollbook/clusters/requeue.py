@@ -83,6 +83,8 @@ def _not_now(run: Path, seat: Seat) -> str:
     if seat.array in cancelled(read_jobs(run)):
         return "cancelled"
     states = [task.state for task in slurm.queue([seat.name])]
+    if "COMPLETING" in states or "PREEMPTED" in states:
+        return "Slurm is ending it, and requeues it itself if it was preempted"
     return "" if states == ["RUNNING"] else f"Slurm has it as {', '.join(states) or 'unknown'}"
 
 

@@ -45,6 +45,10 @@ def resubmit(
         asked = Asked(given=given, retry=retry, profile=_same_place(far, profile))
         sent = far.resume(run, asked, say)
         return None if sent is None else Submission(run, sent)
+    if profile is not None and profile.ssh:
+        raise UsageError(
+            f"ssh: host: {profile.ssh.host}: {run} lies here, and so do its jobs; give a profile without ssh"
+        )
     order = _ordered(run, given, profile)
     check_secrets(order)
     most, live = slurm.max_array_size(), live_workers(run)

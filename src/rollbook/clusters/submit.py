@@ -206,10 +206,15 @@ def send(
         write_installer(run, folder_of(run, number), order.pack)
     (run / "logs").mkdir(exist_ok=True)
     counter = Counter(run, number, after, say)
-    if order.serve and order.serve.shared:
-        counter.arrays("servers", order.serve.shared if servers is None else servers, most)
-    if now.workers:
-        counter.report(counter.arrays("workers", now.workers, most))
+    try:
+        if order.serve and order.serve.shared:
+            counter.arrays("servers", order.serve.shared if servers is None else servers, most)
+        if now.workers:
+            counter.report(counter.arrays("workers", now.workers, most))
+    except UsageError:
+        if not counter.jobs and number > 1:
+            (folder_of(run, number) / "order.json").unlink()  # what was never taken is not what was ordered last
+        raise
     return Submission(run, counter.jobs)
 
 
