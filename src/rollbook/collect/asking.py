@@ -100,11 +100,12 @@ class Asking:
 
     async def _ask(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
         """Call until it is answered; before the first turn there is nothing to lose, and the attempt is repeated."""
-        tries: Counter[str] = Counter()
+        tries: Counter[str] | None = None
         while True:
             try:
                 return await self._call(messages, sampling, tools)
             except RolloutFailed as error:
+                tries = tries or Counter()  # made only when it is needed: this runs a thousand times a second
                 tries[error.kind] += 1
                 again = self._rollout.turns and error.kind in ASKED_AGAIN
                 if not again or tries[error.kind] >= attempts_allowed(error.kind, self._budgets):

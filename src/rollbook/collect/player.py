@@ -12,6 +12,7 @@ from rollbook.agents.agent import Agent
 from rollbook.agents.choice import agent_for
 from rollbook.collect.asking import Asking, Restart
 from rollbook.collect.job import Job
+from rollbook.core.deadline import within
 from rollbook.core.failure import Failure
 from rollbook.core.manifest import Limits, Sampling, Terms, ToolFormat
 from rollbook.core.rollout import Rollout, Timing, seed_of
@@ -103,7 +104,7 @@ class Player:
         seconds = self._terms[job.task.env].limits.rollout_s
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(seconds) as deadline:
+            async with within(seconds) as deadline:
                 seat = await stage.seat(job.task, job.name)
                 clock.environment_s += time.perf_counter() - began - seat.seconds
                 await self._meet(seat, rollout, job, clock)

@@ -9,6 +9,7 @@ from io import BytesIO
 import aiohttp
 from yarl import URL
 
+from rollbook.core.deadline import within
 from rollbook.core.manifest import Settings
 from rollbook.errors import RolloutFailed
 from rollbook.models.refusal import CONNECT, WHERE, bad_completion, refusal
@@ -56,9 +57,9 @@ class Replica:
         """Whatever the answer is: its status, when to come again, and its body; RolloutFailed if none came."""
         data = body if len(body) < _LARGE_BODY else BytesIO(body)
         try:
-            async with asyncio.timeout(self._call_s):
-                async with self._session.post(url, data=data, allow_redirects=False) as response:
-                    raw = await _read(response)
+            answering = self._session.post(url, data=data, allow_redirects=False)
+            async with within(self._call_s), answering as response:
+                raw = await _read(response)
         except aiohttp.ClientError as error:
             raise self._lost(error) from None
         except TimeoutError:
