@@ -24,6 +24,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sc
 NODES = ("gpu1", "gpu2", "cpu1", "cpu2")
 GPUS = 8
 START_S = 60.0
+SETTLED_S = 4.0
 
 CONF = """\
 ClusterName=private
@@ -90,6 +91,7 @@ class Cluster:
         self.conf = self.folder / "slurm.conf"
         self.environ = {**os.environ, "SLURM_CONF": str(self.conf)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._put_back: dict[str, float] = {}
         self._cpus = cpus
         self._write(max_array)
 
@@ -172,13 +174,13 @@ class Cluster:
     def hasten(self) -> None:
         """A requeued job waits for two minutes: let all that wait start now.
 
-        Not while a node is still clearing up: the end of the earlier attempt could be taken for that of the next.
+        But not at once: the node tells later of the end of an earlier attempt, and it would be taken for the next one's.
         """
-        if any("comp" in state for state in self.states().values()):
-            return
-        for line in self.ask("squeue", "-h", "-r", "-t", "PENDING", "-o", "%i %r", check=False).splitlines():
-            job, _, reason = line.partition(" ")
-            if reason == "BeginTime":
+        lines = self.ask("squeue", "-h", "-r", "-t", "PENDING", "-o", "%i %r", check=False).splitlines()
+        waiting = {job for job, _, reason in (line.partition(" ") for line in lines) if reason == "BeginTime"}
+        self._put_back = {job: self._put_back.get(job, time.monotonic()) for job in waiting}
+        for job, since in self._put_back.items():
+            if time.monotonic() - since > SETTLED_S:
                 self.ask("scontrol", "update", f"jobid={job}", "StartTime=now", check=False)
 
     def kill_node(self, node: str) -> None:

@@ -133,7 +133,7 @@ def test_a_plain_scancel_is_not_undone(submit: Submit, serve: Serve, sums: str, 
     array = sent.ids["workers"]
     cluster.ask("scancel", array)
     assert eventually(lambda: cluster.jobs(array) == {f"{array}_0": "CANCELLED"}, 30), (cluster.jobs(), sent.logs())
-    assert "not requeued: Slurm has it as COMPLETING" in sent.logs()
+    assert "not requeued: Slurm is ending it" in sent.logs()
     assert sent.over() == "FAILED"
 
 
