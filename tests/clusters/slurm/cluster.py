@@ -174,7 +174,7 @@ class Cluster:
     def hasten(self) -> None:
         """A requeued job waits for two minutes: let all that wait start now.
 
-        But not at once: the node tells later of the end of an earlier attempt, and it would be taken for the next one's.
+        But not at once: a node tells later of the end of an attempt, and that would be taken for the next one's.
         """
         lines = self.ask("squeue", "-h", "-r", "-t", "PENDING", "-o", "%i %r", check=False).splitlines()
         waiting = {job for job, _, reason in (line.partition(" ") for line in lines) if reason == "BeginTime"}
