@@ -14,7 +14,7 @@ from rollbook.collect.loop import on_fast_loop
 from rollbook.errors import RollbookError
 from rollbook.processes.life import keep_orphans
 from rollbook.processes.ready import publish
-from rollbook.processes.tree import end_with_parent
+from rollbook.processes.tree import end_with_parent, kill_descendants
 from rollbook.wire.gym.serve import Serving, serve_gym
 
 SERVING_FD = "ROLLBOOK_SERVING_FD"
@@ -31,6 +31,8 @@ def main() -> None:
     except RollbookError as error:
         say(str(error))
         sys.exit(error.exit_code)
+    finally:
+        kill_descendants()  # however it ends: there may be no parent left to see to them
 
 
 def say(line: str) -> None:
