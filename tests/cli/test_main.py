@@ -137,8 +137,9 @@ def test_a_reader_who_has_left_is_no_error_to_speak_of(size):
 
 def test_an_interrupt_exits_75(tmp_path):
     code = (
-        "import time, rollbook.cli.doctor as doctor\n"
+        "import signal, time, rollbook.cli.doctor as doctor\n"
         "from rollbook.cli.main import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell runs the tests behind it\n"
         "def command() -> None:\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)\n"
