@@ -91,10 +91,14 @@ def test_one_inside_the_other_each_ends_its_own() -> None:
     assert asyncio.run(main()) == "the inner one"
 
 
-def test_loops_come_and_go() -> None:
-    async def quick() -> None:
-        async with Deadline(600):
-            await asyncio.sleep(0.05)
+def test_every_loop_has_a_look_of_its_own() -> None:
+    async def late() -> bool:
+        limit = Deadline(0.05)
+        try:
+            async with limit:
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return limit.expired()
+        return False
 
-    for _ in range(3):
-        asyncio.run(quick())
+    assert [asyncio.run(late()) for _ in range(3)] == [True, True, True]
