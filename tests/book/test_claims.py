@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from rollbook.book.book import Book
 from rollbook.book.claims import Claim, Claims
 from rollbook.book.journal import Journal, Mark
 from rollbook.book.presence import new_presence, write_presence
-from rollbook.book.seal import write_seals
+from rollbook.book.seal import Seals, write_seals
 from rollbook.book.seats import Seats
 from rollbook.core.manifest import Round
 from rollbook.core.rollout import Rollout
@@ -139,3 +141,24 @@ def test_a_later_round_reopens_infra_failures_and_no_others(tmp_path: Path) -> N
         book = make_book(tmp_path / f"{kind}-{'-'.join(retry)}", tasks=1, samples=1)
         sealed_with(book, open_round(book), [failed(book, 0, 0, kind)])
         assert Claims(book, open_round(book, retry), "b").over() is over
+
+
+def test_what_is_sealed_while_it_looks_is_heard_of_at_the_next_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop seals while a thread reads the seals of others: that may not change what is being read."""
+    book = make_book(tmp_path / "run", tasks=3, samples=1, workers=3)
+    open_round(book)
+    claims, look_at, whole = Claims(book, open_round(book), "a"), Seals._look_at, Seal(2, 1, 1, {}, 0, {})
+    mine, theirs = range(len(book.chunks) - 1), len(book.chunks) - 1
+
+    def look_and_seal(seals: Seals, number: int, path: Path) -> None:
+        for ours in mine:
+            claims.sealed(ours, whole)
+        look_at(seals, number, path)
+
+    write_seals(book.path, {theirs: (whole, False)})
+    monkeypatch.setattr(Seals, "_look_at", look_and_seal)
+    claims._looked = float("-inf")
+    assert not claims.over()
+    assert claims.over()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
+import pytest
+
 from rollbook.book.claims import Claims
+from rollbook.book.neighbours import Neighbours
 from rollbook.book.obituary import read_obituary
+from rollbook.book.presence import read_presence
+from rollbook.collect import shift as module
 from rollbook.collect.job import Job
 from rollbook.collect.shift import Shift
 from support.books import make_book, open_round, scored
@@ -49,3 +55,35 @@ def test_who_finishes_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert read_obituary(book.path, asyncio.run(work())) is None
     assert Claims(book, round_, "late").over()
+
+
+def test_a_beat_that_takes_long_does_not_come_after_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = make_book(tmp_path / "run")
+    round_ = open_round(book)
+    begun, slow, order = threading.Event(), threading.Event(), []
+
+    def look(self: Neighbours) -> None:
+        begun.set()
+        slow.wait(30)
+        order.append("beaten")
+
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(Neighbours, "look", look)
+
+    async def part() -> str:
+        shift = Shift(book, round_)
+        await shift.join()
+        await asyncio.to_thread(begun.wait, 30)
+        leaving = asyncio.create_task(shift.leave())
+        await asyncio.sleep(0.05)
+        assert not leaving.done()
+        slow.set()
+        await leaving
+        order.append("left")
+        return shift.presence.id
+
+    presence = read_presence(book.path, asyncio.run(part()))
+    assert presence
+    assert (presence.state, order) == ("left", ["beaten", "left"])

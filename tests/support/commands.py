@@ -88,8 +88,11 @@ class Process:
 
     @property
     def json(self) -> Any:
-        """What it printed, decoded."""
-        return json.loads(self.stdout)
+        """What it printed, decoded; a command that printed something else fails its test with what it said."""
+        try:
+            return json.loads(self.stdout)
+        except ValueError:
+            raise AssertionError(f"{self.code}: {self.stdout!r} is no JSON: {self.stderr}") from None
 
 
 class Commands:

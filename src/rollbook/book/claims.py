@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -39,7 +40,10 @@ class Claim(msgspec.Struct):
 
 
 class Claims:
-    """Hands a worker its chunks: those of the dead first, then fresh ones in their order, then what else is free."""
+    """Hands a worker its chunks: those of the dead first, then fresh ones in their order, then what else is free.
+
+    It looks at the disk, so it is asked in a thread, one question at a time; what it is told may come at any moment.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Claims:
         self._left: dict[int, int] = {}
         self._fresh = 0
         self._held: set[int] = set()
+        self._told: deque[tuple[int, Seal | None]] = deque()
         self._rounds = book.rounds()
         self._first = len(self._rounds) == 1
         self._order = book.chunks.side_by_side() if len(book.manifest.environments) > 1 else None
@@ -86,6 +91,7 @@ class Claims:
 
     def next(self) -> Claim | None:
         """Claim a chunk; None if there is none to be had just now."""
+        self._listen()
         return self._next_left() or self._next_fresh() or (self._next_orphan() if self._look() else None)
 
     def _next_left(self) -> Claim | None:
@@ -169,13 +175,18 @@ class Claims:
 
     def release(self, number: int) -> None:
         """We no longer work on a chunk: another worker has it."""
-        self._held.discard(number)
+        self._told.append((number, None))
 
-    def sealed(self, number: int, seal: Seal | None) -> None:
-        """We sealed a chunk (or found it lost): no need to read that back from the disk."""
-        self._held.discard(number)
-        if seal is not None:
-            self._seals.add(number, seal)
+    def sealed(self, number: int, seal: Seal) -> None:
+        """We sealed a chunk: no need to read that back from the disk."""
+        self._told.append((number, seal))
+
+    def _listen(self) -> None:
+        while self._told:
+            number, seal = self._told.popleft()
+            self._held.discard(number)
+            if seal is not None:
+                self._seals.add(number, seal)
 
     def open_chunks(self) -> list[int]:
         """Chunks that this round still has to see to, as of the last look."""
@@ -186,6 +197,7 @@ class Claims:
 
     def over(self) -> bool:
         """Whether every chunk is sealed for this round."""
+        self._listen()
         return not self.open_chunks() or (self._look() and not self.open_chunks())
 
 

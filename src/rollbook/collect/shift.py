@@ -45,7 +45,7 @@ class Shift:
         self._taken: dict[tuple[int, int], int] = {}
         self._jobs: deque[Job] = deque()
         self._open: dict[int, Claim] = {}
-        self._claiming = asyncio.Lock()
+        self._claiming, self._beating = asyncio.Lock(), asyncio.Lock()
         self._changed = asyncio.Event()
         self._sealing: set[asyncio.Task[None]] = set()
         self._heart: asyncio.Task[None] | None = None
@@ -65,7 +65,8 @@ class Shift:
         await self._journal.close()
         await asyncio.gather(*self._sealing, return_exceptions=True)
         if self._heart:
-            self._heart.cancel()
+            async with self._beating:  # a beat that is under way in its thread must not come after the last word
+                self._heart.cancel()
             await asyncio.gather(self._heart, return_exceptions=True)
         self._seats.close()
         self._taken.clear()
@@ -96,17 +97,21 @@ class Shift:
         joined = beaten = monotonic()
         while True:
             await asyncio.sleep(beat_s(monotonic() - joined, HEARTBEAT_S))
-            self._describe()
             try:
-                await self._write(write_presence, self._book.path, self.presence)
-                await self._write(self._neighbours.look)
-                late, beaten = monotonic() - beaten > self._watch.stale_s / 2, monotonic()
-                for number in await asyncio.to_thread(self._lost) if late else ():
-                    self._forget(number)
+                async with self._beating:
+                    await self._beat_once()
+                    late, beaten = monotonic() - beaten > self._watch.stale_s / 2, monotonic()
+                    for number in await asyncio.to_thread(self._lost) if late else ():
+                        self._forget(number)
             except (BookError, BookUnwritable) as error:
                 self._trouble = error
                 self._changed.set()
                 return
+
+    async def _beat_once(self) -> None:
+        self._describe()
+        await self._write(write_presence, self._book.path, self.presence)
+        await self._write(self._neighbours.look)
 
     def _describe(self) -> None:
         """What `status` is to know of the chunks in our hands; also the last word, since what is durable counts."""
@@ -231,9 +236,12 @@ class Shift:
                 seals[number] = (seal, claim.resealed)
         await self._write(write_seals, self._book.path, seals)
         for claim in claims:
-            written = seals.get(claim.chunk.number)
-            self._claims.sealed(claim.chunk.number, written[0] if written else None)
-            self._open.pop(claim.chunk.number, None)
+            number = claim.chunk.number
+            if number in seals:
+                self._claims.sealed(number, seals[number][0])
+            else:
+                self._claims.release(number)
+            self._open.pop(number, None)
 
 
 def unwritable(book: Book, error: OSError) -> BookUnwritable:
