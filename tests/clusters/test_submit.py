@@ -40,6 +40,8 @@ def test_a_dry_run_shows_the_scripts_and_leaves_nothing(
     assert done.code == 0, done.stderr
     assert "#SBATCH --array=0-3" in done.stdout
     assert f"-m rollbook report {tmp_path}/run" in done.stdout
+    shown = commands.run("submit", *sums, "--workers", 4, "-o", "run", "--dry-run", "--json").json["scripts"]
+    assert "#SBATCH --array=0-3" in shown[f"{tmp_path}/run/jobs/0001/workers.sh"]
     assert not (tmp_path / "run").exists()
     assert fakes.calls("sbatch") == []
 

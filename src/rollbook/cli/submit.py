@@ -39,7 +39,7 @@ def command(
         submit_to_ray(request, order, orders.pack, dry_run, json)
         return
     if dry_run:
-        show_scripts(request, order, orders.pack)
+        show_scripts(request, order, orders.pack, json)
         return
     show_submission(submit(request, order, orders.pack, say), json)
 
@@ -58,13 +58,16 @@ def say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def show_scripts(request: Request, order: Order, pack: Path | None) -> None:
-    """The scripts as they would be handed in."""
+def show_scripts(request: Request, order: Order, pack: Path | None, as_json: bool) -> None:
+    """The scripts as they would be handed in, by their paths."""
     from rollbook.clusters.submit import place_of, rehearsed
 
     run = place_of(request, order)
-    for name, text in rehearsed(request, order, run, pack).items():
-        print(f"# ---- {run}/jobs/0001/{name}", text, sep="\n")
+    scripts = {f"{run}/jobs/0001/{name}": text for name, text in rehearsed(request, order, run, pack).items()}
+    if as_json:
+        show_json({"scripts": scripts})
+    else:
+        print("\n".join(f"# ---- {path}\n{text}" for path, text in scripts.items()))
     say("nothing was written or submitted")
 
 
@@ -84,4 +87,4 @@ def size_of(job: Job) -> str:
     """How many there are of a job, in words."""
     if job.kind == "report":
         return ""
-    return f" ({job.count} workers)" if job.kind == "crew" else f" (array of {job.count})"
+    return f" (workers: {job.count})" if job.kind == "crew" else f" (array of {job.count})"

@@ -234,7 +234,7 @@ class Router:
         self._changed = asyncio.Event()
 
 
-def outage(reasons: str, outage_s: float, then: str = "go on with `rollbook resume`") -> str:
+def outage(reasons: str, outage_s: float, then: str = "try again; a run goes on with `rollbook resume`") -> str:
     """The one line of an EndpointDown."""
     return f"no model answered for {outage_s:g} s ({reasons}); check the server, then {then}"
 

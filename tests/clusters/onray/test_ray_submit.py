@@ -29,7 +29,7 @@ def test_a_foreman_goes_on_by_itself_and_is_cancelled_and_resumed(
     sent = commands.run("submit", f"{sums}?tasks=100", *model, "--workers", 2, "-c", 2, "--on", "ray", "-o", "run")
     assert sent.code == 0, sent.stderr
     (crew,) = read_jobs(run)
-    assert sent.stdout.splitlines() == [str(run), f"crew {crew.job} (2 workers)"]
+    assert sent.stdout.splitlines() == [str(run), f"crew {crew.job} (workers: 2)"]
     assert eventually(lambda: len(workers_of(run)) == 2, 60)
     assert commands.run("status", "run", "--json").json["jobs"] == [
         {"kind": "crew", "state": "RUNNING", "tasks": 1, "reason": ""}
