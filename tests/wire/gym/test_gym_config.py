@@ -108,6 +108,11 @@ AGENT = "my_sums_agent/responses_api_agents/simple_agent"
         ("my_sums/resources_servers/my_sums/domain", None, "my_sums: domain None"),
         ("my_sums/resources_servers/my_sums/entrypoint", None, "my_sums: Object missing required field `entrypoint`"),
         ("my_sums/resources_servers/my_sums/port", "x", r"my_sums: Expected `int \| null`"),
+        ("my_sums/resources_servers/my_sums/port", 70000, r"my_sums: Expected `int` <= 65535"),
+        ("my_sums/resources_servers/my_sums/port", 0, r"my_sums: Expected `int` >= 1"),
+        ("my_sums/resources_servers/my_sums/host", "", r"my_sums: Expected `str` of length >= 1 - at `\$.host`"),
+        ("policy_model/responses_api_models/vllm_model/model", "", r"policy_model: Expected `str` of length >= 1"),
+        ("query", {"resources_servers": {}}, "query: Gym has another meaning for that name"),
         ("my_sums/resources_servers/other", {}, "my_sums: a server is one of"),
         ("my_sums", {"servers": {}}, "my_sums: a server is one of"),
         ("policy_model", None, "my_sums_agent: it speaks of responses_api_models policy_model, which is not there"),
@@ -119,6 +124,11 @@ AGENT = "my_sums_agent/responses_api_agents/simple_agent"
 def test_what_gym_would_refuse_is_refused(path: str, value: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         check_gym_config(changed(path, value))
+
+
+def test_no_server_takes_the_place_of_another() -> None:
+    with pytest.raises(UsageError, match="model_server_name 'my_sums_agent': another server"):
+        config(model_server_name="my_sums_agent")
 
 
 @pytest.mark.parametrize("value", [None, {}, []])

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import yaml
@@ -23,6 +23,18 @@ DOMAINS = (
     *("translation", "e2e", "rlhf", "other"),
 )
 TYPES = ("resources_servers", "responses_api_agents", "responses_api_models")
+RESERVED = frozenset(
+    "config_paths entrypoint default_host head_server disallowed_ports head_server_deps python_version "
+    "pip_install_verbose use_absolute_ip uv_pip_set_python skip_venv_if_present hf_token ray_head_node_address "
+    "port_range_low port_range_high dry_run model_endpoint_readiness_timeout_seconds allow_openai_version_skew "
+    "uv_cache_dir uv_venv_dir results_dir cache_dir _inherit_from _copy nemo_gym_log_dir verbose json query "
+    "observability_enabled model_call_capture_dir token_id_capture component_name skip_verification "
+    "skip_verification_reward".split()
+)
+"""Names that mean something else to Gym at the top of a configuration: a server so called would never be started."""
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 def generate_gym_config(
@@ -45,6 +57,8 @@ def generate_gym_config(
     No key is in it: the model's is read from the environment by Gym.
     """
     name = slug(eval_type)
+    if model_server_name in (name, f"{name}_agent"):
+        raise UsageError(f"model_server_name {model_server_name!r}: another server of the configuration is called so")
     ours: dict[str, JSON] = {
         "entrypoint": "app.py",
         "host": resource_server_host,
@@ -113,9 +127,10 @@ class Ref(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Server(msgspec.Struct, frozen=True):
     """What every server's block must have."""
 
-    entrypoint: str
-    host: str | None = None
-    port: int | None = None
+    entrypoint: Text
+    host: Text | None = None
+    port: Port | None = None
+    model: Text | None = None
     domain: str | None = None
     datasets: list[Dataset] = []
     resources_server: Ref | None = None
@@ -126,6 +141,8 @@ def check_gym_config(config: JSON) -> None:
     """Refuse what Gym would refuse: UsageError names the block and what is wrong with it."""
     if not isinstance(config, dict) or not config:
         raise UsageError("the configuration has no servers")
+    for name in RESERVED.intersection(config):
+        raise UsageError(f"{name}: Gym has another meaning for that name; give the server another")
     servers = {str(name): _server(str(name), block) for name, block in config.items()}
     for name, (kind, server) in servers.items():
         if kind == "resources_servers" and server.domain not in DOMAINS:
