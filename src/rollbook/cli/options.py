@@ -160,7 +160,7 @@ Concurrency: TypeAlias = Annotated[
     ),
 ]
 Workers: TypeAlias = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes, here or on the cluster. [new run: 1]")
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes, here or there. [new run: 1]")
 ]
 CallTimeout: TypeAlias = Annotated[
     float | None, typer.Option("--call-timeout", metavar="S", min=0.001, help="One model call. [new run: 600]")

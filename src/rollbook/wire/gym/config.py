@@ -24,12 +24,15 @@ DOMAINS = (
 )
 TYPES = ("resources_servers", "responses_api_agents", "responses_api_models")
 RESERVED = frozenset(
-    "config_paths entrypoint default_host head_server disallowed_ports head_server_deps python_version "
-    "pip_install_verbose use_absolute_ip uv_pip_set_python skip_venv_if_present hf_token ray_head_node_address "
-    "port_range_low port_range_high dry_run model_endpoint_readiness_timeout_seconds allow_openai_version_skew "
-    "uv_cache_dir uv_venv_dir results_dir cache_dir _inherit_from _copy nemo_gym_log_dir verbose json query "
-    "observability_enabled model_call_capture_dir token_id_capture component_name skip_verification "
-    "skip_verification_reward".split()
+    (
+        *("config_paths", "entrypoint", "default_host", "head_server", "disallowed_ports", "head_server_deps"),
+        *("python_version", "pip_install_verbose", "use_absolute_ip", "uv_pip_set_python"),
+        *("skip_venv_if_present", "hf_token", "ray_head_node_address", "port_range_low", "port_range_high"),
+        *("dry_run", "model_endpoint_readiness_timeout_seconds", "allow_openai_version_skew", "uv_cache_dir"),
+        *("uv_venv_dir", "results_dir", "cache_dir", "_inherit_from", "_copy", "nemo_gym_log_dir", "verbose"),
+        *("json", "query", "observability_enabled", "model_call_capture_dir", "token_id_capture"),
+        *("component_name", "skip_verification", "skip_verification_reward"),
+    )
 )
 """Names that mean something else to Gym at the top of a configuration: a server so called would never be started."""
 
