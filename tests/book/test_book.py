@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from rollbook.book import tasks
 from rollbook.book.book import Book, Draft
 from rollbook.book.durable import alone
 from rollbook.core.task import Task
@@ -118,3 +122,49 @@ def test_a_plan_held_too_long_by_another_is_one_line(tmp_path: Path) -> None:
     held = alone(tmp_path / "run", within_s=0.05)
     with alone(tmp_path / "run"), pytest.raises(BookError, match="another process has been changing its plan"):
         held.__enter__()
+
+
+def test_many_who_ask_and_extend_at_once_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    """A Collector asks in a thread, which goes on though nobody waits for it any more when the next one asks."""
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+
+    def ask(number: int) -> None:
+        if number % 4:
+            book.ask([Task(id=f"new-{number}", prompt="x")], "Sums", 1)
+        else:
+            Book(tmp_path / "run").extend(1 + number // 4, 1)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(ask, range(16)))
+    found = Book(tmp_path / "run")
+    found.extend(4, 1)
+    assert len(found.tasks) == 2 + 12
+    assert sorted(key for chunk in found.chunks for key in chunk) == [(r, s) for r in range(14) for s in range(4)]
+
+
+def test_rows_that_are_appended_while_others_are_read_are_known_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are answered by threads, and one may take in new rows while another asks for those there are."""
+    book = make_book(tmp_path / "run", tasks=2)
+    read_rows = tasks.read_rows
+
+    def read_and_grow(path: Path, count: int) -> dict[str, int]:
+        monkeypatch.setattr(tasks, "read_rows", read_rows)
+        found = read_rows(path, count)
+        book.add_tasks([Task(id="new", prompt="x")], "Sums")
+        return found
+
+    monkeypatch.setattr(tasks, "read_rows", read_and_grow)
+    assert "t1" in book.tasks.rows
+    assert "new" in book.tasks.rows
+
+
+def test_a_file_system_without_locks_is_no_reason_not_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int, kind: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    book.ask([Task(id="new", prompt="x")], "Sums", 1)
+    assert book.extend(2, 1) == 2

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.book import ledger
 from rollbook.book.book import Book
 from rollbook.book.claims import Claim, Claims
 from rollbook.book.journal import Journal, Mark
+from rollbook.book.marks import KeyMap
 from rollbook.book.presence import new_presence, write_presence
 from rollbook.book.seal import Seals, write_seals
 from rollbook.book.seats import Seats
@@ -162,3 +164,23 @@ def test_what_is_sealed_while_it_looks_is_heard_of_at_the_next_question(
     claims._looked = float("-inf")
     assert not claims.over()
     assert claims.over()
+
+
+def test_what_is_written_while_its_journal_is_inherited_is_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One taken for dead may wake and write: beyond the bytes that the heir's seal will vouch for, nothing counts."""
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+    round_ = open_round(book)
+    worker = dead_worker(book, round_, [scored(book, 0, 0)])
+    path = book.path / "journals" / f"{worker}.1.jsonl"
+
+    def wake(found: Book) -> KeyMap:
+        with open(path, "ab") as file:
+            file.write(path.read_bytes().replace(b'"sample":0', b'"sample":1'))
+        return KeyMap(found)
+
+    monkeypatch.setattr(ledger, "KeyMap", wake)
+    claim = next(claim for claim in all_claims(Claims(book, round_, "heir")) if claim.epoch == 2)
+    assert (claim.scored, todo([claim])) == (1, [key for key in claim.chunk if key != (0, 0)])
+    assert claim.files[path.name].bytes * 2 == path.stat().st_size

@@ -10,6 +10,7 @@ from rollbook.book.seal import write_seals
 from rollbook.book.status import read_status, state_of
 from rollbook.core.presence import Held
 from rollbook.core.seal import Seal
+from support.alive import open_fds
 from support.books import make_book, open_round
 
 
@@ -59,3 +60,12 @@ def test_the_word_for_a_state() -> None:
     assert state_of(4, 2, 2, True) == "running"
     assert state_of(4, 2, 2, False) == "interrupted"
     assert state_of(4, 2, 0, False) == "shortfall"
+
+
+def test_looking_again_and_again_holds_no_file(tmp_path: Path) -> None:
+    """Whoever minds a crew looks every second, for days."""
+    book = make_book(tmp_path / "run")
+    before = open_fds()
+    for _ in range(20):
+        read_status(book.path)
+    assert len(open_fds()) <= len(before)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
 from rollbook.clusters.blame import bad_nodes, blame
@@ -67,3 +70,10 @@ def test_jobs_are_read_back_and_a_torn_last_line_is_dropped(tmp_path) -> None:
     (tmp_path / "jobs.jsonl").write_text("{}\n")
     with pytest.raises(BookError, match=r"jobs.jsonl:1: "):
         read_jobs(tmp_path)
+
+
+def test_jobs_that_are_noted_at_once_are_all_there(tmp_path: Path) -> None:
+    """Every worker whose run has failed too often cancels the others: half a line of one is no torn line."""
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: add_job(tmp_path, Job("cancelled", str(number), 1)), range(100)))
+    assert cancelled(read_jobs(tmp_path)) == {str(number) for number in range(100)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from rollbook.book.rollouts import rollouts
 from rollbook.book.status import read_status
 from rollbook.collect.progress import Silent
 from rollbook.collect.run import extend
-from rollbook.errors import EndpointDown, Stopped, UsageError
+from rollbook.collect.shift import Shift
+from rollbook.errors import BookUnwritable, EndpointDown, Stopped, UsageError
 from rollbook.tokens import batch, merge
 from support.alive import eventually, open_fds
 from support.endpoint import Endpoint
@@ -315,3 +317,30 @@ def test_leaving_in_the_middle_leaves_nothing_running(tmp_path: Path) -> None:
 
     names = asyncio.run(go())
     assert not set(names) & {"collector", "heartbeat", "seal", "journal"}
+
+
+def test_of_two_streams_of_a_book_that_begin_at_once_one_is_refused(tmp_path: Path) -> None:
+    async def go() -> list[object]:
+        async with Collector(write_sums(tmp_path), write_script(tmp_path), book=tmp_path / "run") as collector:
+            streams = [collector.groups() for _ in range(2)]
+            return await asyncio.gather(*map(anext, streams), return_exceptions=True)
+
+    assert [isinstance(came, UsageError) for came in asyncio.run(go())] == [False, True]
+
+
+def test_a_last_word_that_cannot_be_written_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Shift) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Shift, "_part", full)
+
+    async def go() -> None:
+        async with (
+            asyncio.timeout(30),
+            Collector(write_sums(tmp_path), write_script(tmp_path), book=tmp_path / "run") as collector,
+        ):
+            async for _ in collector.groups():
+                pass
+
+    with pytest.raises(BookUnwritable, match="No space left"):
+        asyncio.run(go())

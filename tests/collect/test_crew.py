@@ -126,5 +126,38 @@ def test_the_pace_of_all_workers_together_is_shown(book: Book, monkeypatch: pyte
     assert [progress.seconds for progress in said.seen] == [float(n) for n in range(1, 8)]
 
 
+def test_who_is_to_stop_at_once_gets_two_signals_that_cannot_be_taken_for_one(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel keeps one of equal signals that wait: the worker would drain, and finish what is in flight."""
+    works, read = Pretended(None), crew.read_status
+    round_ = book.rounds()[-1]
+    strict = msgspec.structs.replace(round_, settings=settings_of(round_.settings, {"fail_fast": True}))
+
+    def failing(path: Path) -> object:
+        works._fate = Fate(75, "") if works.signals else None
+        return msgspec.structs.replace(read(path), failed={"verifier_error": 1})
+
+    monkeypatch.setattr(crew, "read_status", failing)
+    ends = [works, Pretended(Fate(0, ""))]
+    verdict = asyncio.run(Crew(book, strict, Said(), lambda _: ends.pop(0)).work(signals=False))
+    assert verdict == "stopped by --fail-fast with 1 failed"
+    assert works.signals == [signal.SIGTERM, signal.SIGINT]
+
+
+def test_signals_are_heard_as_before_once_the_crew_has_gone(book: Book) -> None:
+    def heard(number: int, frame: object) -> None: ...
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, heard) for number in numbers}
+    try:
+        ends = [Pretended(Fate(0, "")) for _ in range(2)]
+        asyncio.run(Crew(book, book.rounds()[-1], Said(), lambda _: ends.pop(0)).work(signals=True))
+        assert [signal.getsignal(number) for number in numbers] == [heard, heard]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_the_examples_are_true() -> None:
     assert doctest.testmod(crew).failed == 0

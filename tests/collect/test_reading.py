@@ -12,6 +12,7 @@ import pytest
 
 from rollbook.book.book import Book, Draft
 from rollbook.book.presence import new_presence, write_presence
+from rollbook.collect import report as reports
 from rollbook.collect.comparing import compare_runs
 from rollbook.collect.export import export
 from rollbook.collect.profiling import profile_lines
@@ -243,3 +244,21 @@ def test_a_run_json_that_describes_no_run_is_named(tmp_path: Path, content: str)
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(BookError, match=r"run\.json does not describe a run: restore it"):
         by_run([tmp_path])
+
+
+def test_a_run_that_asks_for_more_while_it_is_read_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Collector's book grows: a line may be read whose task the plan did not have when that was read."""
+    made = make_book(tmp_path / "run", tasks=1, samples=1)
+
+    def opened_and_grown(runs: list[str]) -> list[Book]:
+        monkeypatch.setattr(reports, "open_shards", open_shards)
+        books = open_shards(runs)
+        made.ask([Task(id="new", prompt="x", answer="1")], "Sums", 1)
+        mark(made, (0, 0, 1.0), (1, 0, 0.0))
+        return books
+
+    monkeypatch.setattr(reports, "open_shards", opened_and_grown)
+    found = report(tmp_path / "run")
+    assert (found.requested, found.scored, found.pending) == (2, 2, 0)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.book import journal as journals
 from rollbook.book.claims import Claims
+from rollbook.book.marks import Scored, ScoredMark
 from rollbook.book.neighbours import Neighbours
 from rollbook.book.obituary import read_obituary
 from rollbook.book.presence import read_presence
@@ -87,3 +89,43 @@ def test_a_beat_that_takes_long_does_not_come_after_the_last_word(
     presence = read_presence(book.path, asyncio.run(part()))
     assert presence
     assert (presence.state, order) == ("left", ["beaten", "left"])
+
+
+def test_who_is_cancelled_while_it_leaves_leaves_in_order_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what was marked is lost, and a heart that goes on beating holds its chunks for ever."""
+    book = make_book(tmp_path / "run")
+    round_ = open_round(book)
+    begun, slow = threading.Event(), threading.Event()
+
+    def write(pending: list[tuple[journals._File, bytes]]) -> None:
+        begun.set()
+        slow.wait(30)
+        write_all(pending)
+
+    write_all = journals._write_all
+    monkeypatch.setattr(journals, "_write_all", write)
+
+    async def part() -> tuple[str, set[str]]:
+        shift = Shift(book, round_)
+        await shift.join()
+        job = await shift.next()
+        assert job
+        await shift.mark(job, scored(book, job.row, job.sample), True)
+        leaving = asyncio.create_task(shift.leave())
+        await asyncio.to_thread(begun.wait, 30)
+        for _ in range(3):
+            leaving.cancel()
+            await asyncio.sleep(0.01)
+        slow.set()
+        await asyncio.wait({leaving})
+        assert leaving.cancelled()
+        return shift.presence.id, {task.get_name() for task in asyncio.all_tasks()}
+
+    worker, left = asyncio.run(part())
+    presence = read_presence(book.path, worker)
+    assert presence
+    assert presence.state == "left"
+    assert sum(1 for _ in Scored(book, ScoredMark)) == 1
+    assert not left & {"heartbeat", "journal", "leaving"}

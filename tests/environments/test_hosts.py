@@ -16,6 +16,7 @@ from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
+from rollbook.environments.hosts import Hosts
 from rollbook.environments.registry import resolve
 from rollbook.environments.snapshot import load, snapshot
 from rollbook.environments.stage import Stage
@@ -249,3 +250,30 @@ def test_a_late_outcome_fails_its_rollout_and_seatmates_start_again(tmp_path: Pa
         return list(await asyncio.gather(end(slow), end(mate)))
 
     assert play(tmp_path, work, "Stateful", hosts=1) == ["environment_error", "SeatLost"]
+
+
+def test_nobody_waits_for_ever_for_a_stage_that_is_closed(tmp_path: Path) -> None:
+    async def work(stage: Stage) -> list[Score | str]:
+        waiting = [asyncio.ensure_future(verdict(stage, "hang")) for _ in range(12)]
+        await asyncio.sleep(0.2)
+        await stage.close()
+        async with asyncio.timeout(10):
+            return [*await asyncio.gather(*waiting), await verdict(stage, "ok")]
+
+    assert play(tmp_path, work, hosts=1) == ["environment_error"] * 13
+
+
+def test_one_that_does_not_load_is_not_loaded_again_behind_the_error(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "Odd")
+    (tmp_path / "source" / "odd_env.py").write_text(f"open({str(tmp_path / 'loads')!r}, 'a').write('x'); 1 / 0")
+
+    async def go() -> None:
+        hosts = Hosts(spec, Limits(), run=tmp_path)
+        with pytest.raises(UsageError, match="did not load"):
+            await hosts.open()
+        await asyncio.sleep(0)
+        assert not hosts._starting
+        await hosts.close()
+
+    asyncio.run(go())
+    assert (tmp_path / "loads").read_text() == "x"

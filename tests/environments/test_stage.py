@@ -202,3 +202,23 @@ class NothingAsync(Environment):
 def test_a_life_that_nobody_would_live_is_refused(cls, words):
     with pytest.raises(UsageError, match=words):
         shape(cls)
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_a_state_is_closed_at_whatever_moment_of_its_opening_one_is_cancelled(moment):
+    async def play() -> int:
+        env = Narrow()
+        stage = staged(env)
+        await stage.open()
+        opening = asyncio.ensure_future(stage.seat(TASK, "t"))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait({opening})
+        if not opening.cancelled():
+            await stage.leave(opening.result())
+        await stage.close()
+        return env.now
+
+    assert asyncio.run(play()) == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import pytest
 
@@ -94,3 +95,39 @@ def test_who_takes_the_line_works_in_its_own_thread_and_the_others_wait() -> Non
         line.close()
         with pytest.raises(SandboxError, match="closed"):
             line.take()
+
+
+class Meanwhile:
+    """A lock that is no sooner given back than somebody else does something."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._lock, self._act = threading.Lock(), [act]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if self._act:
+            self._act.pop()()
+
+
+class Hirings(Executor):
+    """A pool that only notes what it is given."""
+
+    def __init__(self) -> None:
+        self.hired: list[Callable[[], object]] = []
+
+    def submit(self, work: Callable[[], object]) -> Future[object]:  # type: ignore[override]
+        self.hired.append(work)
+        return Future()
+
+
+def test_who_comes_the_moment_another_ends_has_one_thread_and_not_two() -> None:
+    """A second one would find nothing to do, call the line idle, and the next piece would not wait for the first."""
+    pool = Hirings()
+    line = Line(pool)
+    assert line.take()
+    line._lock = Meanwhile(lambda: line.submit(lambda: None))  # type: ignore[assignment]
+    line.give_back()
+    assert len(pool.hired) == 1

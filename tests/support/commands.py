@@ -35,6 +35,8 @@ class Process:
         self.pid = self._popen.pid
 
     def _forked(self, words: list[str], folder: Path, environ: dict[str, str]) -> Forked:
+        for path in (self._out, self._err):
+            path.touch()  # so that there is something to read before it opens them itself
         return Forked(words, folder, environ, self._out, self._err)
 
     def _spawned(self, words: list[str], folder: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from rollbook.view.folder import Folder
 from rollbook.view.opened import Shelf
-from rollbook.view.server import make_app
+from rollbook.view.server import LONGEST, make_app
 
 TOKEN = "the-token"
 
@@ -41,7 +41,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _start(self) -> int:
-        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=0.1, max_line_size=LONGEST)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         return self._runner.addresses[0][1]

@@ -183,11 +183,11 @@ def test_a_zygote_killed_in_the_middle_of_a_turn_is_told_too():
         assert [talk.run("'x' in globals()") for _ in range(2)] == [f"{AFRESH}\nFalse", "False"]
 
 
-def test_where_there_is_no_sandbox_every_sample_is_told_and_nothing_runs(env):
+def test_where_no_sandbox_can_be_had_every_sample_is_told_and_nothing_runs(env):
     with code_environment(packages=["no_such_package_anywhere"]) as broken:
         back = broken.step([log(code("1")), log(code("2")), log("words")], [{}, {}, {}])
         told = [one["content"] for one in back.observations]
-        assert all("error[sandbox]: this machine has no sandbox, so no limit can be kept" in one for one in told[:2])
+        assert all("error[sandbox]: the packages no_such_package_anywhere cannot be loaded" in one for one in told[:2])
         assert [one["last_status"] for one in back.metadata] == ["sandbox", "sandbox", "no_code"]
 
 

@@ -117,6 +117,14 @@ def test_what_was_given_up_is_closed_after_its_turn(sessions):
     assert (len(room), held.session.alive) == (0, False)
 
 
+def test_what_is_given_up_the_moment_its_turn_ends_is_closed_at_once(sessions):
+    room, _ = sessions()
+    held = use(room, "a")
+    room.give_up("a")
+    assert (len(room), held.session.alive) == (0, False)
+    assert use(room, "a", turn=0).turns == 1
+
+
 def test_a_session_that_cannot_begin_leaves_nothing_behind():
     def fails(_):
         raise SandboxError("no")

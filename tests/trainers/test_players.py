@@ -11,7 +11,7 @@ from rollbook import Rollout, Task
 from rollbook.collect.blend import Entry
 from rollbook.core.manifest import Sampling
 from rollbook.errors import EndpointDown, Stopped, UsageError
-from rollbook.trainers.players import Players
+from rollbook.trainers.players import Players, _Table
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_sums
 
@@ -94,3 +94,53 @@ def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
                 await waiting
 
     asyncio.run(go())
+
+
+class Slow:
+    """A table whose opening takes until it may end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        really = _Table.open
+
+        async def open(table: _Table) -> None:
+            await really(table)
+            self.begun.set()
+            await self.may_end.wait()
+
+        monkeypatch.setattr(_Table, "open", open)
+
+
+def test_what_is_opened_during_a_pause_is_paused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        slow = Slow(monkeypatch)
+        async with (
+            Endpoint() as endpoint,
+            Players({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players,
+        ):
+            playing = asyncio.ensure_future(players.play("sums", task(1), Sampling()))
+            await slow.begun.wait()
+            await players.pause()
+            slow.may_end.set()
+            done, _ = await asyncio.wait({playing}, timeout=0.3)
+            assert (done, len(endpoint.bodies)) == (set(), 0)
+            players.resume("8")
+            assert (await playing).turns[0].model_version == "8"
+
+    asyncio.run(go())
+
+
+def test_what_is_opened_while_all_is_closed_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> set[str]:
+        async with Endpoint() as endpoint:
+            async with Players({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players:
+                await players.play("sums", task(1), Sampling())
+                slow = Slow(monkeypatch)
+                late = asyncio.ensure_future(players.play("sums", task(1), Sampling(temperature=0.5)))
+                await slow.begun.wait()
+            slow.may_end.set()
+            with pytest.raises(Stopped, match="closed"):
+                await late
+            return {one.get_name() for one in asyncio.all_tasks()}
+
+    assert not asyncio.run(go()) & {"players", "collector"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -43,3 +44,44 @@ def test_a_session_that_nobody_uses_ends_and_one_at_work_does_not() -> None:
             await sessions.end(busy)
 
     asyncio.run(go())
+
+
+class Pretended:
+    """A sandbox and a session of it whose end takes until it is told."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.ending, self.may_end = asyncio.Event(), asyncio.Event()
+
+    def session(self, *_: object) -> Pretended:
+        return self
+
+    async def __aenter__(self) -> Pretended:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.ended.append("ended")
+        self.ending.set()
+        await self.may_end.wait()
+
+    async def run(self, code: str, limits: object) -> int:
+        self.may_end.set()
+        await asyncio.sleep(0.1)
+        return len(self.ended)
+
+
+def test_a_session_that_is_used_while_another_is_closed_is_not_closed_too() -> None:
+    async def go() -> int:
+        box = Pretended()
+        sessions = Sessions(box, lease_s=0.1)  # type: ignore[arg-type]
+        names = [await sessions.begin(False, Limits(), {}) for _ in range(2)]
+        for lease in sessions._open.values():
+            lease.since = -math.inf
+        sweeping = asyncio.create_task(sessions.sweep())
+        await box.ending.wait()
+        ended: object = await sessions.run(names[1], "1", None)
+        sweeping.cancel()
+        assert isinstance(ended, int)
+        return ended
+
+    assert asyncio.run(go()) == 1

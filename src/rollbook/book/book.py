@@ -207,6 +207,11 @@ class Book:
 
     def ask(self, tasks: list[Task], env: str, samples: int) -> None:
         """Ask for `samples` of each task: new ones are appended; one that comes again gets samples it has not had."""
+        with alone(self.path):  # against `extend`, and against one of ours that nobody waits for any more
+            self.load_plan()
+            self._ask(tasks, env, samples)
+
+    def _ask(self, tasks: list[Task], env: str, samples: int) -> None:
         fresh: dict[str, Task] = {}
         again: list[str] = []
         for task in tasks:

@@ -14,6 +14,7 @@ from pathlib import Path
 from rollbook.errors import BookError, BookUnwritable
 
 REFUSALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+WITHOUT_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 ALONE_S = 30.0
 
 
@@ -30,7 +31,7 @@ def writing(run: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(run: Path, within_s: float = ALONE_S) -> Iterator[None]:
-    """Hold a run against others who would change its plan; the kernel lets go when the holder dies."""
+    """Hold a run against others, in this process too, who would change its plan; who dies lets go."""
     handle = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     deadline = time.monotonic() + within_s
     try:
@@ -48,6 +49,9 @@ def _locked(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
     return True
 
 

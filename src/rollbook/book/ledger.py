@@ -122,14 +122,14 @@ class Ledger:
 
     def _scan_scored(self, path: Path, found: _Found, over: set[int]) -> None:
         assert self._keys
-        for end, line in LineReader(ScoredMark).read(path):
+        for end, line in LineReader(ScoredMark).read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
             if at and at[2] not in over:
                 found.scored.setdefault(at[2], []).append((path.name, end, at[0], line.sample))
 
     def _scan_failed(self, path: Path, found: _Found, over: set[int]) -> None:
         assert self._keys
-        for end, line in LineReader(FailedMark).read(path):
+        for end, line in LineReader(FailedMark).read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
             if at and at[2] not in over:
                 found.failed.setdefault(at[2], []).append((path.name, end, at[0], line))

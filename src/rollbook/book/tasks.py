@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +16,7 @@ from rollbook.core.json import to_line
 from rollbook.core.task import Task, TaskLine
 from rollbook.errors import BookError, UsageError
 
+RECENT = 256
 _line = msgspec.json.Decoder(TaskLine)
 
 
@@ -63,8 +64,9 @@ class TaskFile:
         self.path = path
         self._offsets = array("Q", [0])
         self._rows: dict[str, int] | None = None
+        self._recent: dict[int, Task] = {}
         self._handle = os.open(path, os.O_RDONLY)
-        self.task = lru_cache(maxsize=256)(self._task)
+        self._close = weakref.finalize(self, os.close, self._handle)
         self._index()
 
     def _index(self) -> None:
@@ -83,15 +85,20 @@ class TaskFile:
     def refresh(self) -> None:
         """Take in rows appended since."""
         self._index()
-        self._rows = None
 
     def raw(self, row: int) -> bytes:
         """The bytes of one row."""
         start, stop = self._offsets[row], self._offsets[row + 1]
         return os.pread(self._handle, stop - start, start)
 
-    def _task(self, row: int) -> Task:
-        return self._decode(row, self.raw(row))
+    def task(self, row: int) -> Task:
+        """The task of one row; a few are held, since samples of one task come one after another."""
+        task = self._recent.get(row)
+        if task is None:
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            task = self._recent[row] = self._decode(row, self.raw(row))
+        return task
 
     def _decode(self, row: int, raw: bytes) -> Task:
         try:
@@ -113,17 +120,17 @@ class TaskFile:
         return found
 
     def __iter__(self) -> Iterator[Task]:
-        return (self._task(row) for row in range(len(self)))
+        return (self._decode(row, self.raw(row)) for row in range(len(self)))
 
     @property
     def rows(self) -> dict[str, int]:
-        """Task id to row; built when first asked for."""
-        if self._rows is None:
-            self._rows = read_rows(self.path, len(self))
-        return self._rows
+        """Task id to row; built when first asked for, and again when there are more. Several threads may ask."""
+        rows = self._rows
+        if rows is None or len(rows) < len(self):
+            rows = self._rows = read_rows(self.path, len(self))
+        return rows
 
     def close(self) -> None:
-        """Let go of the file."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        """Let go of the file; whoever lets go of this lets go of the file too."""
+        self._handle = -1
+        self._close()

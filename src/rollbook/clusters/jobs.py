@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from rollbook.book.durable import sync_folder, writing
+from rollbook.book.durable import alone, sync_folder, writing
 from rollbook.core.json import to_line
 from rollbook.errors import BookError
 
@@ -38,7 +38,7 @@ _decoder = msgspec.json.Decoder(Job)
 def add_job(run: Path, job: Job) -> Job:
     """Write a job down, durably."""
     stamped = msgspec.structs.replace(job, at=round(time.time(), 3))
-    with writing(run):
+    with writing(run), alone(run):  # what another is writing must not be taken for half a line
         handle = os.open(run / "jobs.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             _cut_torn(handle)

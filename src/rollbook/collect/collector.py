@@ -236,7 +236,7 @@ class Collector:
             raise UsageError("a collector with a book has one stream of groups at a time: close the other one first")
         limiter = concurrency(self._settings.concurrency, lambda _: None)
         groups = Groups(self._request.samples, self._window or self._default_window())
-        desk, shift = await self._desk(self._drawn(named(tasks, self._name), at_most), groups)
+        desk, shift = self._desk(self._drawn(named(tasks, self._name), at_most), groups)
         worker = Worker(desk, self._player, limiter, 1, self._settings.attempts)
         self._streams.add(worker)
         work = asyncio.create_task(self._work(worker, shift, groups), name="collector")
@@ -274,7 +274,7 @@ class Collector:
         at_once = wanted if isinstance(wanted, int) else AUTO_WINDOW
         return max(2, math.ceil(2 * at_once / self._request.samples))
 
-    async def _desk(self, source: AsyncIterator[Task], groups: Groups) -> tuple[Desk, Shift | None]:
+    def _desk(self, source: AsyncIterator[Task], groups: Groups) -> tuple[Desk, Shift | None]:
         if self._book is None:
             return MemoryDesk(source, self._request.samples, groups, self._used), None
 
@@ -283,15 +283,12 @@ class Collector:
                 groups.add(mark.rollout)
 
         shift = Shift(self._book, self._round, listener=durable)
-        await shift.join()
         return BookDesk(source, self._request.samples, groups, self._book, shift, self._name), shift
 
     async def _work(self, worker: Worker, shift: Shift | None, groups: Groups) -> None:
         try:
-            await worker.run()
+            await (worker.run() if shift is None else _at_book(worker, shift))
         finally:
-            if shift:
-                await shift.leave()
             groups.end()
         if shift and shift.trouble:
             raise shift.trouble
@@ -309,6 +306,15 @@ class Collector:
                 self._ages[model_version] = max(self._ages.values(), default=0) + 1
             self._gate.version = model_version
         self._gate.resume()
+
+
+async def _at_book(worker: Worker, shift: Shift) -> None:
+    """Join, work, leave."""
+    await shift.join()
+    try:
+        await worker.run()
+    finally:
+        await shift.leave()
 
 
 async def named(tasks: Iterable[Task] | AsyncIterable[Task], env: str) -> AsyncIterator[Task]:

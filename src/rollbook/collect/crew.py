@@ -105,7 +105,8 @@ class Crew:
     async def work(self, *, signals: bool) -> str:
         """Until no worker is left; gives the probable cause where some died."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM) if signals else ():
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if signals}
+        for number in before:
             loop.add_signal_handler(number, self._signalled)
         self._display.start(self._book.plan.requested)
         try:
@@ -117,8 +118,9 @@ class Crew:
         finally:
             for hand in self._workers.values():
                 hand.kill_now()
-            for number in (signal.SIGINT, signal.SIGTERM) if signals else ():
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                signal.signal(number, handler or signal.SIG_DFL)  # the report may take a while, and can be interrupted too
         if self._trouble:
             raise self._trouble
         if self._stopping:
@@ -161,8 +163,9 @@ class Crew:
         if failed > allowed and not self._verdict:
             rule = "--fail-fast" if settings.fail_fast else f"--max-failures {settings.max_failures}"
             self._verdict = f"stopped by {rule} with {failed} failed"
-            for hand in list(self._workers.values()) * 2:
-                hand.signal(signal.SIGTERM)
+            for number in (signal.SIGTERM, signal.SIGINT):  # equal ones that come at once would count once
+                for hand in self._workers.values():
+                    hand.signal(number)
 
     def _ended(self, seat: int, fate: Fate) -> None:
         if fate.code in ORDERLY or self._stopping or self._verdict:

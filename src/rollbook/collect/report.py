@@ -18,6 +18,7 @@ from rollbook.collect.shards import open_shards
 from rollbook.collect.tally import Tally
 from rollbook.core.failure import Failure
 from rollbook.core.json import JSON, pretty
+from rollbook.errors import BookError
 from rollbook.stats.columns import Columns, Ints
 from rollbook.stats.summary import Metrics, metrics
 from rollbook.stats.tasks import PASS
@@ -76,6 +77,12 @@ class Reading:
     """A run as it was read: what was asked, what came of it, and why the rest is missing."""
 
     def __init__(self, runs: Sequence[str | Path]) -> None:
+        try:
+            self._read(runs)
+        except BookError:  # a line whose task or plan was written while we read; a second look says if it is more
+            self._read(runs)
+
+    def _read(self, runs: Sequence[str | Path]) -> None:
         books = open_shards(runs)
         for book in books:
             book.check_tasks()

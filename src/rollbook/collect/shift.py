@@ -59,7 +59,22 @@ class Shift:
         self._heart = asyncio.create_task(self._beat(), name="heartbeat")
 
     async def leave(self) -> None:
-        """Write what is left, seal what is complete, and say that we are gone."""
+        """Write what is left, seal what is complete, and say that we are gone; whoever is cancelled waits for that too.
+
+        A heart that went on beating would hold our chunks for ever.
+        """
+        leaving = asyncio.create_task(self._leave(), name="leaving")
+        cancelled: asyncio.CancelledError | None = None
+        while not leaving.done():
+            try:
+                await asyncio.wait({leaving})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled:
+            raise cancelled
+        leaving.result()
+
+    async def _leave(self) -> None:
         self._closed = True
         self._changed.set()
         await self._journal.close()

@@ -57,7 +57,9 @@ async def stages(
             await stage.open()
         yield opened
     finally:
-        await asyncio.gather(*(stage.close() for stage in opened.values()))
+        closing = [stage.close() for stage in opened.values()]
+        for error in filter(None, await asyncio.gather(*closing, return_exceptions=True)):
+            raise error  # now that no other is cut short by it
 
 
 def player(manifest: Manifest, model: Model, on: Mapping[str, Stage], settings: Settings) -> Player:

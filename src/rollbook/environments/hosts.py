@@ -76,8 +76,9 @@ class Hosts:
             self._grow()
 
     def _gone(self, process: HostProcess) -> None:
-        if process in self._processes:
-            self._processes.remove(process)
+        if process not in self._processes:
+            return  # it never came up, and whoever started it knows
+        self._processes.remove(process)
         if self._queue or not self._processes:
             self._grow()
 
@@ -110,7 +111,7 @@ class Hosts:
 
     async def call(self, call: Call, timeout_s: float) -> Reply:
         """Run a call in any process. Dying of someone else's call costs nothing: it is simply run again."""
-        while True:
+        while not self._closed:
             waiting = Waiting(call, timeout_s, asyncio.get_running_loop().create_future())
             self._submit(waiting)
             try:
@@ -120,6 +121,7 @@ class Hosts:
                     raise RolloutFailed(gone.kind, call.where, gone.why) from None
                 continue
             return self._noted(call, reply)
+        raise _closed()
 
     def _noted(self, call: Call, reply: Reply) -> Reply:
         self._mean_s += 0.05 * (reply.seconds - self._mean_s)
@@ -130,7 +132,7 @@ class Hosts:
         self._grow()
         while not (alive := [p for p in self._processes if p.alive]):
             if self._closed:
-                raise RolloutFailed("environment_error", "environment", "it is closed")
+                raise _closed()
             self._grow()
             if not self._starting:
                 await asyncio.sleep(LOOK_S)  # those that are dying still have their places
@@ -157,12 +159,20 @@ class Hosts:
             raise SeatLost from None
 
     async def close(self) -> None:
-        """End every process."""
+        """End every process; whoever still waits for one is told."""
         self._closed = True
+        while self._queue:
+            waiting = self._queue.popleft()
+            if not waiting.future.done():
+                waiting.future.set_exception(_closed())
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(process.stop() for process in list(self._processes)))
+
+
+def _closed() -> RolloutFailed:
+    return RolloutFailed("environment_error", "environment", "it is closed")
 
 
 def checked(call: Call, reply: Reply) -> Reply:

@@ -138,15 +138,25 @@ class LoopSeat(Stopwatch):
     async def open(self, task: Task) -> None:
         """Make the state."""
         if self._servers:
+            entering = self._enter(self._servers)
             with self.timed():
-                self._visit = await guarded(
-                    self._servers.enter(), ENTERING_S, "mcp", "environment_error", "environment_error"
-                )
-        self._state = await self._call("open", self._environment.open(task))
-        self._task = task
+                await guarded(entering, ENTERING_S, "mcp", "environment_error", "environment_error")
+        opening = self._environment.open(task)
+        if inspect.isawaitable(opening):
+            await self._call("open", self._hold(task, opening))
+        else:
+            self._task, self._state = task, opening
         if self._offers:
             self._offered = await self._call("offers", self._all_offered(task))
             self.tools = [*self.tools, *(offer.schema for offer in self._offered.values())]
+
+    async def _enter(self, servers: Servers) -> None:
+        self._visit = await servers.enter()
+
+    async def _hold(self, task: Task, opening: Awaitable[State]) -> None:
+        """Hold it where it is made: whoever waits may be cancelled at the moment it is there."""
+        self._state = await opening
+        self._task = task
 
     async def _all_offered(self, task: Task) -> dict[str, Offer]:
         """What servers offer, and what the environment offers for this task."""

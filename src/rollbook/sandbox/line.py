@@ -70,8 +70,8 @@ class Line:
 
     def _go_on(self) -> None:
         with self._lock:
-            self._busy = bool(self._waiting)
-        if self._busy:
+            go_on = self._busy = bool(self._waiting)
+        if go_on:  # not by `_busy`: whoever came since has hired somebody already
             self._hire()
 
     def close(self) -> None:

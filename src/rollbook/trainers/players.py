@@ -20,6 +20,8 @@ from rollbook.core.task import Task
 from rollbook.errors import Stopped, UsageError
 from rollbook.trainers.rows import agent_of, environment_of, tasks_of
 
+CLOSED = "the environments were closed while rollouts were under way"
+
 
 class Players:
     """Plays single tasks in several environments, named as the rows of the trainer name them."""
@@ -46,6 +48,7 @@ class Players:
         self._tables: dict[bytes, _Table] = {}
         self._opening = asyncio.Lock()
         self._version: str | None = None
+        self._paused = self._closed = False
 
     async def __aenter__(self) -> Players:
         return self
@@ -53,8 +56,9 @@ class Players:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for table in self._tables.values():
-            await table.close()
+        self._closed = True
+        while self._tables:
+            await self._tables.popitem()[1].close()
 
     def named(self, name: str | None) -> str:
         """The environment that a row means; the only one, if there is but one."""
@@ -83,11 +87,12 @@ class Players:
 
     async def pause(self) -> None:
         """Before a weight update: no new model call begins, those under way are waited for."""
+        self._paused = True
         await asyncio.gather(*(table.collector.pause() for table in self._tables.values()))
 
     def resume(self, version: str | None = None) -> None:
         """After it: calls go on, and are stamped with the new version."""
-        self._version = version or self._version
+        self._version, self._paused = version or self._version, False
         for table in self._tables.values():
             table.collector.resume(version)
 
@@ -97,11 +102,19 @@ class Players:
             if key in self._tables and self._tables[key].broken:
                 await self._tables.pop(key).close()  # an outage ends with those who waited through it
             if key not in self._tables:
-                table = _Table(self._collector(self._entries[name], sampling))
-                await table.open()
-                table.collector.resume(self._version)
-                self._tables[key] = table
-        return self._tables[key]
+                self._tables[key] = await self._opened(_Table(self._collector(self._entries[name], sampling)))
+            return self._tables[key]
+
+    async def _opened(self, table: _Table) -> _Table:
+        """A table as it has to be by the time it is open: opening takes a while."""
+        await table.open()
+        if self._closed:
+            await table.close()
+            raise Stopped(CLOSED)
+        table.collector.resume(self._version)
+        if self._paused:
+            await table.collector.pause()
+        return table
 
     def _collector(self, entry: Entry, sampling: Sampling) -> Collector:
         attempts: dict[str, JSON] = dict(self._attempts)
@@ -159,7 +172,7 @@ class _Table:
                 if future is not None and not future.done():
                     future.set_result(group.rollouts[0])
         except asyncio.CancelledError:
-            self._fail(Stopped("the environments were closed while rollouts were under way"))
+            self._fail(Stopped(CLOSED))
             raise
         except Exception as error:  # noqa: BLE001 - it is raised to everyone who waits
             self._fail(error)

@@ -70,8 +70,9 @@ class Sessions:
         while True:
             await asyncio.sleep(min(SWEEP_S, self._lease_s / 2))
             late = time.monotonic() - self._lease_s
-            for name in [name for name, lease in self._open.items() if lease.since < late and not lease.busy]:
-                await self.end(name)
+            for name, lease in list(self._open.items()):
+                if lease.since < late and not lease.busy:  # now, not when the first of them was
+                    await self.end(name)
 
     async def kept(self, _: object) -> AsyncIterator[None]:
         """For aiohttp: swept while the server is up, closed when it goes."""

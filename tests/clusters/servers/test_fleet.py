@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import aiohttp
 import pytest
 
 from rollbook.clusters.order import Order, Serve
 from rollbook.clusters.profile import Part, Profile
+from rollbook.clusters.servers import fleet as fleets
 from rollbook.clusters.servers.endpoints import shared_endpoints
 from rollbook.clusters.servers.fleet import Fleet, Server, serving
 from rollbook.clusters.servers.ready import unready
@@ -124,3 +126,39 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ChildFailed, match="cannot start /no/such/server"):
         asyncio.run(go())
+
+
+class Pretended:
+    """A replica that fails at once, or is ready a moment after it was told to end."""
+
+    said: ClassVar[list[str]] = []
+
+    def __init__(self, _run: Path, _order: Order, _serve: Serve, device: str | None, _say: object) -> None:
+        self._fails = device == "0"
+        self._ending = asyncio.Event()
+
+    async def ready(self, key: str) -> None:
+        if self._fails:
+            raise ChildFailed("it ended before it was ready")
+        await self._ending.wait()
+        self.said.append("published")
+
+    async def stop(self) -> None:
+        self._ending.set()
+        await asyncio.sleep(0.02)
+        self.said.append("ended")
+
+
+def test_a_server_that_is_ended_for_another_is_not_published_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "Server", Pretended)
+    monkeypatch.setattr(fleets, "devices_of", lambda *_: ["0", "1"])
+
+    async def go() -> None:
+        async with served(tmp_path, order()):
+            raise AssertionError("it is not ready")
+
+    with pytest.raises(ChildFailed, match="before it was ready"):
+        asyncio.run(go())
+    assert Pretended.said == ["ended", "ended"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from rollbook.book.durable import write_whole
 from rollbook.core.manifest import Limits, Sampling
 from rollbook.core.message import Message
 from rollbook.tokens import merge
+from rollbook.wire.gateway import standalone as module
 from rollbook.wire.gateway.record import Record
 from rollbook.wire.gateway.standalone import Terms
 from support.endpoint import Endpoint
@@ -177,3 +181,34 @@ def test_a_disk_that_refuses_costs_nobody_the_record(tmp_path: Path) -> None:
             assert "No such file or directory" in gate.said[0]
 
     asyncio.run(main())
+
+
+def test_one_that_is_ended_while_another_is_written_down_does_not_end_the_deadlines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, slow = threading.Event(), threading.Event()
+
+    def write(path: Path, data: bytes) -> None:
+        if not begun.is_set():
+            begun.set()
+            slow.wait(30)
+        write_whole(path, data)
+
+    monkeypatch.setattr(module, "write_whole", write)
+    monkeypatch.setattr(module, "SWEEP_S", 0.01)
+
+    async def main() -> None:
+        async with Endpoint() as endpoint, Gate(endpoint.url, out=tmp_path) as gate:
+            places = [await gate.open() for _ in range(2)]
+            gate.age(*places)
+            assert await asyncio.to_thread(begun.wait, 30)
+            await gate.record(places[1], "DELETE")
+            slow.set()
+            late = await gate.open()
+            gate.age(late)
+            async with asyncio.timeout(30):
+                while (await gate.manage("GET", f"/{late.rollout}"))[0] != 404:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert len(list(tmp_path.glob("*.json"))) == 3

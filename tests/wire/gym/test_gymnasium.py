@@ -113,3 +113,31 @@ def test_an_episode_that_is_left_is_closed(end: str) -> None:
     said = steps([text("5")], env=env, end=end)
     assert said[-1][0] == 200
     assert env.open_states == 0
+
+
+class Thinking(Guess):
+    """Takes for ever to say anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    async def reply(self, task, rollout, state):
+        self.begun.set()
+        await asyncio.sleep(60)
+
+
+def test_a_step_whose_episode_is_closed_meanwhile_is_told_so() -> None:
+    async def main() -> tuple[int, str, int]:
+        env = Thinking()
+        async with staged(of(env), Limits(), Settings()) as stage, listening(ResourcesServer("t", stage).app()) as url:
+            agent = SimpleAgent(url, replies())
+            await agent.post("/reset", ROW)
+            step = asyncio.ensure_future(agent.post("/step", {**ROW, "response": response([text("5")])}))
+            await env.begun.wait()
+            await agent.post("/close", {})
+            return *await step, env.open_states
+
+    status, said, left = asyncio.run(main())
+    assert (status, left) == (400, 0)
+    assert "closed meanwhile" in said

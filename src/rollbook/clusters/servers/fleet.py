@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ from rollbook.clusters.servers.kinds import VISIBLE, Head, devices_of, server_ar
 from rollbook.clusters.servers.ports import Port
 from rollbook.clusters.servers.ready import wait_ready
 from rollbook.clusters.servers.spread import last_words, spread_argv
-from rollbook.errors import ChildFailed
+from rollbook.errors import ChildFailed, RollbookError
 from rollbook.processes.child import Child, module_argv
 
 T = TypeVar("T")
@@ -98,10 +98,20 @@ async def serving(run: Path, order: Order, serve: Serve, key: str, say: Callable
     try:
         for devices in devices_of(serve, os.environ.get(VISIBLE)):
             fleet.servers.append(Server(run, order, serve, devices, say))
-        await asyncio.gather(*(server.ready(key) for server in fleet.servers))
+        await all_ready(fleet.servers, key)
         yield fleet
     finally:
         await asyncio.gather(*(server.stop() for server in fleet.servers))
+
+
+async def all_ready(servers: Sequence[Server], key: str) -> None:
+    """Until all answer. Where one does not, no other is waited for either: it would be published while it is ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for server in servers:
+                group.create_task(server.ready(key))
+    except* RollbookError as several:
+        raise several.exceptions[0] from None
 
 
 class Fleet:

@@ -97,8 +97,14 @@ class Sessions:
     def give_up(self, name: str) -> None:
         """Nobody waits for this turn any more: what it makes is not to be gone on from."""
         with self._lock:
-            if name in self._held:
-                self._held[name].given_up = True
+            held = self._held.get(name)
+            if held is None:
+                return
+            if held.busy:
+                held.given_up = True
+                return
+            del self._held[name]  # its turn has ended just now
+        held.close()
 
     def _sweep(self) -> None:
         while not self._over.wait(min(self._lease_s / 4, 5.0)):

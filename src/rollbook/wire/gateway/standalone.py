@@ -13,6 +13,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from rollbook.core.rollout import Rollout, seed_of
 from rollbook.core.task import Task
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.model import Model
+from rollbook.sandbox.twin import to_its_end
 from rollbook.wire.gateway.chat import CHAT
 from rollbook.wire.gateway.record import Record, record_of
 from rollbook.wire.gateway.recorder import Recorder
@@ -143,7 +145,7 @@ class Standalone:
     async def _keep(self, path: Path, record: Record) -> None:
         """Write it down; a full disk must not keep the record from whoever asked for it."""
         try:
-            await asyncio.to_thread(write_whole, path, pretty(record))
+            await to_its_end(partial(write_whole, path, pretty(record)))  # nobody else has it any more
         except OSError as error:
             self._say(f"{path}: {error.strerror}")
 
@@ -155,6 +157,7 @@ class Standalone:
         sweeping = asyncio.create_task(self._sweep())
         yield
         sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
         for name, opened in list(self._open.items()):
             opened.late = opened.late or RolloutFailed(
                 "worker_lost", "rollout", "the gateway was stopped while it was open"
@@ -169,7 +172,8 @@ class Standalone:
             now = time.monotonic()
             for name, opened in list(self._open.items()):
                 if now - opened.began > 2 * limit:
-                    await self._close(name)
+                    if name in self._open:  # nobody ended it while another was being written down
+                        await self._close(name)
                 elif now - opened.began > limit and opened.late is None:
                     opened.recorder.close()
                     opened.late = RolloutFailed("rollout_timeout", "rollout", f"it took longer than {limit:g} s")

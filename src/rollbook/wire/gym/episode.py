@@ -84,6 +84,8 @@ class Episode:
             asked.cancel()
         if not self._play.done():
             return None
+        if self._play.cancelled():
+            raise NoSession("this episode was closed meanwhile: reset for a new one")
         rollout, error = self._play.result()
         if error is not None:
             raise error

@@ -92,8 +92,9 @@ class Leases(Generic[T]):
         while True:
             await asyncio.sleep(min(SWEEP_S, self._lease_s / 2))
             late = time.monotonic() - self._lease_s
-            for name in [name for name, one in self._leases.items() if one.since < late and not one.lock.locked()]:
-                await self.end(name)
+            for name, one in list(self._leases.items()):
+                if one.since < late and not one.lock.locked():  # now, not when the first of them was
+                    await self.end(name)
 
     async def kept(self, _: object) -> AsyncIterator[None]:
         """For aiohttp: swept while the server is up, all let go of when it goes."""
