@@ -12,6 +12,9 @@ LIMIT = 300
 LINES = 8
 """Where nothing is marked, an answer stands among the last lines."""
 
+LOOKED_AT = 2000
+"""How many characters are searched for it: reading on in a line without end would take longer than any deadline."""
+
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _MARKED = re.compile(r"(?:####|\banswer\b[^\n.:=]{0,60}?(?:\bis\b|:|=))[ \t*:=]*\n{0,2}[ \t]*(\S[^\n]*)", re.IGNORECASE)
 _SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -34,8 +37,8 @@ def concluded(text: str) -> str | None:
     if (inside := boxed(text)) is not None:
         return bare(inside)
     if marked := _MARKED.findall(text):
-        return _told(marked[-1])
-    tail = "\n".join(text.strip().splitlines()[-LINES:])
+        return _told(marked[-1][:LOOKED_AT])
+    tail = "\n".join(text.strip().splitlines()[-LINES:])[-LOOKED_AT:]
     if (segment := _last_segment(tail)) is not None:
         return segment
     return last_number(tail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 PYTHON = frozenset({"", "python", "python3", "py", "python2", "cpython", "pypy", "pypy3"})
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`{]*)[^\n`]*$")
+_FENCE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[ \t]*+([^\s`{]*+)[^\n`]*+$")
 
 
 def last_block(text: str) -> str | None:

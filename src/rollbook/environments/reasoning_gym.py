@@ -25,7 +25,7 @@ from rollbook.errors import UsageError
 INSTRUCTION = "\n\nPut the final answer in <answer></answer>."
 """Asked of answers that are not numbers. A number is found wherever it stands, and small models do better unasked."""
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
 
 
 class ReasoningGym(Environment):

@@ -19,7 +19,7 @@ from rollbook.errors import UsageError
 MODES = ("exact", "folded", "contains")
 
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
 _EDGES = " \t\n.,;:!?\"'`*"
 
 
