@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import TypeVar
 
 from rollbook.book.book import Book
 from rollbook.book.claims import LOOK_S, Claim, Claims
@@ -21,6 +22,8 @@ from rollbook.core.presence import Held
 from rollbook.core.rollout import Rollout
 from rollbook.core.seal import Seal
 from rollbook.errors import BookError, BookUnwritable
+
+T = TypeVar("T")
 
 
 class Shift:
@@ -54,7 +57,7 @@ class Shift:
 
     async def join(self) -> None:
         """Show up: from now on the claims of this worker hold."""
-        await self._write(write_presence, self._book.path, self.presence)
+        await self._at_disk(write_presence, self._book.path, self.presence)
         self._journal.start()
         self._heart = asyncio.create_task(self._beat(), name="heartbeat")
 
@@ -88,7 +91,7 @@ class Shift:
         self._describe()
         self.presence.state = "left"
         if not self.trouble:
-            await self._write(self._part)
+            await self._at_disk(self._part)
 
     def _part(self) -> None:
         """The last word, and what is left for others to do."""
@@ -102,9 +105,9 @@ class Shift:
         """What makes it impossible to go on with this book."""
         return self._trouble or self._journal.broken
 
-    async def _write(self, work: Callable[..., object], *arguments: object) -> None:
+    async def _at_disk(self, work: Callable[..., T], *arguments: object) -> T:
         try:
-            await asyncio.to_thread(work, *arguments)
+            return await asyncio.to_thread(work, *arguments)
         except OSError as error:
             raise unwritable(self._book, error) from None
 
@@ -116,7 +119,7 @@ class Shift:
                 async with self._beating:
                     await self._beat_once()
                     late, beaten = monotonic() - beaten > self._watch.stale_s / 2, monotonic()
-                    for number in await asyncio.to_thread(self._lost) if late else ():
+                    for number in await self._at_disk(self._lost) if late else ():
                         self._forget(number)
             except (BookError, BookUnwritable) as error:
                 self._trouble = error
@@ -125,8 +128,8 @@ class Shift:
 
     async def _beat_once(self) -> None:
         self._describe()
-        await self._write(write_presence, self._book.path, self.presence)
-        await self._write(self._neighbours.look)
+        await self._at_disk(write_presence, self._book.path, self.presence)
+        await self._at_disk(self._neighbours.look)
 
     def _describe(self) -> None:
         """What `status` is to know of the chunks in our hands; also the last word, since what is durable counts."""
@@ -249,7 +252,7 @@ class Shift:
             seal = Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files)
             if not self._claims.leases.lost(number, claim.epoch):
                 seals[number] = (seal, claim.resealed)
-        await self._write(write_seals, self._book.path, seals)
+        await self._at_disk(write_seals, self._book.path, seals)
         for claim in claims:
             number = claim.chunk.number
             if number in seals:
