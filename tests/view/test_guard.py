@@ -1,5 +1,8 @@
+import re
+
 import pytest
 
+from rollbook.view.guard import addressed
 from support.viewing import TOKEN
 
 
@@ -12,11 +15,20 @@ def test_without_the_token_nothing_is_shown(served):
 
 
 def test_the_token_in_the_address_becomes_a_strict_cookie(served):
-    status, headers, _ = served.ask(f"/?token={TOKEN}", Accept="*/*")
-    cookie = headers["Set-Cookie"]
+    status, headers, body = served.ask(f"/?token={TOKEN}", Accept="*/*")
+    cookie, place = headers["Set-Cookie"], re.search(rb'src="(.*)js/door.js"', body)[1].decode()
     assert status == 200
-    assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", f"rollbook_{served.port}"))
-    assert served.ask("/api/runs", Cookie=cookie.partition(";")[0])[0] == 200
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict"))
+    for path in (place, f"{place}js/main.js", f"{place}api/runs"):
+        assert served.ask(path, Cookie=cookie.partition(";")[0])[0] == 200
+        assert served.ask(path, Accept="*/*")[0] == 401
+
+
+def test_no_other_server_on_this_machine_is_sent_the_cookie(served):
+    """A browser sends a cookie to every port of a host, but only below its path, which nobody else knows."""
+    _, headers, _ = served.ask(f"/?token={TOKEN}", Accept="*/*")
+    path = re.search(r"Path=(/\w{24}/)", headers["Set-Cookie"])[1]
+    assert TOKEN not in path
 
 
 @pytest.mark.parametrize(
@@ -59,3 +71,19 @@ def test_every_answer_has_the_policy(served):
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "ours"),
+    [
+        ("127.0.0.1", 80, True),
+        ("localhost:80", 80, True),
+        ("[::1]", 80, True),
+        ("[::1]:8000", 8000, True),
+        ("127.0.0.1", 8000, False),
+        ("evil.example", 80, False),
+        ("", 80, False),
+    ],
+)
+def test_a_browser_leaves_port_80_out(host, port, ours):
+    assert addressed(host, port) is ours

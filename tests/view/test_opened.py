@@ -1,3 +1,4 @@
+import shutil
 import time
 
 import pytest
@@ -66,3 +67,33 @@ def test_a_damaged_run_does_not_keep_the_server_from_starting(tmp_path):
     shelf.warm()
     with pytest.raises(BookError, match="malformed"):
         shelf.look("run")
+
+
+def test_a_run_that_was_put_in_its_place_is_another_run(tmp_path):
+    """Its manifest, its tasks and its failures are its own, even while what was looked at last rests."""
+    pen = Pen(make(tmp_path / "run", tasks=2, samples=2, model="old"))
+    pen.fail(rollout(pen.book, 0, 0, failure="model_timeout"), True)
+    pen.score(rollout(pen.book, 1, 0))
+    opened = Opened(tmp_path / "run")
+    first = opened.look()
+    assert (first.book.manifest.model.name, len(first.tries), len(first.located.columns)) == ("old", 1, 1)
+    shutil.rmtree(tmp_path / "run")
+    make(tmp_path / "run", tasks=3, samples=2, model="new")
+    second = opened.look()
+    assert (second.book.manifest.model.name, len(second.tries), len(second.located.columns)) == ("new", 0, 0)
+    assert (len(second.reading.asked), second.version) == (3, 2)
+
+
+def test_a_run_that_is_being_copied_into_its_place_is_not_taken_for_the_old_one(tmp_path):
+    make(tmp_path / "run", tasks=2, samples=2, model="old")
+    make(tmp_path / "other", tasks=2, samples=2, model="new")
+    opened = Opened(tmp_path / "run")
+    assert opened.look().book.manifest.model.name == "old"
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    shutil.copy(tmp_path / "other" / "run.json", tmp_path / "run")
+    for _ in range(2):
+        with pytest.raises(BookError, match=r"tasks\.jsonl is missing"):
+            opened.look()
+    shutil.copytree(tmp_path / "other", tmp_path / "run", dirs_exist_ok=True)
+    assert opened.look().book.manifest.model.name == "new"

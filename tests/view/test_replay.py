@@ -1,3 +1,4 @@
+import inspect
 import shlex
 
 import msgspec
@@ -5,7 +6,8 @@ import pytest
 import typer
 
 from rollbook.cli.main import build
-from rollbook.core.manifest import Limits, ModelSpec, Sampling
+from rollbook.cli.request import request_of
+from rollbook.core.manifest import AgentSpec, Limits, ModelSpec, Sampling, Settings
 from rollbook.view.replay import replay
 from support.showcase import make
 
@@ -61,7 +63,43 @@ def test_a_blend_is_a_file_that_only_its_author_has(book):
     assert words(book, environments={"Calculus": spec, "Other": spec})[2] == "BLEND.yaml"
 
 
-def test_the_command_line_knows_every_word(book):
+def asked(said):
+    """What the command line makes of a command."""
     run = typer.main.get_command(build("run")).commands["run"]
-    said = words(book, limits=Limits(1, 1, 1, 2048, 2, 3, 4, 5), sampling=Sampling(extra={"a": 1}), tool_format="text")
-    assert run.make_context("run", said[2:]).params["task"] == ["area-1"]
+    params = run.make_context("run", said[2:]).params
+    return request_of(**{name: params[name] for name in inspect.signature(request_of).parameters})
+
+
+EXACT = {
+    "sampling": Sampling(0.123456789, 0.9999999, 1_000_000, {"top_k": 5, "stop": ["END"], "min_p": 1e-7}),
+    "limits": Limits(1000.125, 1e-3, 1e7, 2048, 1_000_000, 12_345_678, 1_000_001, 5),
+    "seed": 12_345_678_901,
+    "tool_format": "text",
+    "continue_tokens": True,
+    "judge": ModelSpec("judge-70b"),
+    "agent": AgentSpec(["python", "my agent.py"]),
+}
+
+
+def test_the_command_line_reads_what_the_manifest_says(book):
+    settings = Settings(
+        urls=["http://a/v1", "http://b/v1"],
+        api_key_env="MY_KEY",
+        judge_urls=["http://judge/v1"],
+        judge_key_env="ITS_KEY",
+        judge_s=0.12345678,
+    )
+    book.open_round(settings)
+    request = asked(words(book, **EXACT))
+    same = ("sampling", "limits", "seed", "tool_format", "continue_tokens")
+    assert {name: getattr(request, name) for name in same} == {name: EXACT[name] for name in same}
+    assert (request.judge, request.judge_name) == (["http://judge/v1"], "judge-70b")
+    assert (request.model, request.model_name) == (settings.urls, "qwen-7b")
+    assert request.agent == "program:python 'my agent.py'"
+    assert request.settings == settings
+    assert (request.tasks, request.sample) == (["area-1"], 1)
+
+
+def test_a_judge_whose_address_is_not_known_is_still_asked_for(book):
+    assert asked(words(book, judge=ModelSpec("judge-70b"))).judge == ["URL"]
+    assert asked(words(book, judge=None)).judge == []

@@ -14,7 +14,7 @@ from support.showcase import Pen, make, rollout
 def test_the_line_is_the_journals_own(baseline):
     page = rollout_page(baseline, 3, 0, None)
     place = baseline.located.find(3, 0)
-    assert bytes(page["line"]) == baseline.located.line(place)
+    assert page["raw"].encode() == baseline.located.line(place)
     assert page["task"] == {"id": "area-3", "env": "Calculus", "asked": 2}
 
 
@@ -24,6 +24,15 @@ def test_the_replay_command_asks_for_this_rollout_with_its_seed(baseline):
     given = dict(zip(words[3::2], words[4::2], strict=True))
     assert (given["--task"], given["--sample"], given["--seed"]) == ("area-3", "1", "7")
     assert (given["--temperature"], given["-m"]) == ("0.7", "http://localhost:8000/v1")
+
+
+def test_a_number_is_as_it_was_written(tmp_path):
+    pen = Pen(make(tmp_path / "run", tasks=1, samples=1))
+    pen.score(rollout(pen.book, 0, 0))
+    line = pen.scored_file.read_bytes().replace(b'"by rule"', b"12345678901234567891")
+    pen.scored_file.write_bytes(line)
+    page = rollout_page(Opened(tmp_path / "run").look(), 0, 0, None)
+    assert page["raw"].encode() + b"\n" == line
 
 
 @pytest.fixture
@@ -38,18 +47,18 @@ def tried(tmp_path):
 
 def test_a_rollout_shows_the_tries_that_failed_before(tried):
     page = rollout_page(tried, 1, 0, None)
-    assert decode(page["line"])["status"] == "scored"
+    assert decode(page["raw"])["status"] == "scored"
     assert [each["failure"].kind for each in page["tries"]] == ["environment_error"]
-    assert decode(rollout_page(tried, 1, 0, 0)["line"])["status"] == "failed"
+    assert decode(rollout_page(tried, 1, 0, 0)["raw"])["status"] == "failed"
 
 
 def test_a_failed_rollout_shows_its_last_try_and_has_no_reward(tried):
-    line = decode(rollout_page(tried, 0, 0, None)["line"])
+    line = decode(rollout_page(tried, 0, 0, None)["raw"])
     assert (line["status"], line["attempt"], "reward" in line) == ("failed", 2, False)
 
 
 def test_a_pending_rollout_has_no_line(tried):
-    assert rollout_page(tried, 0, 1, None)["line"] is None
+    assert rollout_page(tried, 0, 1, None)["raw"] is None
     with pytest.raises(UsageError, match="not been played"):
         token_page(tried, 0, 1, None, 0, 0)
 

@@ -1,5 +1,8 @@
+import json
+
 import pytest
 
+from rollbook.core.message import Function, Message, ToolCall
 from rollbook.errors import UsageError
 from rollbook.view import search as module
 from rollbook.view.opened import Opened
@@ -57,3 +60,27 @@ def test_what_cannot_be_searched_for_is_refused(said, text):
 
 def test_bytes_that_are_no_text_find_nothing(said):
     assert found(said, "\udcff") == []
+
+
+def called(tmp_path, arguments, result="ok"):
+    """A run one of whose rollouts calls a tool."""
+    pen = Pen(make(tmp_path / "run", tasks=1, samples=1))
+    played = rollout(pen.book, 0, 0)
+    call = ToolCall("c", Function("run", arguments))
+    played.messages += [Message("assistant", None, tool_calls=[call]), Message("tool", result, tool_call_id="c")]
+    pen.score(played)
+    return Opened(tmp_path / "run").look()
+
+
+@pytest.mark.parametrize("text", ['print("hi")', "run(", 'say("Grüße")', "Grüße", '"depth": 2', '"code"'])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_what_is_shown_of_a_tool_call_is_found(tmp_path, text, ascii_only):
+    written = json.dumps({"code": 'print("hi")\nsay("Grüße")', "depth": 2}, ensure_ascii=ascii_only)
+    assert found(called(tmp_path, written), text) == [("area-0", 0)]
+
+
+def test_what_is_shown_of_a_tools_result_is_found(tmp_path):
+    snapshot = called(tmp_path, "not json", '{"rows":[{"name":"Ümit \\"U\\""}]}')
+    assert found(snapshot, '"rows": [') == found(snapshot, "run(not json") == [("area-0", 0)]
+    assert found(snapshot, '"') == [("area-0", 0)]
+    assert found(snapshot, "nowhere(") == []

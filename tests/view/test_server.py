@@ -1,4 +1,5 @@
 from pathlib import Path
+from urllib.parse import quote
 
 import rollbook.view.server as server
 
@@ -30,3 +31,9 @@ def test_every_asset_is_served_as_what_it_is(served):
             assert (status, body) == (200, path.read_bytes())
             assert headers["Content-Type"].startswith(server.KINDS[path.suffix])
     assert Path(server.__file__).with_name("web") == server.WEB
+
+
+def test_a_long_address_is_answered(served):
+    status, _, body = served.ask("/api/task?run=baseline&task=" + quote("题" * 1200))
+    assert (status, b"no task is called" in body) == (400, True)
+    assert served.ask("/api/tasks?run=baseline&keep=" + quote("mean > 0 and " * 230 + "n > 0"))[0] == 200

@@ -1,6 +1,10 @@
 import pytest
 
+from rollbook.book.book import Draft
+from rollbook.core.plan import part
+from rollbook.view.opened import Opened
 from rollbook.view.tasks import shared, spoken, task_page, task_rows
+from support.showcase import Pen, make, rollout
 
 
 def test_a_page_holds_only_what_it_shows(baseline):
@@ -18,9 +22,45 @@ def test_a_task_shows_its_samples_and_apart_what_the_verifier_sees(baseline):
     page = task_page(baseline, 3)
     assert page["verifier"] == {"answer": "36", "fields": {"level": 3, "hint": "x^3"}}
     assert [each["sample"] for each in page["samples"]] == [0, 1, 2, 3]
-    texts = [each["text"] for each in page["samples"] if each["status"] == "scored"]
-    assert len({text[: page["shared"]] for text in texts}) == 1
-    assert len({text[: page["shared"] + 1] for text in texts}) == len(set(texts)) or len(set(texts)) > 2
+    scored = [each for each in page["samples"] if each["status"] == "scored"]
+    assert {each["before"] for each in scored} == {scored[0]["before"]}
+    assert page["equal"] is (len({each["after"] for each in scored}) == 1)
+
+
+def told(tmp_path, *texts):
+    """The page of a task whose samples said these."""
+    pen = Pen(make(tmp_path / "run", tasks=2, samples=len(texts)))
+    for sample, text in enumerate(texts):
+        pen.score(rollout(pen.book, 1, sample, text=text))
+    return task_page(Opened(tmp_path / "run").look(), 1)
+
+
+def test_the_first_difference_is_found_however_late_it_comes(tmp_path):
+    page = told(tmp_path, "🙂" * 5000 + "a", "🙂" * 5000 + "b")
+    assert [each["after"] for each in page["samples"]] == ["a", "b"]
+    assert page["samples"][0]["before"] == "🙂" * 120
+    assert (page["equal"], page["samples"][0]["cut"]) == (False, (True, False))
+
+
+def test_samples_that_say_the_same_are_said_to(tmp_path):
+    page = told(tmp_path, "x" * 5000, "x" * 5000)
+    assert (page["equal"], page["samples"][0]["after"]) == (True, "")
+
+
+def test_a_row_knows_which_samples_it_has(tmp_path):
+    book = make(tmp_path / "made", tasks=1, samples=4)
+    with Draft(tmp_path / "run") as draft:
+        draft.add_tasks(iter(book.tasks), "Calculus")
+        draft.finish(book.manifest, [part((0, 1), (3, 4), 1)])
+    (row,) = task_rows(Opened(tmp_path / "run").look(), "", "", False, 0, 5)["rows"]
+    assert (row["samples"], row["strip"]) == ([3], [None])
+
+
+def test_many_samples_have_several_pages(tmp_path):
+    make(tmp_path / "run", tasks=1, samples=70)
+    page = task_page(Opened(tmp_path / "run").look(), 0, 64)
+    assert [each["sample"] for each in page["samples"]] == list(range(64, 70))
+    assert (page["offset"], page["asked"]) == (64, 70)
 
 
 def test_a_sample_that_failed_says_why(stopped):

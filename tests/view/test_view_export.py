@@ -17,8 +17,8 @@ def held_in(text):
 def test_one_file_holds_the_run(runs, tmp_path):
     said = export_run(Folder(runs / "baseline"), tmp_path / "run.html")
     data = held_in((tmp_path / "run.html").read_text())
-    assert "48 of 48 rollouts" in said
-    assert "left out" not in said
+    assert "48 of 48 played rollouts" in said
+    assert "Left out: 6 failed tries" in said
     assert set(data["rollouts"]) == {f"area-{i}" for i in range(12)}
     assert data["tokens"]["area-6"]["0"][1]["sequences"][1]["fork"]
 
@@ -26,7 +26,7 @@ def test_one_file_holds_the_run(runs, tmp_path):
 def test_what_was_left_out_is_said(baseline):
     data = gathered("baseline", baseline, most_tasks=5, most_bytes=100_000)
     assert data["left"].startswith("5 of 12 tasks in the table")
-    assert "left out" in data["left"]
+    assert f"the rollouts of {12 - len(data['pages'])} tasks" in data["left"]
     assert 0 < len(data["pages"]) < 5
 
 
@@ -41,7 +41,7 @@ def test_nothing_is_loaded_and_nothing_else_may_run(tmp_path):
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert text.count("<script>") == policy.split("style-src")[0].count("sha256-") == 5
-    said = held_in(text)["rollouts"]["area-0"]["0"]["line"]["messages"][-1]["content"]
+    said = json.loads(held_in(text)["rollouts"]["area-0"]["0"]["raw"])["messages"][-1]["content"]
     assert said.startswith("<script>window.harmed")
 
 
@@ -52,3 +52,24 @@ def test_a_folder_of_runs_is_not_one_run(runs, tmp_path):
         export_run(Folder(runs / "tuned"), tmp_path / "run.txt")
     with pytest.raises(UsageError, match="choose another file"):
         export_run(Folder(runs / "tuned"), tmp_path / "nowhere" / "run.html")
+
+
+def test_a_run_that_was_never_played_holds_no_rollouts(tmp_path):
+    make(tmp_path / "run", tasks=3, samples=20)
+    data = gathered("run", Opened(tmp_path / "run").look())
+    assert data["left"].startswith("3 of 3 tasks in the table, 0 of 0 played rollouts. Left out: nothing.")
+
+
+def test_everything_that_is_left_out_is_named(tmp_path, monkeypatch):
+    pen = Pen(make(tmp_path / "run", tasks=2, samples=66))
+    pen.fail(rollout(pen.book, 1, 0, failure="model_timeout"), False)
+    pen.score(rollout(pen.book, 1, 0, attempt=2))
+    for attempt in (1, 2):
+        pen.fail(rollout(pen.book, 1, 1, attempt=attempt, failure="model_timeout"), attempt == 2)
+    monkeypatch.setattr("rollbook.view.rollout.MOST_TOKENS", 10)
+    monkeypatch.setattr("rollbook.view.export.MOST_TOKENS", 10)
+    left = gathered("run", Opened(tmp_path / "run").look())["left"]
+    assert "2 of 2 played rollouts" in left
+    assert "4 samples after the first 64 of a task" in left
+    assert "2 failed tries at rollouts that were tried again" in left
+    assert "the tokens of 1 sequences after their first 10" in left

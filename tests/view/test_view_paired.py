@@ -3,7 +3,7 @@ import pytest
 from rollbook.collect.comparing import compare_runs
 from rollbook.errors import UsageError
 from rollbook.view.opened import Opened
-from rollbook.view.paired import compare_page
+from rollbook.view.paired import compare_page, unlike
 from support.showcase import fill, make
 
 
@@ -26,3 +26,27 @@ def test_other_tasks_are_compared_only_on_purpose(runs, tmp_path):
     page = compare_page(a, b, True, 0, 5)
     assert (page["pairs"], len(page["rows"])) == (12, 5)
     assert "task sets differ" in page["notes"][0]
+
+
+def test_a_pair_that_differs_is_opened_where_there_is_one(runs):
+    a, b = (Opened(runs / name).look() for name in ("baseline", "tuned"))
+    for row in compare_page(a, b, False, 0, 50)["rows"]:
+        left = row["a"]["strip"][row["a"]["samples"].index(row["open"][0])]
+        right = row["b"]["strip"][row["b"]["samples"].index(row["open"][1])]
+        every = {mark for side in "ab" for mark in row[side]["strip"] if isinstance(mark, float)}
+        assert left != right or len(every) == 1
+        if row["flip"]:
+            assert (left < right) == (row["flip"] == "gained")
+
+
+@pytest.mark.parametrize(
+    ("worse", "better", "places"),
+    [
+        ([0.0, 1.0], [1.0], (0, 0)),
+        ([1.0], [1.0, 0.0], (0, 1)),
+        ([None], [1.0], (0, 0)),
+        (["error", 1.0], [1.0], (1, 0)),
+    ],
+)
+def test_unlike_rewards(worse, better, places):
+    assert unlike(worse, better) == places

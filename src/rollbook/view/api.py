@@ -3,7 +3,7 @@
     GET /api/runs                                      every book of the folder
     GET /api/run?run=                                  the numbers and charts of one
     GET /api/tasks?run=&keep=&sort=&desc=&offset=&limit=   a piece of its table
-    GET /api/task?run=&task=                           the samples of a task
+    GET /api/task?run=&task=&offset=                   the samples of a task
     GET /api/rollout?run=&task=&sample=&attempt=       one rollout, or a failed try at it
     GET /api/tokens?run=&task=&sample=&attempt=&sequence=&offset=   its exact tokens
     GET /api/compare?a=&b=&common=&offset=&limit=      two runs
@@ -24,6 +24,7 @@ from aiohttp import web
 
 from rollbook.core.json import JSON, encode
 from rollbook.errors import RollbookError, UsageError
+from rollbook.view.folder import readable
 from rollbook.view.guard import HEADERS, Handler, refusal
 from rollbook.view.numbers import run_page
 from rollbook.view.opened import Shelf
@@ -51,8 +52,8 @@ class API:
         self._shelf, self._runs, self._every_s = shelf, Runs(shelf), every_s
         self._streams = 0
 
-    def add_to(self, app: web.Application) -> None:
-        """Add the routes."""
+    def add_to(self, app: web.Application, place: str) -> None:
+        """Add the routes below a place."""
         answers: dict[str, Callable[[Query], JSON]] = {
             "runs": self._list,
             "run": lambda q: run_page(q.text("run"), self._shelf.look(q.text("run"))),
@@ -63,13 +64,13 @@ class API:
             "compare": self._compare,
         }
         for name, answer in answers.items():
-            app.router.add_get(f"/api/{name}", answering(answer))
-        app.router.add_get("/api/search", self._streaming(self._search), allow_head=False)
-        app.router.add_get("/api/live", self._streaming(self._live), allow_head=False)
+            app.router.add_get(f"{place}api/{name}", answering(answer))
+        app.router.add_get(f"{place}api/search", self._streaming(self._search), allow_head=False)
+        app.router.add_get(f"{place}api/live", self._streaming(self._live), allow_head=False)
 
     def _list(self, query: Query) -> JSON:
         folder = self._shelf.folder
-        return {"folder": folder.root.name, "single": folder.single, "runs": self._runs.rows()}
+        return {"folder": folder.name, "single": folder.single, "runs": self._runs.rows()}
 
     def _tasks(self, query: Query) -> JSON:
         keep, sort = query.text("keep", ""), query.text("sort", "")
@@ -78,7 +79,7 @@ class API:
 
     def _task(self, query: Query) -> JSON:
         snapshot = self._shelf.look(query.text("run"))
-        return task_page(snapshot, snapshot.row(query.text("task")))
+        return task_page(snapshot, snapshot.row(query.text("task")), query.whole("offset", 0))
 
     def _rollout(self, query: Query) -> JSON:
         snapshot = self._shelf.look(query.text("run"))
@@ -109,8 +110,8 @@ class API:
                 await stream(Query(request), response)
             except ConnectionError:
                 pass  # the page was closed
-            except (RollbookError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-                await send(response, {"error": plain(str(error))})
+            except (RollbookError, OSError, msgspec.DecodeError, UnicodeError) as error:
+                await send(response, {"error": readable(str(error))})
             finally:
                 self._streams -= 1
             return response
@@ -180,9 +181,9 @@ def answering(answer: Callable[[Query], JSON]) -> Handler:
         try:
             body = await asyncio.to_thread(lambda: encode(answer(Query(request))))
         except UsageError as error:
-            return refusal(400, plain(str(error)))
-        except (RollbookError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            return refusal(409, plain(str(error)))
+            return refusal(400, readable(str(error)))
+        except (RollbookError, OSError, msgspec.DecodeError, UnicodeError) as error:
+            return refusal(409, readable(str(error)))
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     return handle
@@ -191,11 +192,6 @@ def answering(answer: Callable[[Query], JSON]) -> Handler:
 async def send(response: web.StreamResponse, value: JSON) -> None:
     """One event."""
     await response.write(b"data: " + encode(value) + b"\n\n")
-
-
-def plain(text: str) -> str:
-    """Text that can be sent, whatever bytes a request brought."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _next(steps: Iterator[T]) -> T | None:

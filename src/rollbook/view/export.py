@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rollbook.errors import RollbookError, UsageError
 from rollbook.view.folder import Folder
 from rollbook.view.numbers import run_page
 from rollbook.view.opened import Opened
-from rollbook.view.rollout import rollout_page, token_page
+from rollbook.view.rollout import MOST_TOKENS, rollout_page, token_page
 from rollbook.view.server import WEB
 from rollbook.view.snapshot import Snapshot
 from rollbook.view.tasks import SIDE_BY_SIDE, task_page, task_row
@@ -36,7 +37,7 @@ def export_run(folder: Folder, out: Path, vocabulary: Vocabulary | None = None) 
         raise UsageError(f"--export writes one run: name a run directory, such as {next(folder.names())}")
     if out.suffix != ".html":
         raise UsageError(f"--export {out}: the ending must be .html")
-    data = gathered(folder.root.name, Opened(folder.path(folder.root.name), vocabulary).look())
+    data = gathered(folder.name, Opened(folder.path(folder.name), vocabulary).look())
     try:
         write_whole(out, document(data).encode("utf-8", "replace"))
     except OSError as error:
@@ -57,7 +58,7 @@ def gathered(
         "rollouts": {},
         "tokens": {},
     }
-    size, rollouts = 0, 0
+    size, counts = 0, Counter[str]()
     for row in rows:
         page, played, tokens = _task(snapshot, row)
         size += len(encode([page, played, tokens]))
@@ -65,18 +66,37 @@ def gathered(
             break
         task = page["id"]
         held["pages"][task], held["rollouts"][task], held["tokens"][task] = page, played, tokens
-        rollouts += len(played)
-    counts = (len(rows), len(snapshot.table)), (len(held["pages"]), rollouts, int(snapshot.reading.asked.sum()))
-    return held | {"left": left(*counts)}
+        counts.update(_counted(page, played, tokens))
+    return held | {"left": left(snapshot, len(rows), len(held["pages"]), counts)}
 
 
-def left(tasks: tuple[int, int], rollouts: tuple[int, int, int]) -> str:
+def _counted(page: dict[str, JSON], played: dict[str, JSON], tokens: dict[str, JSON]) -> dict[str, int]:
+    """What a file holds of a task, and what it does not hold of it."""
+    begun = [
+        each["sequences"][each["sequence"]]["tokens"] - len(each["ids"]) for all in tokens.values() for each in all
+    ]
+    unscored = [str(each["sample"]) for each in page["samples"] if each["status"] != "scored"]
+    return {
+        "rollouts": sum(each["status"] != "pending" for each in page["samples"]),
+        "samples": page["asked"] - len(page["samples"]),
+        "tries": sum(len(each["tries"]) for each in played.values()) - sum(bool(played[s]["tries"]) for s in unscored),
+        "cut": sum(rest > 0 for rest in begun),
+    }
+
+
+def left(snapshot: Snapshot, shown: int, pages: int, held: Counter[str]) -> str:
     """What a file holds, and what it does not."""
-    shown, every = tasks
-    pages, played, asked = rollouts
-    words = f"{shown:,} of {every:,} tasks in the table, {played:,} of {asked:,} rollouts (those of {pages:,} tasks)"
-    rest = "" if (shown, played) == (every, asked) else "; the rest was left out to keep the file small"
-    return f"{words}{rest}. Filters, search and comparison need `rollbook view`."
+    report, every = snapshot.numbers["report"], len(snapshot.table)
+    played = report["scored"] + sum(report["failed"].values())
+    words = f"{shown:,} of {every:,} tasks in the table, {held['rollouts']:,} of {played:,} played rollouts"
+    out = {
+        f"the rollouts of {every - pages:,} tasks, to keep the file small": pages < every,
+        f"{held['samples']:,} samples after the first {SIDE_BY_SIDE} of a task": held["samples"],
+        f"{held['tries']:,} failed tries at rollouts that were tried again": held["tries"],
+        f"the tokens of {held['cut']:,} sequences after their first {MOST_TOKENS:,}": held["cut"],
+    }
+    missing = "; ".join(what for what, is_so in out.items() if is_so)
+    return f"{words}. Left out: {missing or 'nothing'}. Filters, search and comparison need `rollbook view`."
 
 
 def _task(snapshot: Snapshot, row: int) -> tuple[dict[str, JSON], dict[str, JSON], dict[str, JSON]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,16 @@ from rollbook.errors import BookError, UsageError
 DEEPEST = 4
 MOST = 5000
 SCANNED = ("", "journals", "rounds", "workers", "leases", "done", "index")
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def readable(text: str) -> str:
+    """Text that can be shown and sent: what stands in it for bytes that are no UTF-8 is replaced.
+
+    >>> readable("caf\\udce9")
+    'caf\ufffd'
+    """
+    return _HALVES.sub("\ufffd", text)
 
 
 class Folder:
@@ -20,6 +31,7 @@ class Folder:
         self.root = Path(path).resolve()
         if not self.root.is_dir():
             raise UsageError(f"{path} is not a folder: name a run directory, or a folder that holds some")
+        self.name = readable(self.root.name)
         self.single = (self.root / "run.json").is_file()
         if not self.single and not next(self.names(), None):
             raise UsageError(f"{path} holds no run: no folder in it has a run.json; make one with `rollbook run`")
@@ -27,7 +39,7 @@ class Folder:
     def names(self) -> Iterator[str]:
         """Every run, in the order of the alphabet; symbolic links are not followed."""
         if self.single:
-            yield self.root.name
+            yield self.name
             return
         found = 0
         for at, folders, files in os.walk(self.root):
@@ -52,9 +64,9 @@ class Folder:
 
     def _place(self, name: str) -> Path | None:
         if self.single:
-            return self.root if name == self.root.name else None
+            return self.root if name == self.name else None
         parts = name.split("/")
-        if len(parts) > DEEPEST or any(not part or part.startswith(".") or "\\" in part for part in parts):
+        if len(parts) > DEEPEST or any(not part or part.startswith(".") for part in parts):
             return None
         path = self.root.joinpath(*parts)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 
@@ -30,6 +31,8 @@ HEADERS = {
 }
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 OURS = ("same-origin", "none")
+COOKIE = "rollbook"
+DOOR = '<!doctype html><title>Rollbook</title><script src="{place}js/door.js"></script>'
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -38,6 +41,8 @@ class Guard:
 
     def __init__(self, token: str) -> None:
         self._token = token
+        self.place = f"/{hashlib.sha256(_bytes(token)).hexdigest()[:24]}/"
+        """Where the page is. Cookies know no ports: one for `/` would be sent to every server on this machine."""
 
     def middleware(self) -> Middleware:
         """The guard as aiohttp takes it."""
@@ -45,15 +50,14 @@ class Guard:
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             words = self._refused(request)
-            response = refusal(*words) if words else await _answered(request, handler)
-            if not words and "token" in request.query:
-                self._give(request, response)
-            return response
+            if words:
+                return refusal(*words)
+            return self._led(request) if "token" in request.query else await _answered(request, handler)
 
         return guarded
 
     def _refused(self, request: web.Request) -> tuple[int, str] | None:
-        if not _addressed_here(request):
+        if not addressed(request.headers.get("Host", ""), _port(request)):
             return 403, "this address is not ours"
         if not _from_here(request):
             return 403, "another page may not read this one"
@@ -64,18 +68,15 @@ class Guard:
         return None
 
     def _holds(self, request: web.Request) -> bool:
-        given = [request.query.get("token", ""), request.cookies.get(cookie_name(request), "")]
+        given = [request.query.get("token", ""), request.cookies.get(COOKIE, "")]
         given.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
         return any(hmac.compare_digest(_bytes(each), _bytes(self._token)) for each in given)
 
-    def _give(self, request: web.Request, response: web.StreamResponse) -> None:
-        if not response.prepared:
-            response.set_cookie(cookie_name(request), self._token, httponly=True, samesite="Strict", path="/")
-
-
-def cookie_name(request: web.Request) -> str:
-    """Cookies know no ports: two viewers on one machine need two names."""
-    return f"rollbook_{_port(request)}"
+    def _led(self, request: web.Request) -> web.StreamResponse:
+        """Whoever came with the token gets the cookie, and goes on to where the page is."""
+        response = web.Response(text=DOOR.format(place=self.place), content_type="text/html", headers=HEADERS)
+        response.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict", path=self.place)
+        return response
 
 
 def _port(request: web.Request) -> int:
@@ -83,9 +84,9 @@ def _port(request: web.Request) -> int:
     return int(name[1]) if name else 0
 
 
-def _addressed_here(request: web.Request) -> bool:
-    host, _, port = request.headers.get("Host", "").rpartition(":")
-    return host in LOOPBACK and port == str(_port(request))
+def addressed(host: str, port: int) -> bool:
+    """Whether a Host header names this machine and this port, which is left out where it is 80."""
+    return host in [f"{name}:{port}" for name in LOOPBACK] or (port == 80 and host in LOOPBACK)
 
 
 def _from_here(request: web.Request) -> bool:

@@ -13,11 +13,14 @@ from pathlib import Path
 import msgspec
 
 from rollbook import stats
-from rollbook.collect.report import Reading, report_of
+from rollbook.book.book import Book
+from rollbook.collect.report import Reading, Report, report_of
 from rollbook.core.json import JSON
+from rollbook.errors import BookError, TokenError
 from rollbook.stats.columns import PLAIN
 from rollbook.stats.profile import Profile
 from rollbook.stats.tasks import PASS
+from rollbook.view.folder import readable
 
 WORTH_KEEPING = 10_000
 """Fewer rollouts are as quickly counted again."""
@@ -35,6 +38,8 @@ def kept_numbers(reading: Reading) -> dict[str, JSON]:
         if isinstance(held, dict) and held.get("key") == key:
             return held
     made = {**worked_out(reading), "key": key}
+    if made["report"]["damaged"]:
+        return made  # what is wrong may be put right
     with suppress(OSError):  # no room, or a copy that one may only read
         _keep(place, msgspec.msgpack.encode(made))
     return made
@@ -50,12 +55,22 @@ def profiled(reading: Reading, ks: Sequence[int] | None) -> dict[str, list[JSON]
 
 def worked_out(reading: Reading) -> dict[str, JSON]:
     """The same, counted now. Columns @k are left out: few ask for them, and they take as long as all the others."""
-    report = report_of(reading, forks=not reading.live)  # what goes on is counted again and again
+    report, damaged = _report(reading)
     columns = profiled(reading, [])
     asked = reading.asked.tolist()
     pending = [k - n - failed for k, n, failed in zip(asked, columns["n"], columns["failed"], strict=True)]
-    plain = report.json() | {"missing": report.missing[:100]}
+    told = {"missing": report.missing[:100], "path": readable(report.path), "damaged": damaged}
+    plain = report.json() | told
     return {"report": msgspec.to_builtins(plain, str_keys=True), "columns": columns | {"pending": pending}}
+
+
+def _report(reading: Reading) -> tuple[Report, str]:
+    """The report; where token records are damaged, without the forks, and with what is wrong."""
+    try:
+        return report_of(reading, forks=not reading.live), ""  # what goes on is counted again and again
+    except (TokenError, BookError) as error:
+        where = readable(str(reading.book.path / "journals"))
+        return report_of(reading, forks=False), f"forks are not counted: {readable(str(error))} (in {where}/*.tokens)"
 
 
 def _key(reading: Reading) -> str:
@@ -67,9 +82,14 @@ def _key(reading: Reading) -> str:
     for array in (*arrays, reading.asked, reading.envs):
         digest.update(array.tobytes())
     texts = [reading.tally.answers.texts, reading.tally.parts.texts, reading.names, reading.missing]
-    rest = [reading.failed, reading.live, str(reading.book.path), reading.tally.dropped, texts]
+    rest = [reading.failed, reading.live, _named(reading.book), reading.tally.dropped, texts]
     digest.update(msgspec.msgpack.encode([rest, list(reading.failed_by_task.items())]))
     return digest.hexdigest()
+
+
+def _named(book: Book) -> tuple[str, bytes]:
+    """Which run, and where."""
+    return book.manifest.run, os.fsencode(book.path)
 
 
 @cache

@@ -25,7 +25,7 @@ RESTS = 4
 """A look is followed by a pause of so many times what it took: following a run must not slow the run."""
 
 MOST_OPEN = 8
-Stamp = tuple[tuple[str, int, int], ...]
+Stamp = tuple[tuple[str | int, ...], ...]
 
 
 class Opened:
@@ -37,22 +37,28 @@ class Opened:
         self._snapshot: Snapshot | None = None
         self._stamp: Stamp = ()
         self._next = 0.0
+        self._identity = (0, 0)
         self._open()
 
     def _open(self) -> None:
+        identity = identity_of(self.path)
         self._book = Book(self.path)
         self._book.check_tasks()
         self._tasks_bytes = self._book.tasks.path.stat().st_size
         weakref.finalize(self._book, self._book.tasks.close)  # snapshots may outlive us
         self._sheets, self._failures = FollowedSheets(), FollowedFailures()
+        self._identity = identity  # last: what could not be opened whole is opened again
 
     def look(self) -> Snapshot:
         """The run as it stands, taken anew only if something was written since."""
         with self._lock:
             begun = time.monotonic()
-            if self._snapshot is not None and begun < self._next:
+            replaced = identity_of(self.path) != self._identity
+            if self._snapshot is not None and begun < self._next and not replaced:
                 return self._snapshot
-            stamp = stamp_of(self.path)
+            if replaced:
+                self._open()
+            stamp = (self._identity, *stamp_of(self.path))
             if self._snapshot is None or stamp != self._stamp:
                 self._snapshot = self._taken((self._snapshot.version if self._snapshot else 0) + 1)
                 self._stamp = stamp
@@ -79,6 +85,12 @@ class Opened:
 
     def _standing(self, book: Book) -> list[FailedMark]:
         return list(self._failures.standing(book))
+
+
+def identity_of(run: Path) -> tuple[int, int]:
+    """What tells a run from another that was put in its place: its manifest is written once."""
+    stat = (run / "run.json").stat()
+    return stat.st_ino, stat.st_ctime_ns  # an inode may be given out again, but not with an old time
 
 
 def stamp_of(run: Path) -> Stamp:
@@ -110,7 +122,7 @@ class Shelf:
     def warm(self) -> None:
         """Read the only run before anyone asks: a browser takes a moment to start."""
         with suppress(RollbookError, OSError):  # what is wrong is said on the page
-            self.look(self.folder.root.name).numbers  # noqa: B018
+            self.look(self.folder.name).numbers  # noqa: B018
 
     def held(self, name: str) -> Opened | None:
         """A book that is open already."""

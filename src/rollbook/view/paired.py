@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
+
 from rollbook.collect.comparing import compare_readings, paired
 from rollbook.core.json import JSON
-from rollbook.view.snapshot import Snapshot
+from rollbook.view.snapshot import Mark, Snapshot
 
 
 def compare_page(a: Snapshot, b: Snapshot, common: bool, offset: int, limit: int) -> dict[str, JSON]:
@@ -27,13 +30,29 @@ def compare_page(a: Snapshot, b: Snapshot, common: bool, offset: int, limit: int
 
 def _pair(a: Snapshot, b: Snapshot, task: str, flip: str | None) -> dict[str, JSON]:
     left, right = a.row(task), b.row(task)
-    return {
-        "id": task,
-        "prompt": a.task(left).prompt[:240],
-        "flip": flip,
-        "a": {"strip": a.strip(left, task), "mean": _mean(a, task), "samples": a.samples(left)},
-        "b": {"strip": b.strip(right, task), "mean": _mean(b, task), "samples": b.samples(right)},
-    }
+    one: dict[str, JSON] = {"strip": a.strip(left, task), "mean": _mean(a, task), "samples": a.samples(left)}
+    two: dict[str, JSON] = {"strip": b.strip(right, task), "mean": _mean(b, task), "samples": b.samples(right)}
+    gained = _moved(a, b, task) >= 0
+    places = unlike(one["strip"], two["strip"]) if gained else unlike(two["strip"], one["strip"])[::-1]
+    opened = [side["samples"][at] for side, at in zip((one, two), places, strict=True)]
+    return {"id": task, "prompt": a.task(left).prompt[:240], "flip": flip, "a": one, "b": two, "open": opened}
+
+
+def unlike(worse: Sequence[Mark], better: Sequence[Mark]) -> tuple[int, int]:
+    """The places of two samples that got unlike rewards, as far apart as there are; of the first where none differ.
+
+    >>> unlike([1.0, 0.0, None], [1.0, 0.5])
+    (1, 0)
+    """
+    low = [(mark, at) for at, mark in enumerate(worse) if isinstance(mark, float)]
+    high = [(mark, at) for at, mark in enumerate(better) if isinstance(mark, float)]
+    if not low or not high:
+        return 0, 0
+    by_mark = itemgetter(0)
+    for one, two in ((min(low, key=by_mark), max(high, key=by_mark)), (max(low, key=by_mark), min(high, key=by_mark))):
+        if one[0] != two[0]:
+            return one[1], two[1]
+    return low[0][1], high[0][1]
 
 
 def _mean(snapshot: Snapshot, task: str) -> float | None:

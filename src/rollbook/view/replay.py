@@ -8,7 +8,7 @@ import msgspec
 
 from rollbook.book.book import Book
 from rollbook.core.json import encode
-from rollbook.core.manifest import EnvironmentSpec, Limits, Sampling
+from rollbook.core.manifest import EnvironmentSpec, Limits, Sampling, Settings
 from rollbook.core.task import Task
 
 FROM_ROWS = {"data": "--data", "template": "--prompt-template"}
@@ -31,7 +31,7 @@ def replay(book: Book, task: Task, sample: int) -> str:
     spec = manifest.environments[task.env]
     words = ["rollbook", "run", *(_named(spec) if len(manifest.environments) == 1 else [BLEND])]
     words += ["--task", task.id, "--sample", str(sample), "--seed", str(manifest.seed)]
-    words += [*_asked(book), *_model(book)]
+    words += [*_asked(book), *_model(book), *_judge(book)]
     words += ["--continue-tokens"] if manifest.continue_tokens else []
     words += ["--agent", f"program:{shlex.join(manifest.agent.command)}"] if manifest.agent else []
     return shlex.join(words)
@@ -51,12 +51,12 @@ def _asked(book: Book) -> list[str]:
     sampled = _sampling(manifest.sampling)
     usual, limits = Limits(), msgspec.structs.asdict(manifest.limits)
     other = {name: value for name, value in limits.items() if name in LIMITED_BY and value != getattr(usual, name)}
-    limited = [word for name, value in other.items() for word in (LIMITED_BY[name], f"{value:g}")]
+    limited = [word for name, value in other.items() for word in (LIMITED_BY[name], _number(value))]
     return [*sampled, *limited, *(["--tool-format", manifest.tool_format] if manifest.tool_format != "native" else [])]
 
 
 def _sampling(sampling: Sampling) -> list[str]:
-    plain = ["--temperature", f"{sampling.temperature:g}", "--top-p", f"{sampling.top_p:g}"]
+    plain = ["--temperature", _number(sampling.temperature), "--top-p", _number(sampling.top_p)]
     extra = [f"{key}={encode(value).decode()}" for key, value in sampling.extra.items()]
     return [
         *plain,
@@ -68,9 +68,39 @@ def _sampling(sampling: Sampling) -> list[str]:
 
 def _model(book: Book) -> list[str]:
     """Who was asked last; the embedded model is asked without being named."""
-    model, rounds = book.manifest.model, book.rounds()
-    if model.kind == "embedded":
+    model, settings = book.manifest.model, _settings(book)
+    if model.kind in ("embedded", "remote"):
         return []
-    urls = (rounds[-1].settings.urls if rounds else []) or [URL]
     named = ["--model-name", model.name] if model.kind == "chat" else []
-    return [*(word for url in urls for word in ("-m", url)), *named]
+    keyed = _changed("--api-key-env", settings.api_key_env, Settings().api_key_env)
+    return [*(word for url in settings.urls or [URL] for word in ("-m", url)), *named, *keyed]
+
+
+def _judge(book: Book) -> list[str]:
+    """Who was asked where the rule said no."""
+    judge, settings, usual = book.manifest.judge, _settings(book), Settings()
+    if judge is None:
+        return []
+    urls = [word for url in settings.judge_urls or [URL] for word in ("--judge", url)]
+    keyed = _changed("--judge-key-env", settings.judge_key_env, usual.judge_key_env)
+    timed = _changed("--judge-timeout", _number(settings.judge_s), _number(usual.judge_s))
+    return [*urls, *(["--judge-name", judge.name] if judge.kind == "chat" else []), *keyed, *timed]
+
+
+def _settings(book: Book) -> Settings:
+    """How the run was last operated."""
+    rounds = book.rounds()
+    return rounds[-1].settings if rounds else Settings()
+
+
+def _changed(option: str, value: str, usual: str) -> list[str]:
+    return [] if value == usual else [option, value]
+
+
+def _number(value: float) -> str:
+    """The very number: no digit less, and no exponent in a whole one.
+
+    >>> _number(1_000_000), _number(0.1234567), _number(1.0)
+    ('1000000', '0.1234567', '1')
+    """
+    return repr(value).removesuffix(".0")

@@ -22,7 +22,7 @@ MOST_TOKENS = 4000
 
 
 def rollout_page(snapshot: Snapshot, row: int, sample: int, attempt: int | None) -> dict[str, JSON]:
-    """A rollout, or with `attempt` one of its failed tries; `line` is the journal's own."""
+    """A rollout, or with `attempt` one of its failed tries; `raw` is the journal's line, byte for byte."""
     task = snapshot.task(row)
     samples = snapshot.samples(row)
     if sample not in samples:
@@ -38,7 +38,7 @@ def rollout_page(snapshot: Snapshot, row: int, sample: int, attempt: int | None)
         "strip": snapshot.strip(row, task.id),
         "scale": snapshot.scale,
         "shown": attempt,
-        "line": None if line is None else msgspec.Raw(line),
+        "raw": None if line is None else line.decode(),
         "tries": [_try(each) for each in tries],
         "replay": replay(snapshot.book, task, sample),
     }

@@ -12,12 +12,13 @@ from rollbook.core.json import JSON, decode
 from rollbook.core.manifest import Manifest
 from rollbook.core.plan import Plan
 from rollbook.errors import RollbookError
+from rollbook.view.folder import readable
 from rollbook.view.opened import Shelf
 
 QUICKLY_READ = 8 << 20
 """A run whose journals are no larger is counted for the list if its last report is out of date."""
 
-WATCHED = ("done", "workers", "leases", "rounds", "journals", "plan.json", "metrics.json")
+WATCHED = ("run.json", "done", "workers", "leases", "rounds", "journals", "plan.json", "metrics.json")
 
 
 class Runs:
@@ -26,7 +27,7 @@ class Runs:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._lock = threading.Lock()
-        self._rows: dict[str, tuple[tuple[int, ...], dict[str, JSON]]] = {}
+        self._rows: dict[str, tuple[tuple[tuple[int, int], ...], dict[str, JSON]]] = {}
 
     def rows(self) -> list[dict[str, JSON]]:
         """Every run, the newest first."""
@@ -35,6 +36,8 @@ class Runs:
         return sorted(rows, key=lambda row: -row.get("created", 0))
 
     def _row(self, name: str) -> dict[str, JSON]:
+        if (shown := readable(name)) != name:
+            return {"run": shown, "error": "the name of this folder is not UTF-8: rename it to open the run"}
         try:
             path = self._shelf.folder.root / ("" if self._shelf.folder.single else name)
             stamp = tuple(_changed(path / each) for each in WATCHED)
@@ -43,7 +46,7 @@ class Runs:
                 held = self._rows[name] = stamp, self._read(name, path)
             return held[1]
         except (RollbookError, OSError, msgspec.DecodeError) as error:
-            return {"run": name, "error": str(error)}
+            return {"run": name, "error": readable(str(error))}
 
     def _may_say_more(self, name: str, row: dict[str, JSON]) -> bool:
         """Of a run that goes on there is ever more to say, and of a big one as soon as somebody has opened it."""
@@ -115,8 +118,10 @@ def _reported(path: Path) -> dict[str, JSON]:
     return held if isinstance(held, dict) else {}
 
 
-def _changed(path: Path) -> int:
+def _changed(path: Path) -> tuple[int, int]:
+    """Another value for what was written since, and for another file of the same name."""
     try:
-        return path.stat().st_mtime_ns
+        stat = path.stat()
     except FileNotFoundError:
-        return 0
+        return 0, 0
+    return stat.st_ino, stat.st_ctime_ns

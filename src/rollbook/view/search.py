@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 
-from rollbook.core.json import JSON, encode
+from rollbook.core.json import JSON
 from rollbook.core.message import Message
 from rollbook.errors import UsageError
 from rollbook.stats.columns import Ints
@@ -18,6 +20,7 @@ MOST = 200
 BLOCK = 4 << 20
 AROUND = 60
 LONGEST = 1000
+_PIECES = re.compile(r'[^"\\()\[\]{}:,/\x00-\x1f\x7f]+')
 
 
 class _Said(msgspec.Struct):
@@ -46,7 +49,7 @@ class Search:
         if not text.strip() or len(text) > LONGEST:
             raise UsageError(f"search for a text of 1 to {LONGEST} characters")
         self._snapshot, self._text = snapshot, text
-        self._written = encode(_plain(text))[1:-1].lower()
+        self._needles = needles(text)
         self._folded = text.lower()
 
     def steps(self) -> Iterator[Step]:
@@ -77,18 +80,17 @@ class Search:
         with open(located.paths[file], "rb") as opened:
             opened.seek(start)
             data = opened.read(int(located.end[places].max()) - start).lower()
-        if self._written not in data:
+        if not any(needle in data for needle in self._needles):
             return
         for place in places.tolist():
             low, high = int(located.begin[place]) - start, int(located.end[place]) - start
-            if data.find(self._written, low, high) >= 0 and (hit := self._hit(place)):
+            if any(data.find(needle, low, high) >= 0 for needle in self._needles) and (hit := self._hit(place)):
                 yield hit
 
     def _hit(self, place: int) -> dict[str, JSON] | None:
         """The rollout, if the text stands in what was said and not only in how the line is written."""
         line = _said.decode(self._snapshot.located.line(place))
-        texts = [line.answer or "", *(message.text for message in line.messages), spoken(line.messages)]
-        for text in texts:
+        for text in (line.answer or "", spoken(line.messages), *_texts(line.messages)):
             at = text.lower().find(self._folded)
             if at >= 0:
                 excerpt = text[max(0, at - AROUND) : at + len(self._text) + AROUND]
@@ -96,6 +98,33 @@ class Search:
         return None
 
 
-def _plain(text: str) -> str:
-    """Text that can be written as JSON."""
-    return text.encode("utf-8", "replace").decode()
+def needles(text: str) -> tuple[bytes, bytes]:
+    """What stands in a line that holds a text, however it is written there: its longest piece that JSON leaves as it
+    is, within a string and within JSON in a string, with letters beyond ASCII plain or escaped.
+
+    >>> needles('print("Hello")')
+    (b'print', b'print')
+    """
+    piece = max((found.strip() for found in _PIECES.findall(text)), key=len, default="")
+    escaped = json.dumps(piece)[1:-1].replace("\\", "\\\\")
+    return piece.encode("utf-8", "replace").lower(), escaped.lower().encode()
+
+
+def _texts(messages: list[Message]) -> Iterator[str]:
+    """Every text of a conversation as it is shown: JSON that tools take and give also laid out and taken apart."""
+    for message in messages:
+        yield message.text
+        yield message.written or ""
+        calls = [call.function.arguments for call in message.tool_calls or []]
+        for text in [*calls, message.text] if message.role == "tool" else calls:
+            yield from _laid_out(text)
+
+
+def _laid_out(text: str) -> Iterator[str]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(value, dict | list):
+        yield json.dumps(value, indent=2, ensure_ascii=False)
+        yield from (each for each in (value.values() if isinstance(value, dict) else value) if isinstance(each, str))

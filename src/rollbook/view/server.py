@@ -19,17 +19,23 @@ from rollbook.view.opened import Shelf
 WEB = Path(__file__).with_name("web")
 HOST = "127.0.0.1"
 SHUTDOWN_S = 0.5
+LONGEST = 1 << 16
+"""What an address may have at most: ids of tasks and filters are in it, three bytes for each of theirs."""
+
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def make_app(shelf: Shelf, token: str) -> web.Application:
     """The application: the page, its assets and what they ask for."""
-    app = web.Application(middlewares=[Guard(token).middleware()])
-    API(shelf).add_to(app)
-    for path in sorted(WEB.rglob("*")):
-        if path.suffix in KINDS:
-            app.router.add_get(f"/{path.relative_to(WEB).as_posix()}", _asset(path))
-    app.router.add_get("/", _asset(WEB / "index.html"))
+    guard = Guard(token)
+    app = web.Application(middlewares=[guard.middleware()])
+    api = API(shelf)
+    for place in ("/", guard.place):  # for who sends the token itself, and for who has the cookie
+        api.add_to(app, place)
+        for path in sorted(WEB.rglob("*")):
+            if path.suffix in KINDS:
+                app.router.add_get(f"{place}{path.relative_to(WEB).as_posix()}", _asset(path))
+        app.router.add_get(place, _asset(WEB / "index.html"))
     return app
 
 
@@ -50,7 +56,8 @@ def view(shelf: Shelf, port: int, ready: Callable[[str], None]) -> None:
 
 async def _serve(shelf: Shelf, port: int, ready: Callable[[str], None]) -> None:
     token = secrets.token_urlsafe(24)
-    runner = web.AppRunner(make_app(shelf, token), access_log=None, shutdown_timeout=SHUTDOWN_S)
+    app = make_app(shelf, token)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, max_line_size=LONGEST)
     await runner.setup()
     try:
         try:

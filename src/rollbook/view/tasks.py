@@ -9,11 +9,13 @@ import msgspec
 from rollbook.core.json import JSON
 from rollbook.core.line import ScoredLine
 from rollbook.core.message import Message
-from rollbook.view.snapshot import Snapshot
+from rollbook.view.snapshot import STRIP, Snapshot
 
 SHOWN = ("n", "failed", "pending", "mean", "std", "majority", "majority_share", "completion_tokens", "turns")
 BEGINNING = 240
-EXCERPT = 4000
+BEFORE, AFTER = 120, 500
+"""So many characters are shown around the first difference."""
+
 SIDE_BY_SIDE = 64
 
 _line = msgspec.json.Decoder(ScoredLine)
@@ -36,23 +38,24 @@ def task_rows(snapshot: Snapshot, keep: str, sort: str, descending: bool, offset
 
 def task_row(snapshot: Snapshot, row: int) -> dict[str, JSON]:
     """One row of the table."""
-    task = snapshot.task(row)
+    task, samples = snapshot.task(row), snapshot.samples(row)
     return {
         "id": task.id,
         "env": task.env,
         "prompt": task.prompt[:BEGINNING],
         "strip": snapshot.strip(row, task.id),
-        "asked": len(snapshot.samples(row)),
+        "samples": samples[:STRIP],
+        "asked": len(samples),
         **snapshot.table.values(row, SHOWN),
     }
 
 
-def task_page(snapshot: Snapshot, row: int) -> dict[str, JSON]:
+def task_page(snapshot: Snapshot, row: int, offset: int = 0) -> dict[str, JSON]:
     """A task with what only its verifier sees, and its samples: what each answered, and where they part."""
-    task = snapshot.task(row)
-    samples = snapshot.samples(row)
-    shown = [_sample(snapshot, row, task.id, sample, len(task.messages)) for sample in samples[:SIDE_BY_SIDE]]
-    texts = [str(each["text"]) for each in shown if each["text"] is not None]
+    task, samples = snapshot.task(row), snapshot.samples(row)
+    shown = samples[offset : offset + SIDE_BY_SIDE]
+    texts = {sample: said for sample in shown if (said := _said(snapshot, row, sample)) is not None}
+    same = shared(list(texts.values()))
     return {
         "version": snapshot.version,
         "id": task.id,
@@ -61,20 +64,36 @@ def task_page(snapshot: Snapshot, row: int) -> dict[str, JSON]:
         "messages": task.messages,
         "verifier": {"answer": task.answer, "fields": task.fields},
         "numbers": {name: values[row] for name, values in snapshot.table.columns.items()},
-        "shared": shared(texts),
+        "shared": same,
+        "equal": len(texts) > 1 and len(set(texts.values())) == 1,
         "asked": len(samples),
-        "samples": shown,
+        "offset": offset,
+        "samples": [
+            _scored(snapshot, row, sample) | _around(texts[sample], same)
+            if sample in texts
+            else _unscored(snapshot, task.id, sample)
+            for sample in shown
+        ],
     }
 
 
-def _sample(snapshot: Snapshot, row: int, task: str, sample: int, asked: int) -> dict[str, JSON]:
+def _said(snapshot: Snapshot, row: int, sample: int) -> str | None:
+    """All that the model said in a scored sample; None for one without a score."""
     place = snapshot.located.find(row, sample)
     if place is None:
-        failure = snapshot.failure(task, sample)
-        status = "failed" if failure else "pending"
-        return {"sample": sample, "status": status, "failure": failure, "text": None}
-    columns = snapshot.located.columns
-    said = spoken(_line.decode(snapshot.located.line(place)).messages[asked:])
+        return None
+    asked = len(snapshot.task(row).messages)
+    return spoken(_line.decode(snapshot.located.line(place)).messages[asked:])
+
+
+def _unscored(snapshot: Snapshot, task: str, sample: int) -> dict[str, JSON]:
+    failure = snapshot.failure(task, sample)
+    return {"sample": sample, "status": "failed" if failure else "pending", "failure": failure}
+
+
+def _scored(snapshot: Snapshot, row: int, sample: int) -> dict[str, JSON]:
+    place, columns = snapshot.located.find(row, sample), snapshot.located.columns
+    assert place is not None
     return {
         "sample": sample,
         "status": "scored",
@@ -86,7 +105,15 @@ def _sample(snapshot: Snapshot, row: int, task: str, sample: int, asked: int) ->
         "turns": int(columns.turns[place]),
         "truncated": bool(columns.truncated[place]),
         "seconds": float(columns.seconds[place]),
-        "text": said[:EXCERPT],
+    }
+
+
+def _around(said: str, same: int) -> dict[str, JSON]:
+    """What lies before and behind the place where the samples part."""
+    return {
+        "before": said[max(0, same - BEFORE) : same],
+        "after": said[same : same + AFTER],
+        "cut": (same > BEFORE, len(said) > same + AFTER),
         "characters": len(said),
     }
 

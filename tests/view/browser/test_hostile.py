@@ -1,7 +1,13 @@
 """What a model says is shown and does nothing."""
 
 from pathlib import Path
+from urllib.parse import quote
 
+import pytest
+
+from rollbook.book.book import Draft
+from rollbook.core.plan import part
+from rollbook.core.task import Task
 from rollbook.view.export import export_run
 from rollbook.view.folder import Folder
 from support.showcase import HOSTILE, Pen, make, rollout
@@ -85,9 +91,83 @@ def test_an_exported_file_has_the_pages_of_its_run(look, viewer, tmp_path):
     page = looked.page
     page.goto((tmp_path / "run.html").as_uri())
     page.wait_for_selector("table.tasks tbody tr")
-    assert "14 of 14 rollouts" in page.locator(".note").inner_text()
+    assert "7 of 7 played rollouts. Left out: nothing" in page.locator(".note").inner_text()
     page.click("text=area-6")
     page.click(".card a >> text=sample 0")
     page.click("a.button:has-text('Tokens')")
     page.wait_for_selector(".token.trained")
     assert looked.complaints == []
+
+
+def test_an_exported_file_never_shows_one_thing_for_another(look, tmp_path, monkeypatch):
+    monkeypatch.setattr("rollbook.view.rollout.MOST_TOKENS", 10)
+    pen = Pen(make(tmp_path / "run", tasks=2, samples=2))
+    pen.fail(rollout(pen.book, 1, 0, failure="model_timeout"), False)
+    pen.score(rollout(pen.book, 1, 0, attempt=2))
+    pen.fail(rollout(pen.book, 1, 1, failure="model_timeout"), True)
+    export_run(Folder(tmp_path / "run"), tmp_path / "run.html")
+    looked = look()
+    page = looked.page
+    address = (tmp_path / "run.html").as_uri()
+    for left_out in ("sample/0?attempt=0", "sample/0/tokens?offset=4000", "sample/0/tokens?attempt=0"):
+        page.goto("about:blank")
+        page.goto(f"{address}#/run/run/task/area-1/{left_out}")
+        assert "left out of the exported file" in page.wait_for_selector("[role=alert]").inner_text()
+    page.goto("about:blank")
+    page.goto(f"{address}#/run/run/task/area-1/sample/1?attempt=0")
+    assert "failed: model_timeout" in page.wait_for_selector(".badge").inner_text()
+
+
+NAMES = {
+    "long": "word" * 300,
+    "marks": "e" + "\u0301" * 300,
+    "turned": "abc\u202edef",
+    "cjk": "题" * 1200,
+}
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory):
+    """A run whose tasks have ids that do not fit, climb or turn."""
+    folder = tmp_path_factory.mktemp("strange") / "runs"
+    made = make(folder / "made", tasks=1, samples=1)
+    with Draft(folder / "a-run-with-a-name-of-27-letters") as draft:
+        count = draft.add_tasks(
+            (Task(name, prompt="What?", answer="1", huge=12345678901234567891) for name in NAMES.values()), "Calculus"
+        )
+        pen = Pen(draft.finish(made.manifest, [part((0, count), (0, 2), 1)]))
+    for row in range(len(NAMES)):
+        pen.score(rollout(pen.book, row, 0))
+    return folder
+
+
+RUN = "#/run/a-run-with-a-name-of-27-letters"
+
+
+def test_a_name_stays_in_its_row(look, strange):
+    with Served(strange) as server:
+        looked = look(server)
+        page = looked.go(RUN)
+        rows = page.locator("table.tasks tbody tr")
+        assert rows.count() == len(NAMES)
+        for cell in rows.locator("th").all():
+            assert cell.evaluate("e => getComputedStyle(e).overflow") == "hidden"
+            assert cell.bounding_box()["width"] < 700
+        assert "abc‹U+202E›def" in page.locator("table.tasks").inner_text()
+        for name in NAMES.values():
+            page = looked.go(f"{RUN}/task/{quote(name)}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+            assert page.locator("h1").evaluate("e => getComputedStyle(e).overflow") == "clip"
+            assert "12345678901234567891" in page.locator(".secret").inner_text()
+        looked.context.close()
+
+
+@pytest.mark.parametrize(("width", "column"), [(390, "pass@1"), (1280, "Age")])
+def test_every_column_of_the_runs_is_on_the_screen(look, strange, width, column):
+    with Served(strange) as server:
+        looked = look(server)
+        looked.page.set_viewport_size({"width": width, "height": 844})
+        page = looked.go()
+        box = page.locator(f"th:text-is('{column}')").bounding_box()
+        assert box["x"] + box["width"] <= width
+        looked.context.close()

@@ -1,6 +1,7 @@
 """Every page as people use it: opened, sorted, filtered, walked through from the run to the token."""
 
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -160,9 +161,19 @@ def test_two_runs_are_chosen_and_compared(look):
     assert flips == sorted(flips, reverse=True)
     page.click("table.tasks tbody tr th a")
     page.wait_for_selector(".page-pair section[aria-label^='B:'] .message")
-    page.click("section[aria-label^='B:'] .pick >> text=2")
+    left = page.locator("section[aria-label^='A:'] h1").inner_text()
+    badges = page.locator(".page-pair .badge").all_inner_texts()
+    assert len(set(badges)) == 2
+    picks = page.locator("section[aria-label^='B:'] .pick").all()
+    assert all(re.search(r"sample \d: (-?\d|failed|pending)", pick.get_attribute("title")) for pick in picks)
+    page.click("section[aria-label^='B:'] .pick[title^='sample 2']")
     page.wait_for_selector("section[aria-label^='B:'] h1:has-text('#2')")
-    assert page.locator("section[aria-label^='A:'] h1").inner_text().endswith("#0")
+    assert page.locator("section[aria-label^='A:'] h1").inner_text() == left
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".page-compare tr.at")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("tr[data-run=tuned] input:checked")
+    assert page.locator("input:checked").count() == 2
 
 
 def test_runs_that_cannot_be_compared_say_why(look):
@@ -180,6 +191,40 @@ def test_a_search_finds_and_leads_there(look):
     page.wait_for_selector("text=/\\d rollouts/")
     page.click(".hits li a")
     page.wait_for_selector(".page-rollout h1:has-text('area-17')")
+    page.go_back()
+    page.wait_for_selector(".hits li a:has-text('area-17')")
+    assert page.locator("input[name=text]").input_value() == "area up to 17."
+    page.click("button[title=Close]")
+    page.wait_for_selector(".page-run:not(:has(.hits))")
+
+
+def test_esc_goes_back_to_the_table_as_it_was(look):
+    page = look().go("#/run/baseline?keep=mean+%3E+0&sort=mean")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    task = page.locator("tr.at th a").inner_text()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".page-task")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(f"tr.at th a:text-is('{task}')")
+    assert "keep=mean" in page.url
+    assert "sort=mean" in page.url
+
+
+def test_a_long_address_is_answered_or_plainly_refused(look, viewer):
+    page = look().go("#/run/baseline")
+    page.evaluate("location.hash = '#/run/baseline?keep=' + encodeURIComponent('题'.repeat(20000))")
+    said = page.wait_for_selector("[role=alert]").inner_text()
+    assert "is the address too long?" in said
+
+
+def test_the_bars_of_time_fill_their_axis(look):
+    page = look().go("#/run/baseline")
+    times = page.locator("figure").nth(2)
+    assert re.search("per (second|minute)$", times.locator("figcaption").inner_text())
+    edges = page.evaluate("fetch('api/run?run=baseline').then(r => r.json()).then(each => each.timeline.edges)")
+    widths = {round(b - a, 3) for a, b in pairwise(edges)}
+    assert len(widths) == 1
 
 
 def test_light_and_dark_by_hand(look):

@@ -1,5 +1,6 @@
 // What the page knows comes from here: from the server it was served by, or from the data in an exported file.
 
+import { exact } from "./json.js";
 import { sealed } from "./sealed.js";
 
 export const exported = document.getElementById("rollbook-data") !== null;
@@ -7,9 +8,14 @@ export const exported = document.getElementById("rollbook-data") !== null;
 export async function get(name, given = {}) {
   if (exported) return sealed(name, given);
   const response = await fetch(`api/${name}?${query(given)}`, { credentials: "same-origin" });
-  const body = await response.json();
+  const body = parsed(await response.text());
+  if (!body) throw new Error(`the server answered ${response.status}: this cannot be asked for (is the address too long?)`);
   if (!response.ok) throw new Error(body.error || `the server answered ${response.status}`);
   return body;
+}
+
+function parsed(text) {
+  try { return exact(text); } catch { return null; }
 }
 
 // Calls `told` with every event, and `lost` while nobody answers, until the function it gives back is called.

@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { clock, number } from "./format.js";
 
 const HEIGHT = 190;
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000, 2592000];
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -29,15 +30,20 @@ function figure(title, words, options, data) {
     else plot = new globalThis.uPlot({ width, height: HEIGHT, legend: { show: false }, cursor: { drag: { x: false, y: false } },
       padding: [10, 10, 0, 0], ...options() }, data, place);
   };
-  new ResizeObserver(draw).observe(place);
-  addEventListener("theme", () => {
-    if (!place.isConnected) return;
+  const end = () => {
     if (plot) plot.destroy();
     plot = null;
-    draw();
-  });
+  };
+  const watch = new ResizeObserver(draw);
+  watch.observe(place);
+  made.recolour = () => { end(); draw(); };
+  made.release = () => { watch.disconnect(); end(); };
   return made;
 }
+
+addEventListener("theme", () => {
+  for (const each of document.querySelectorAll("figure")) if (each.recolour) each.recolour();
+});
 
 export function passCurve(points) {
   const column = (name) => points.map((point) => point[name]);
@@ -69,14 +75,14 @@ export function histogram({ edges, counts }) {
   return figure("Rewards of the scored rollouts", words, options, [edges.slice(0, -1), counts.map((each) => each || null)]);
 }
 
-export function timeline({ edges, scored, failed }) {
-  const total = (values) => values.reduce((sum, value) => sum + value, 0);
-  const words = `${total(scored)} rollouts scored and ${total(failed)} attempts failed`;
+export function timeline({ edges, scored, failed, counts, unit }) {
+  const words = `${counts[0]} rollouts scored and ${counts[1]} attempts failed`;
+  const span = edges[edges.length - 1] - edges[0];
   const options = () => ({
-    scales: { y: { range: (_, low, high) => [0, (high || 1) * 1.05] } },
-    axes: [axis({ size: 26, space: 64, values: (_, ticks) => ticks.map((tick) => clock(tick, edges[edges.length - 1] - edges[0])) }), axis({ size: 46 })],
+    scales: { x: { range: [edges[0], edges[edges.length - 1]] }, y: { range: (_, low, high) => [0, (high || 1) * 1.05] } },
+    axes: [axis({ size: 26, space: 64, incrs: STEPS, values: (_, ticks) => ticks.map((tick) => clock(tick, span)) }), axis({ size: 46 })],
     series: [{}, { stroke: colour("--accent"), fill: colour("--band-strong"), width: 1, paths: bars(1), points: { show: false } },
       { stroke: colour("--bad"), fill: colour("--bad"), width: 1, paths: bars(1), points: { show: false } }],
   });
-  return figure("Scored and failed (red) over time", words, options, [edges.slice(0, -1), ...[scored, failed].map((each) => each.map((n) => n || null))]);
+  return figure(`Rollouts scored, and attempts failed (red), per ${unit}`, words, options, [edges.slice(0, -1), ...[scored, failed].map((each) => each.map((n) => n || null))]);
 }

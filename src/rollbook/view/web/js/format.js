@@ -12,12 +12,19 @@ function minus(text) {
   return /^-0\.?0*$/.test(text) ? text.slice(1) : text.replace("-", "−");
 }
 
+// As short as it can be, and never whole where it is not.
 export function reward(value) {
-  return Number.isInteger(value) ? String(value) : value.toPrecision(3).replace(/\.?0+$/, "");
+  const rounded = [3, 4, 5, 6].map((digits) => Number(Number(value).toPrecision(digits)));
+  return Number.isInteger(value) ? String(value) : String(rounded.find((each) => !Number.isInteger(each)) ?? value);
+}
+
+// A name with what would turn or hide the letters around it made visible.
+export function named(text) {
+  return String(text).replace(/[\p{Cc}\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/gu, (each) => `‹U+${each.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`);
 }
 
 export function count(value) {
-  return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
+  return value === null || value === undefined ? "–" : Math.round(Number(value)).toLocaleString("en");
 }
 
 export function between(bounds) {

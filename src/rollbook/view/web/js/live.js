@@ -4,18 +4,29 @@ import { stream } from "./api.js";
 
 const PAUSE_MS = 700;
 
+// What somebody is about to copy is not drawn anew under the hand.
+function selecting() {
+  const selection = getSelection();
+  return selection.type === "Range" && document.getElementById("main").contains(selection.anchorNode);
+}
+
 export function follow(run, changed) {
   const sign = document.getElementById("live");
   let first = true;
   let busy = false;
   let again = false;
   const refresh = async () => {
-    if (busy) { again = true; return; }
+    if (busy || selecting()) { again = true; return; }
     busy = true;
     try {
       await changed();
     } catch { /* the next event tries again */ }
-    setTimeout(() => { busy = false; if (again) { again = false; refresh(); } }, PAUSE_MS);
+    setTimeout(() => { busy = false; caughtUp(); }, PAUSE_MS);
+  };
+  const caughtUp = () => {
+    if (!again || busy || selecting()) return;
+    again = false;
+    refresh();
   };
   let stop = () => {};
   const listen = () => {
@@ -45,9 +56,11 @@ export function follow(run, changed) {
     listen();
   };
   document.addEventListener("visibilitychange", looked);
+  document.addEventListener("selectionchange", caughtUp);
   if (!document.hidden) listen();
   return () => {
     document.removeEventListener("visibilitychange", looked);
+    document.removeEventListener("selectionchange", caughtUp);
     stop();
     sign.textContent = "";
   };

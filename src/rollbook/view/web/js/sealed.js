@@ -1,9 +1,11 @@
 // The answers of an exported file: the same shapes as the server's, from the data that lies in the file.
 
+import { exact } from "./json.js";
+
 let held = null;
 
 function data() {
-  if (!held) held = JSON.parse(document.getElementById("rollbook-data").textContent);
+  if (!held) held = exact(document.getElementById("rollbook-data").textContent);
   return held;
 }
 
@@ -32,16 +34,25 @@ function tasks({ sort, desc, offset = 0, limit = 50 }) {
 }
 
 function task(given) {
-  return found(data().pages[given.task]);
+  return begun(data().pages[given.task], given);
 }
 
+// Of failed tries the file has the one that stands for its rollout, and no other.
 function rollout(given) {
-  return found((data().rollouts[given.task] || {})[given.sample]);
+  const page = found((data().rollouts[given.task] || {})[given.sample]);
+  if (!given.attempt) return page;
+  const last = JSON.parse(page.raw).status === "failed" && Number(given.attempt) === page.tries.length - 1;
+  return found(last && { ...page, shown: Number(given.attempt) });
 }
 
 function tokens(given) {
-  const sequences = found((data().tokens[given.task] || {})[given.sample]);
-  return found(sequences[given.sequence || 0]);
+  const sequences = found(!given.attempt && (data().tokens[given.task] || {})[given.sample]);
+  return begun(sequences[given.sequence || 0], given);
+}
+
+// Only the first page of anything is in the file.
+function begun(page, given) {
+  return found(Number(given.offset || 0) === 0 && page);
 }
 
 function found(value) {

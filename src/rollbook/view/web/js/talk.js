@@ -2,7 +2,9 @@
 
 import { code } from "./code.js";
 import { h } from "./dom.js";
-import { markdown } from "./markdown.js";
+import { named } from "./format.js";
+import { exact, laid } from "./json.js";
+import { markdown, said } from "./markdown.js";
 
 const FOLDED = 6000;
 
@@ -10,7 +12,7 @@ export function message(each, turn = null) {
   const text = textOf(each.content);
   const tool = each.role === "tool";
   return h("article", { class: `message ${["system", "user", "assistant", "tool"].includes(each.role) ? each.role : "other"}` },
-    h("header", {}, h("span", { class: "role" }, tool && each.name ? `tool · ${each.name}` : each.role), turn),
+    h("header", {}, h("span", { class: "role" }, named(tool && each.name ? `tool · ${each.name}` : each.role)), turn),
     each.reasoning ? h("details", { class: "reasoning" }, h("summary", {}, `Reasoning, ${each.reasoning.length.toLocaleString("en")} characters`), markdown(each.reasoning)) : null,
     text ? folded(text, tool ? result(text) : markdown(text)) : null,
     parts(each.content),
@@ -34,25 +36,30 @@ function folded(text, element) {
 }
 
 function result(text) {
+  return structured(text) ? said(code(laid(text), "json"), text) : h("pre", { class: "plain", tabindex: "0" }, text);
+}
+
+// The object or the list that a text is, if it is one.
+function structured(text) {
   try {
-    const value = JSON.parse(text);
-    if (value && typeof value === "object") return code(JSON.stringify(value, null, 2), "json");
-  } catch { /* not JSON: as it is */ }
-  return h("pre", { class: "plain", tabindex: "0" }, text);
+    const value = exact(text);
+    return value && typeof value === "object" ? value : null;
+  } catch {
+    return null;
+  }
 }
 
 function call(each) {
   const { name, arguments: written } = each.function;
-  return h("div", { class: "call" }, h("p", {}, "calls ", h("b", {}, name)), argumentsOf(written));
+  return h("div", { class: "call" }, h("p", {}, "calls ", h("b", {}, named(name))), argumentsOf(written));
 }
 
 function argumentsOf(written) {
-  let value = null;
-  try { value = JSON.parse(written); } catch { return h("pre", { class: "plain" }, written); }
-  if (!value || typeof value !== "object") return h("pre", { class: "plain" }, written);
+  const value = structured(written);
+  if (!value) return h("pre", { class: "plain" }, written);
   const long = Object.values(value).some((each) => typeof each === "string" && each.includes("\n"));
-  const program = typeof value.code === "string" ? value.code : null;
-  if (program !== null && Object.keys(value).length === 1) return code(program, "python");
-  return long ? h("div", {}, Object.entries(value).map(([name, each]) => h("div", {}, h("p", { class: "soft" }, name),
-    code(typeof each === "string" ? each : JSON.stringify(each, null, 2), typeof each === "string" ? "" : "json")))) : code(JSON.stringify(value, null, 2), "json");
+  const program = typeof value.code === "string" && Object.keys(value).length === 1;
+  if (program) return said(code(value.code, "python"), written);
+  return said(long ? h("div", {}, Object.entries(value).map(([name, each]) => h("div", {}, h("p", { class: "soft" }, name),
+    code(typeof each === "string" ? each : JSON.stringify(each, null, 2), typeof each === "string" ? "" : "json")))) : code(laid(written), "json"), written);
 }

@@ -2,10 +2,10 @@
 
 import { get } from "../api.js";
 import { fill, h, link, section, table } from "../dom.js";
-import { between, count, number, signed } from "../format.js";
+import { between, count, named, number, reward, signed } from "../format.js";
 import { route } from "../routes.js";
 import { legend, strip } from "../strip.js";
-import { view } from "./rollout.js";
+import { read, view } from "./rollout.js";
 
 const PAGE = 50;
 
@@ -23,7 +23,7 @@ export async function compare(place, [a, b], options) {
 
 function whole(a, b, data, page, options) {
   const { comparison } = data;
-  const side = (name, run, letter) => h("p", {}, h("b", { class: `letter ${letter}` }, letter.toUpperCase()), link(route("run", name), {}, name),
+  const side = (name, run, letter) => h("p", {}, h("b", { class: `letter ${letter}` }, letter.toUpperCase()), link(route("run", name), {}, named(name)),
     h("span", { class: "soft" }, ` ${run.model}, ${count(run.scored)} / ${count(run.requested)} scored`));
   const rows = (several, shown) => Object.entries(several).map(([name, each]) => [name.replace("_", " "), number(each.a), number(each.b), shown(each.difference, each.interval), between(each.interval), count(each.tasks)]);
   const chance = (p) => (p === null || p === undefined ? "–" : p < 0.0001 ? "< 0.0001" : p.toFixed(4));
@@ -31,7 +31,7 @@ function whole(a, b, data, page, options) {
   return [
     h("h1", {}, "Compare"), side(a, data.a, "a"), side(b, data.b, "b"),
     data.notes.length ? h("ul", { class: "notes" }, data.notes.map((note) => h("li", {}, note))) : null,
-    h("div", { class: "bigs" }, big("solved only by B", data.gained, "gain"), big("solved only by A", data.lost, "loss"),
+    h("div", { class: "bigs" }, big("most samples pass only in B", data.gained, "gain"), big("most samples pass only in A", data.lost, "loss"),
       big("better on", comparison.better), big("worse on", comparison.worse), big("permutation p", chance(comparison.permutation_p)), big("sign test p", chance(comparison.sign_p))),
     h("div", { class: "pair broad" }, section("Numbers", table("Paired numbers", heads, rows(comparison.metrics, moved), "list figures")),
       section("A rollout's cost", table("Costs", heads, rows(comparison.costs, (value) => signed(value)), "list figures"))),
@@ -54,9 +54,9 @@ function pairs(a, b, data) {
   return h("div", { class: "scroll" }, h("table", { class: "list tasks", "aria-label": "Paired tasks" },
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: ["mean", "B − A"].includes(head) ? "num" : "" }, head)))),
     h("tbody", {}, data.rows.map((row) => {
-      const open = route("pair", a, b, row.id, row.a.samples[0] ?? 0, row.b.samples[0] ?? 0);
+      const open = route("pair", a, b, row.id, ...row.open);
       const gap = row.a.mean === null || row.b.mean === null ? null : row.b.mean - row.a.mean;
-      return h("tr", { data: { open } }, h("th", { scope: "row", class: "what" }, link(open, {}, row.id), h("span", { class: "prompt" }, row.prompt)),
+      return h("tr", { data: { open } }, h("th", { scope: "row", class: "what" }, link(open, {}, named(row.id)), h("span", { class: "prompt" }, row.prompt)),
         h("td", {}, strip(a, row.id, row.a.strip, { samples: row.a.samples, scale: data.scale })), h("td", { class: "num" }, number(row.a.mean)),
         h("td", {}, strip(b, row.id, row.b.strip, { samples: row.b.samples, scale: data.scale })), h("td", { class: "num" }, number(row.b.mean)),
         h("td", { class: "num strong" }, signed(gap)), h("td", {}, row.flip ? h("span", { class: `tag ${row.flip === "gained" ? "good" : "bad"}` }, row.flip) : null));
@@ -71,11 +71,16 @@ function foot(a, b, data, page, options) {
 }
 
 export async function pair(place, [a, b, task, left, right]) {
-  const [one, two] = await Promise.all([get("rollout", { run: a, task, sample: left }), get("rollout", { run: b, task, sample: right })]);
-  const choose = (name, data, letter, to) => h("div", { class: "row" }, h("b", { class: `letter ${letter}` }, letter.toUpperCase()), link(route("rollout", name, task, data.sample), {}, name),
-    h("span", { class: "picks" }, data.samples.map((sample) => link(to(sample), { class: "pick", "aria-current": sample === data.sample ? "true" : null }, String(sample)))));
+  const [one, two] = (await Promise.all([get("rollout", { run: a, task, sample: left }), get("rollout", { run: b, task, sample: right })])).map(read);
+  const choose = (name, data, letter, to) => h("div", { class: "row" }, h("b", { class: `letter ${letter}` }, letter.toUpperCase()), link(route("rollout", name, task, data.sample), {}, named(name)),
+    h("span", { class: "picks" }, data.samples.map((sample, at) => pick(sample, data.strip[at], to(sample), sample === data.sample))));
   fill(place, h("div", { class: "pair even" },
     h("section", { "aria-label": `A: ${a}` }, choose(a, one, "a", (sample) => route("pair", a, b, task, sample, right)), view(a, one, true)),
     h("section", { "aria-label": `B: ${b}` }, choose(b, two, "b", (sample) => route("pair", a, b, task, left, sample)), view(b, two, true))));
   return {};
+}
+
+function pick(sample, mark, open, chosen) {
+  const words = mark === undefined ? "" : mark === null ? "pending" : typeof mark === "string" ? "failed" : reward(mark);
+  return link(open, { class: "pick", title: `sample ${sample}: ${words}`, "aria-current": chosen ? "true" : null }, `#${sample} `, h("small", {}, words));
 }

@@ -2,8 +2,9 @@
 
 import { get } from "../api.js";
 import { code } from "../code.js";
-import { copyButton, facts, fill, h, link, section } from "../dom.js";
-import { count, number, reward, seconds, when } from "../format.js";
+import { copyButton, facts, h, link, redraw, section } from "../dom.js";
+import { count, named, number, reward, seconds, when } from "../format.js";
+import { exact, laid } from "../json.js";
 import { follow } from "../live.js";
 import { route } from "../routes.js";
 import { shade, strip } from "../strip.js";
@@ -13,12 +14,20 @@ import { verifier } from "./task.js";
 export async function rollout(place, [run, task, sample], options) {
   let data = null;
   const load = async () => {
-    data = await get("rollout", { run, task, sample, attempt: options.attempt });
-    fill(place, view(run, data));
+    const { version, ...page } = await get("rollout", { run, task, sample, attempt: options.attempt });
+    data = read(page);
+    redraw(place, page, () => view(run, data));
   };
   await load();
   const over = data.line && data.line.status === "scored";
   return { step: (by) => step(run, data, by, "rollout"), leave: over ? () => {} : follow(run, load) };
+}
+
+// The line of a rollout, read from what is stored. What others put into it keeps every digit.
+export function read(page) {
+  if (!page.raw) return { ...page, line: null };
+  const { info, outcome, seed } = exact(page.raw);
+  return { ...page, line: { ...JSON.parse(page.raw), info, outcome, seed } };
 }
 
 export function step(run, data, by, name) {
@@ -28,10 +37,10 @@ export function step(run, data, by, name) {
 
 export function view(run, data, narrow = false) {
   const { line } = data;
-  const head = h("div", { class: "row" }, h("h1", {}, `${data.task.id} `, h("span", { class: "soft" }, `#${data.sample}`)), mark(line, data.scale),
+  const head = h("div", { class: "row" }, h("h1", {}, `${named(data.task.id)} `, h("span", { class: "soft" }, `#${data.sample}`)), mark(line, data.scale),
     narrow ? null : strip(run, data.task.id, data.strip, { samples: data.samples, chosen: data.sample, scale: data.scale }));
   if (!line) return [head, h("p", { class: "soft" }, "pending: this rollout has not been played yet")];
-  const aside = h("aside", { class: "side", "aria-label": "About this rollout" }, score(data), time(line), tries(run, data), again(data), raw(line));
+  const aside = h("aside", { class: "side", "aria-label": "About this rollout" }, score(data), time(line), tries(run, data), again(data), raw(data));
   const talk = h("div", { class: "talk" }, conversation(run, data));
   return narrow ? [head, talk, aside] : [head, h("div", { class: "columns rollout-columns" }, section("Conversation", talk), aside)];
 }
@@ -104,12 +113,12 @@ function again(data) {
   return section("Play it again", h("div", { class: "replay" }, h("pre", { class: "plain", tabindex: "0" }, data.replay), copyButton(data.replay)));
 }
 
-function raw(line) {
-  const ids = line.turns.some((turn) => turn.tokens);
+function raw(data) {
+  const ids = data.line.turns.some((turn) => turn.tokens);
   const where = location.hash.split("?");
   const details = h("details", {}, h("summary", {}, "Raw JSON"));
   details.addEventListener("toggle", () => {
-    if (details.open && details.children.length === 1) details.append(code(JSON.stringify(line, null, 2), "json"));
+    if (details.open && details.children.length === 1) details.append(code(laid(data.raw), "json"), copyButton(data.raw), h("p", { class: "soft" }, "Laid out in lines here; the copy is the line as it is stored."));
   });
   const tokens = `${where[0]}/tokens${where[1] ? `?${where[1]}` : ""}`;
   return section("Beneath", ids && !where[0].startsWith("#/compare") ? h("p", {}, link(tokens, { class: "button" }, "Tokens")) : ids ? null : h("p", { class: "soft" }, "no tokens were recorded"), details);

@@ -2,8 +2,8 @@
 
 import { exported, get, stream } from "../api.js";
 import { histogram, passCurve, timeline } from "../charts.js";
-import { facts, fill, h, link, table } from "../dom.js";
-import { between, count, number, reward, seconds, when } from "../format.js";
+import { facts, fill, h, link, redraw, table } from "../dom.js";
+import { between, count, named, number, reward, seconds, when } from "../format.js";
 import { follow } from "../live.js";
 import { route } from "../routes.js";
 import { legend, strip } from "../strip.js";
@@ -14,31 +14,34 @@ const COLUMNS = [["id", "Task"], ["", "Samples"], ["mean", "Mean"], ["std", "Std
   ["majority_share", "Share"], ["completion_tokens", "Tokens"]];
 
 export async function run(place, [name], options) {
-  const asked = { keep: options.keep || "", sort: options.sort || "", desc: options.desc === "1", page: Number(options.page || 0) };
+  const asked = { keep: options.keep || "", sort: options.sort || "", desc: options.desc === "1", text: options.text || "", page: Number(options.page || 0) };
   const head = h("div", { class: "head" });
-  const charts = h("div", { class: "charts" });
+  const charts = h("div", { class: "charts" }, h("div"), h("div"), h("div"));
   const rows = h("div", {});
   const load = async () => {
     const data = await get("run", { run: name });
     asked.several = data.environments.length > 1;
-    fill(head, summary(data));
-    fill(charts, passCurve(data.curve), histogram(data.histogram), timeline(data.timeline));
+    const { curve: _, version, histogram: rewards, timeline: times, ...rest } = data;
+    redraw(head, rest, () => summary(data));
+    redraw(charts.children[0], data.curve, () => passCurve(data.curve));
+    redraw(charts.children[1], rewards, () => histogram(rewards));
+    redraw(charts.children[2], times, () => timeline(times));
     await list();
   };
   const list = async () => {
     try {
       const data = await get("tasks", { run: name, keep: asked.keep, sort: asked.sort, desc: asked.desc ? "1" : "", offset: asked.page * PAGE, limit: PAGE });
-      const at = rows.querySelector(".at");
-      fill(rows, tasks(name, data, asked));
-      if (at) for (const row of rows.querySelectorAll("[data-open]")) row.classList.toggle("at", row.dataset.open === at.dataset.open);
+      const { version, ...shown } = data;
+      redraw(rows, shown, () => tasks(name, data, asked));
     } catch (error) {
-      fill(rows, h("p", { class: "error", role: "alert" }, error.message));
+      redraw(rows, error.message, () => h("p", { class: "error", role: "alert" }, error.message));
     }
   };
   await load();
   const finds = h("div", { "aria-live": "polite" });
   fill(place, head, charts, h("section", { "aria-label": "Tasks" }, h("h2", {}, "Tasks"),
     exported ? null : filters(name, asked, finds), finds, rows));
+  if (asked.text && !exported) search(name, asked, finds);
   const stop = follow(name, load);
   return { leave: () => { stop(); if (finds.stop) finds.stop(); } };
 }
@@ -49,11 +52,11 @@ function summary(data) {
   const big = (name, value, under) => h("div", { class: "big" }, h("b", {}, value), h("span", {}, name), h("small", {}, under || "\u00a0"));
   const ks = data.curve.map((point) => point.k);
   const last = ks[ks.length - 1];
-  const warnings = [report.scripted && "scripted answers, no model", data.live && "the run is going on: these are the numbers so far",
+  const warnings = [report.damaged, report.scripted && "scripted answers, no model", data.live && "the run is going on: these are the numbers so far",
     report.dropped && `${report.dropped} doubled rollouts dropped`, report.kept_from && `two verifiers: what run ${report.kept_from} scored keeps its scores`,
     ...ks.filter((k) => all.coverage[k] < all.tasks).map((k) => `@${k} rests on ${all.coverage[k]} of ${all.tasks} tasks`)].filter(Boolean);
   return [
-    h("div", { class: "row" }, h("h1", {}, data.run), state(data.state), progress({ ...report, failed: sum(report.failed) })),
+    h("div", { class: "row" }, h("h1", {}, named(data.run)), state(data.state), progress({ ...report, failed: sum(report.failed) })),
     h("p", { class: "soft" }, `${data.environments.join(", ")} · ${data.model} · k = ${data.samples} · temperature ${data.sampling.temperature} · ${when(data.created)}`),
     h("div", { class: "bigs" },
       big("pass@1", number(all["pass@1"]), between(all["pass@1_interval"])),
@@ -90,28 +93,33 @@ function sum(counts) {
 }
 
 function filters(name, asked, finds) {
-  const go = (more) => { location.hash = route("run", name, { keep: asked.keep, sort: asked.sort, desc: asked.desc ? "1" : "", ...more }); };
+  const go = (more) => { location.hash = route("run", name, { ...options(asked), ...more }); };
   const keep = h("input", { type: "search", name: "keep", placeholder: "0 < mean < 1 and n >= 8", "aria-label": "Filter tasks by an expression", spellcheck: "false", autocomplete: "off" });
   keep.value = asked.keep;
   const text = h("input", { type: "search", name: "text", placeholder: "Search what was said", "aria-label": "Search in messages and answers", autocomplete: "off" });
+  text.value = asked.text;
+  const again = () => { asked.text = text.value; kept = null; search(name, asked, finds); };
   const submit = (act) => (event) => { event.preventDefault(); act(); };
   return h("div", { class: "filters" },
     h("form", { onsubmit: submit(() => go({ keep: keep.value })) }, keep, h("button", {}, "Filter")),
-    h("form", { onsubmit: submit(() => search(name, text.value, finds)) }, text, h("button", {}, "Search")));
+    h("form", { onsubmit: submit(() => (text.value === asked.text ? again() : go({ text: text.value, page: asked.page }))) }, text, h("button", {}, "Search")));
 }
 
-function search(name, text, finds) {
+let kept = null;  // what the last search has found: whoever comes back to it does not wait again
+
+function search(name, asked, finds) {
   if (finds.stop) finds.stop();
+  const { text } = asked;
   if (!text.trim()) { fill(finds); return; }
   const bar = h("progress", { max: "1", value: "0", "aria-label": "Progress of the search" });
   const words = h("span", { class: "soft" }, "searching");
   const hits = h("ol", { class: "hits" });
-  const close = h("button", { type: "button", class: "plain", title: "Close", onclick: () => { finds.stop(); fill(finds); } }, "✕");
+  const close = h("button", { type: "button", class: "plain", title: "Close", onclick: () => { location.hash = route("run", name, { ...options(asked), text: "", page: asked.page }); } }, "✕");
   fill(finds, h("div", { class: "row" }, bar, words, close), hits);
   let found = 0;
-  const stop = stream("search", { run: name, text }, (event) => {
+  const heard = (event) => {
     if (event.error || event.end) {
-      stop();
+      if (finds.stop) finds.stop();
       words.textContent = event.error || `${count(found)} rollouts${found >= 200 ? ", the first ones" : ""}`;
       bar.remove();
       return;
@@ -119,10 +127,13 @@ function search(name, text, finds) {
     bar.value = event.size ? event.done / event.size : 1;
     found += event.found.length;
     words.textContent = `${count(found)} found`;
-    hits.append(...event.found.map((hit) => h("li", {}, link(route("rollout", name, hit.task, hit.sample), {}, `${hit.task} #${hit.sample}`),
+    hits.append(...event.found.map((hit) => h("li", {}, link(route("rollout", name, hit.task, hit.sample), {}, `${named(hit.task)} #${hit.sample}`),
       h("span", { class: "soft" }, ` reward ${reward(hit.reward)} `), h("q", {}, hit.excerpt))));
-  });
-  finds.stop = stop;
+  };
+  const key = JSON.stringify([name, text]);
+  if (kept && kept.key === key && kept.events.some((event) => event.end)) { kept.events.forEach(heard); return; }
+  const mine = kept = { key, events: [] };
+  finds.stop = stream("search", { run: name, text }, (event) => { mine.events.push(event); heard(event); });
 }
 
 function tasks(name, data, asked) {
@@ -141,7 +152,7 @@ function tasks(name, data, asked) {
 }
 
 function options(asked) {
-  return { keep: asked.keep, sort: asked.sort, desc: asked.desc ? "1" : "" };
+  return { keep: asked.keep, sort: asked.sort, desc: asked.desc ? "1" : "", text: asked.text };
 }
 
 function head(name, column, words, asked) {
@@ -151,13 +162,13 @@ function head(name, column, words, asked) {
   const desc = mine ? !asked.desc : numeric;
   const order = mine ? (asked.desc ? "descending" : "ascending") : null;
   return h("th", { scope: "col", class: numeric ? "num" : "", "aria-sort": order },
-    link(route("run", name, { keep: asked.keep, sort: column, desc: desc ? "1" : "" }), { class: "sort" }, words, mine ? (asked.desc ? " ↓" : " ↑") : ""));
+    link(route("run", name, { ...options(asked), sort: column, desc: desc ? "1" : "" }), { class: "sort" }, words, mine ? (asked.desc ? " ↓" : " ↑") : ""));
 }
 
 function line(name, row, several, scale) {
   return h("tr", { data: { open: route("task", name, row.id) } },
-    h("th", { scope: "row", class: "what" }, link(route("task", name, row.id), {}, row.id), several ? h("span", { class: "tag" }, row.env) : null, h("span", { class: "prompt" }, row.prompt)),
-    h("td", {}, strip(name, row.id, row.strip, { scale }), row.asked > row.strip.length ? h("small", {}, ` +${row.asked - row.strip.length}`) : null),
+    h("th", { scope: "row", class: "what" }, link(route("task", name, row.id), {}, named(row.id)), several ? h("span", { class: "tag" }, row.env) : null, h("span", { class: "prompt" }, row.prompt)),
+    h("td", {}, strip(name, row.id, row.strip, { scale, samples: row.samples }), row.asked > row.strip.length ? h("small", {}, ` +${row.asked - row.strip.length}`) : null),
     h("td", { class: "num strong" }, number(row.mean)),
     h("td", { class: "num" }, number(row.std)),
     h("td", { class: "answer" }, row.majority ?? "–"),

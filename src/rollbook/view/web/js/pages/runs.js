@@ -1,13 +1,15 @@
 // Every run of the folder. Tick two to compare them.
 
 import { get } from "../api.js";
-import { fill, h, link } from "../dom.js";
-import { age, between, count, number, when } from "../format.js";
+import { fill, h, link, redraw } from "../dom.js";
+import { age, between, count, named, number, when } from "../format.js";
 import { follow } from "../live.js";
 import { route } from "../routes.js";
 
 const NUMERIC = new Set(["k", "Scored", "pass@1", "95%"]);
 const WIDE = new Set(["Environment", "Model", "k", "95%", "Age"]);
+
+const chosen = [];  // what was ticked, also when one comes back from comparing
 
 export async function runs(place) {
   const first = await get("runs");
@@ -15,33 +17,34 @@ export async function runs(place) {
     location.replace(route("run", first.runs[0].run));
     return {};
   }
-  const chosen = [];
   const list = h("div", { class: "scroll" });
   const bar = h("div", { class: "bar", role: "group", "aria-label": "Compare" });
   const draw = (data) => {
-    fill(list, data.runs.length ? grid(data.runs, chosen, () => { pick(bar, chosen); }) : h("p", {}, "no runs"));
+    const there = data.runs.map((row) => row.run);
+    chosen.splice(0, 2, ...chosen.filter((run) => there.includes(run)));
+    redraw(list, [data.runs, Math.floor(Date.now() / 60000)], () => (data.runs.length ? grid(data.runs, chosen, () => { pick(bar, chosen); }) : h("p", {}, "no runs")));
     pick(bar, chosen);
   };
   draw(first);
-  fill(place, h("h1", {}, first.folder), h("p", { class: "soft" }, `${count(first.runs.length)} runs`), bar, list);
+  fill(place, h("h1", {}, named(first.folder)), h("p", { class: "soft" }, `${count(first.runs.length)} runs`), bar, list);
   return { leave: follow("", async () => draw(await get("runs"))) };
 }
 
 function pick(bar, chosen) {
   const ready = chosen.length === 2;
-  fill(bar, ready ? link(route("compare", ...chosen), { class: "button" }, `Compare ${chosen[0]} with ${chosen[1]}`)
+  fill(bar, ready ? link(route("compare", ...chosen), { class: "button" }, `Compare ${named(chosen[0])} with ${named(chosen[1])}`)
     : h("span", { class: "soft" }, chosen.length ? "Tick one more to compare." : "Tick two runs to compare them."));
 }
 
 function grid(rows, chosen, changed) {
   const heads = ["", "Run", "Environment", "Model", "k", "Scored", "pass@1", "95%", "State", "Age"];
-  return h("table", { class: "list", "aria-label": "Runs" },
+  return h("table", { class: "list runs", "aria-label": "Runs" },
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: `${NUMERIC.has(head) ? "num" : ""} ${WIDE.has(head) ? "wide" : ""}` }, head)))),
     h("tbody", {}, rows.map((row) => (row.error ? broken(row) : line(row, chosen, changed)))));
 }
 
 function broken(row) {
-  return h("tr", {}, h("td"), h("th", { scope: "row" }, row.run), h("td", { colspan: "8", class: "error" }, row.error));
+  return h("tr", {}, h("td"), h("th", { scope: "row" }, named(row.run)), h("td", { colspan: "8", class: "error" }, row.error));
 }
 
 function line(row, chosen, changed) {
@@ -57,9 +60,9 @@ function line(row, chosen, changed) {
   });
   return h("tr", { data: { open: route("run", row.run), run: row.run } },
     h("td", {}, box),
-    h("th", { scope: "row" }, link(route("run", row.run), {}, row.run), h("span", { class: "narrow soft" }, `${row.model}, k = ${row.samples}`)),
-    h("td", { class: "wide" }, row.environments.join(", ")),
-    h("td", { class: "wide" }, row.model, row.scripted ? h("span", { class: "tag" }, "scripted") : null),
+    h("th", { scope: "row" }, link(route("run", row.run), {}, named(row.run)), h("span", { class: "narrow soft" }, `${row.model}, k = ${row.samples}`)),
+    h("td", { class: "wide words", title: row.environments.join(", ") }, row.environments.join(", ")),
+    h("td", { class: "wide words", title: row.model }, row.model, row.scripted ? h("span", { class: "tag" }, "scripted") : null),
     h("td", { class: "num wide" }, count(row.samples)),
     h("td", { class: "num" }, progress(row)),
     h("td", { class: "num strong" }, number(row["pass@1"])),

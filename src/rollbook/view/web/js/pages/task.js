@@ -1,17 +1,19 @@
 // One task: its samples side by side, and apart from them what only the verifier sees.
 
 import { get } from "../api.js";
-import { facts, fill, h, link, section } from "../dom.js";
-import { count, number, reward, seconds } from "../format.js";
+import { facts, h, link, redraw, section } from "../dom.js";
+import { count, named, number, reward, seconds } from "../format.js";
 import { follow } from "../live.js";
 import { route } from "../routes.js";
 import { legend, shade, strip } from "../strip.js";
 import { message } from "../talk.js";
 
-export async function task(place, [run, id]) {
+const PAGE = 64;
+
+export async function task(place, [run, id], options) {
   const load = async () => {
-    const data = await get("task", { run, task: id });
-    fill(place, page(run, data));
+    const { version, ...data } = await get("task", { run, task: id, offset: PAGE * Number(options.page || 0) });
+    redraw(place, data, () => page(run, data));
   };
   await load();
   return { leave: follow(run, load) };
@@ -21,17 +23,28 @@ function page(run, data) {
   const marks = data.samples.map((each) => (each.status === "scored" ? each.reward : each.status === "failed" ? each.failure.kind : null));
   const samples = data.samples.map((each) => each.sample);
   return [
-    h("div", { class: "row" }, h("h1", {}, data.id), strip(run, data.id, marks, { samples, scale: data.scale }), legend(data.scale)),
+    h("div", { class: "row" }, h("h1", {}, named(data.id)), strip(run, data.id, marks, { samples, scale: data.scale }), legend(data.scale)),
     facts([["mean", number(data.numbers.mean)], ["std", number(data.numbers.std)], ["majority", data.numbers.majority],
       ["majority share", data.numbers.majority_share === null ? null : number(data.numbers.majority_share, 2)],
       ["tokens", count(data.numbers.completion_tokens)], ["environment", data.env]]),
     h("div", { class: "columns" },
       section("What the model is shown", h("div", { class: "talk" }, data.messages.map((each) => message(each)))),
       section("Only for the verifier", verifier(data.verifier))),
-    section("Samples", data.shared ? h("p", { class: "soft" }, `All scored samples begin with the same ${count(data.shared)} characters, shown faint; the first difference is marked.`) : null,
-      h("div", { class: "cards" }, data.samples.map((each) => card(run, data, each))),
-      data.asked > data.samples.length ? h("p", { class: "soft" }, `the first ${data.samples.length} of ${data.asked} samples`) : null),
+    section("Samples", alike(data), h("div", { class: "cards" }, data.samples.map((each) => card(run, data, each))), foot(run, data)),
   ];
+}
+
+function alike(data) {
+  if (data.equal) return h("p", { class: "soft" }, `All scored samples shown say the same ${count(data.shared)} characters.`);
+  return data.shared ? h("p", { class: "soft" }, `All scored samples shown begin with the same ${count(data.shared)} characters, shown faint; the first difference is marked.`) : null;
+}
+
+function foot(run, data) {
+  const { offset, asked, samples } = data;
+  if (asked <= samples.length) return null;
+  const turn = (to, words) => link(route("task", run, data.id, { page: String(to) }), { class: "button" }, words);
+  return h("div", { class: "row foot" }, h("span", { class: "soft" }, `${count(offset + 1)}–${count(offset + samples.length)} of ${count(asked)} samples`),
+    offset > 0 ? turn(offset / PAGE - 1, "← Before") : null, offset + samples.length < asked ? turn(offset / PAGE + 1, "Next →") : null);
 }
 
 export function verifier({ answer, fields }) {
@@ -56,17 +69,17 @@ function card(run, data, each) {
   const agrees = data.numbers.majority !== null && each.answer === data.numbers.majority;
   return h("article", { class: "card", data: { open } },
     head(h("span", { class: "badge scored", vars: shade(each.reward, data.scale) }, reward(each.reward))),
-    h("p", { class: "said" }, h("span", { class: "soft" }, "answer "), h("b", {}, each.answer ?? "none"), agrees ? h("span", { class: "tag" }, "majority") : null,
+    h("p", {}, h("span", { class: "soft" }, "answer "), h("b", {}, each.answer ?? "none"), agrees ? h("span", { class: "tag" }, "majority") : null,
       each.truncated ? h("span", { class: "tag bad" }, "truncated") : null),
     Object.keys(each.parts).length ? h("p", { class: "soft" }, Object.entries(each.parts).map(([name, value]) => `${name} ${number(value, 2)}`).join(" · ")) : null,
     h("p", { class: "soft" }, `${count(each.completion_tokens)} tokens · ${each.turns} ${each.turns === 1 ? "turn" : "turns"} · ${seconds(each.seconds)}`),
-    difference(each.text, data.shared));
+    difference(each, data));
 }
 
-function difference(text, shared) {
-  const from = Math.max(0, shared - 120);
-  const same = text.slice(from, shared);
-  const rest = text.slice(shared, shared + 500);
-  return h("pre", { class: "excerpt" }, h("span", { class: "same" }, from ? "… " : "", same),
-    rest ? h("mark", {}, rest[0]) : null, rest.slice(1), text.length > shared + 500 ? " …" : "");
+function difference({ before, after, cut }, { equal, samples }) {
+  const [first = "", ...rest] = after;  // by characters, and not by halves of them
+  const several = !equal && samples.filter((each) => each.status === "scored").length > 1;
+  const marked = first ? h("mark", {}, first) : h("mark", { class: "ended" }, "ends here");
+  return h("pre", { class: "excerpt" }, h("span", { class: "same" }, cut[0] ? "… " : "", before),
+    several ? marked : first, rest.join(""), cut[1] ? " …" : "");
 }
