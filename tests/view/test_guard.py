@@ -24,6 +24,12 @@ def test_the_token_in_the_address_becomes_a_strict_cookie(served):
         assert served.ask(path, Accept="*/*")[0] == 401
 
 
+def test_what_is_asked_with_the_token_is_answered_at_once(served):
+    status, headers, body = served.ask(f"/api/runs?token={TOKEN}", Accept="*/*")
+    assert (status, headers["Content-Type"].partition(";")[0]) == (200, "application/json")
+    assert b"baseline" in body
+
+
 def test_no_other_server_on_this_machine_is_sent_the_cookie(served):
     """A browser sends a cookie to every port of a host, but only below its path, which nobody else knows."""
     _, headers, _ = served.ask(f"/?token={TOKEN}", Accept="*/*")

@@ -52,7 +52,8 @@ class Guard:
             words = self._refused(request)
             if words:
                 return refusal(*words)
-            return self._led(request) if "token" in request.query else await _answered(request, handler)
+            came_by_link = request.path == "/" and "token" in request.query
+            return self._led(request) if came_by_link else await _answered(request, handler)
 
         return guarded
 
