@@ -1,6 +1,7 @@
 """Break rates: what a run of conversations says of the tokens of its later turns."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rollbook.collect.continuity import Continuity, continuity
 from rollbook.collect.report import Reading, report, report_of
 from rollbook.core.json import JSON
 from rollbook.core.rollout import Rollout
-from rollbook.errors import UsageError
+from rollbook.errors import BookError, UsageError
 from rollbook.tokens import merge
 from rollbook.tokens.merge import ANSWER_LEFT_OUT
 from support.endpoint import Endpoint
@@ -66,6 +67,14 @@ def test_forks_are_counted_with_their_reasons(tmp_path: Path) -> None:
     forks = sum(len(merge(rollout.turns)) - 1 for rollout in rollouts(made, tokens=True))
     assert (told.forks, told.break_rate) == (forks, 1.0)
     assert report(made.path, write=False).json()["continuity"]["Calculator"]["break_rate"] == 1.0
+
+
+def test_ids_that_are_cut_short_are_named_by_their_file(tmp_path: Path) -> None:
+    made = book(tmp_path)
+    (ids,) = (made.path / "journals").glob("*.tokens")
+    os.truncate(ids, 10)
+    with pytest.raises(BookError, match=rf"{ids}, byte \d+: a token record .* restore it from a copy"):
+        continuity([made])
 
 
 def test_continued_in_tokens_there_are_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rollbook.book.marks import Scored
 from rollbook.book.rollouts import sidecar_of, with_tokens
 from rollbook.core.json import JSON
 from rollbook.core.turn import TokenRef, TurnLine
-from rollbook.errors import BookError
+from rollbook.errors import BookError, TokenError
 from rollbook.tokens import merge
 from rollbook.tokens.sidecar import HEAD_BYTES, read_head
 
@@ -81,11 +81,18 @@ def _forks(journal: Path, refs: Sequence[TokenRef]) -> int:
     forks, held = 0, 0
     with open_sidecar(journal) as file:
         for number, ref in enumerate(refs):
-            file.seek(ref.at)
-            shared, rest, sampled = read_head(file.read(HEAD_BYTES))
+            shared, rest, sampled = _head(file, ref.at)
             forks += number > 0 and shared < held
             held = shared + rest + sampled
     return forks
+
+
+def _head(sidecar: BinaryIO, at: int) -> tuple[int, int, int]:
+    sidecar.seek(at)
+    try:
+        return read_head(sidecar.read(HEAD_BYTES))
+    except TokenError as error:
+        raise BookError(f"{sidecar.name}, byte {at}: {error}; restore it from a copy of the run") from None
 
 
 def open_sidecar(journal: Path) -> BinaryIO:
