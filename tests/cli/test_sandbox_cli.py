@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from urllib.request import ProxyHandler, Request, build_opener
@@ -24,6 +25,19 @@ def test_a_file_runs_behind_the_walls(rollbook, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "hello\n42\n")
     assert done.stderr.startswith("ok: ")
     assert "seccomp" in done.stderr
+
+
+def test_what_is_piped_in_can_be_the_program_or_what_it_reads(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text("print(input() * 2)")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "rollbook", "sandbox", "run", *words]
+        return subprocess.run(argv, input="ab\n", cwd=tmp_path, text=True, capture_output=True)
+
+    done = run("echo.py", "--stdin", "-")
+    assert (done.returncode, done.stdout) == (0, "abab\n"), done.stderr
+    both = run("-", "--stdin", "-")
+    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
 
 
 def test_only_a_good_end_exits_0_and_json_tells_all(rollbook, tmp_path: Path) -> None:

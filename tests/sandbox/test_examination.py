@@ -184,7 +184,7 @@ def test_what_a_function_gives_back_is_data_and_does_not_judge_itself(grader: Gr
     tests = f"r = f(3)\nassert {test}"
     assert judged(grader, LIAR, tests) == ("refused", False)
     assert judged(grader, LIAR, tests, allow_weak=True) == ("passed", True)
-    of_a_class = tests.replace("f(3)", "Liar(3)").replace("r * r", "r * Liar(3)")
+    of_a_class = "assert Liar(3).n == 3\n" + tests.replace("f(3)", "Liar(3)").replace("r * r", "r * Liar(3)")
     assert judged(grader, LIAR, of_a_class, entry="Liar") == ("passed", False)
 
 

@@ -80,6 +80,7 @@ def test_rules_can_be_stricter_or_looser() -> None:
         (True, True),
         (10**400, 10**400),
         ([[]], [()]),
+        (float("nan"), float("nan")),
     ],
 )
 def test_values_are_the_same_as_their_json(expected: Any, value: Any) -> None:
@@ -106,6 +107,8 @@ def test_values_are_the_same_as_their_json(expected: Any, value: Any) -> None:
         (1e-10, 0),
         (1e-10, 0.0),
         (float("inf"), 1e308),
+        (float("nan"), 0.0),
+        (0, float("nan")),
     ],
 )
 def test_and_nothing_else_is(expected: Any, value: Any) -> None:

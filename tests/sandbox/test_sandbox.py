@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,6 +219,9 @@ def test_a_slot_that_cannot_come_up_leaves_its_place_to_the_next(monkeypatch: py
         ("1", "ok", 0),
         ("exit()", "ok", 0),
         ("quit(3)", "error", 3),
+        ("exit(10**30)", "error", 255),
+        ("exit(-1)", "error", 255),
+        ("exit(False)", "ok", 0),
         ("import os; os._exit(4)", "error", 4),
         ("1/0", "error", 1),
     ],
@@ -244,6 +248,17 @@ def test_a_program_waits_for_its_threads_and_does_what_it_left_to_the_exit() -> 
     assert (result.status, result.stdout) == ("ok", "hi\nlate\nbye\n")
 
 
+def test_a_program_is_a_file_as_far_as_it_can_tell(box: Sandbox) -> None:
+    code = "\ufefffrom pathlib import Path\n(Path(__file__).parent / 'a.txt').read_text()"
+    assert box.run_sync(code, files={"a.txt": b"hello"}).value == "'hello'"
+
+
+def test_a_pool_of_threads_that_was_left_open_ends_with_the_program(box: Sandbox) -> None:
+    code = "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()\npool.submit(print, 5)\nNone"
+    result = box.run_sync(code)
+    assert (result.status, result.stdout) == ("ok", "5\n")
+
+
 def test_words_to_exit_with_are_said(box: Sandbox) -> None:
     left = box.run_sync("import sys; sys.exit('bye')")
     assert (left.status, left.exit, left.stderr) == ("error", 1, "bye\n")
@@ -251,3 +266,31 @@ def test_words_to_exit_with_are_said(box: Sandbox) -> None:
 
 def test_the_name_of_the_host_is_not_told(box: Sandbox) -> None:
     assert box.run_sync("import os; os.uname().nodename").value == "'sandbox'"
+
+
+class Walled:
+    """A slot that only has walls."""
+
+    isolation = ("walls",)
+
+
+def test_the_walls_can_be_asked_for_while_threads_replace_zygotes() -> None:
+    """A server says them on its loop, while runs put new zygotes in the place of dead ones."""
+    box, over, before = Sandbox(), threading.Event(), sys.getswitchinterval()
+    box._slots.add(Walled())  # type: ignore[arg-type]
+
+    def replace() -> None:
+        while not over.is_set():
+            slot = Walled()
+            box._slots.add(slot)  # type: ignore[arg-type]
+            box._slots.discard(slot)  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=replace)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        assert {box.isolation for _ in range(50_000)} == {("walls",)}
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(before)

@@ -31,7 +31,9 @@ def run(
     file: Annotated[str, typer.Argument(help="A Python file; - for standard input.")],
     seconds: Seconds = 5.0,
     memory: Memory = "256MB",
-    stdin: Annotated[str | None, typer.Option("--stdin", metavar="FILE", help="What the program reads.")] = None,
+    stdin: Annotated[
+        str | None, typer.Option("--stdin", metavar="FILE", help="What the program reads; - for standard input.")
+    ] = None,
     package: Package = None,
     provider: Annotated[
         str | None, typer.Option("--provider", help="built-in, bubblewrap, or http://HOST:PORT/TOKEN.")
@@ -43,6 +45,8 @@ def run(
     from rollbook.sandbox import Limits, Sandbox
 
     limits = Limits(seconds=seconds, memory_mb=megabytes(memory))
+    if file == stdin == "-":
+        raise UsageError("--stdin -: standard input is the program already; give one of them as a file")
     code, given = _read(file), _read(stdin) if stdin else ""
     weaker = allow_weaker or None  # unless the environment says so
     with Sandbox(limits, packages=package or [], size=1, provider=provider, allow_weaker=weaker) as box:

@@ -120,7 +120,7 @@ class Crew:
                 hand.kill_now()
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
-                signal.signal(number, handler or signal.SIG_DFL)  # the report may take a while, and can be interrupted too
+                signal.signal(number, handler or signal.SIG_DFL)  # the report may take a while: it can be interrupted
         if self._trouble:
             raise self._trouble
         if self._stopping:

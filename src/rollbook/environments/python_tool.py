@@ -20,7 +20,7 @@ from rollbook.environments.shown import shown
 from rollbook.environments.template import Template
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Session
-from rollbook.sandbox.sandbox import check_names
+from rollbook.sandbox.given import check_names
 
 INSTRUCTION = (
     "You can run Python with the tool `python`. Its variables stay from call to call; print what you want to see. "
@@ -127,6 +127,6 @@ def _check_files(files: JSON, where: str) -> None:
     if not isinstance(files, dict) or not all(isinstance(text, str) for text in files.values()):
         raise UsageError(f"{where}: files must be an object of names and texts")
     try:
-        check_names(dict.fromkeys(files, b""))
+        check_names(files)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None

@@ -20,6 +20,7 @@ from rollbook.sandbox.errors import Refused, SandboxError
 from rollbook.sandbox.folder import Folder
 from rollbook.sandbox.inner import walls
 from rollbook.sandbox.inner.channel import Channel
+from rollbook.sandbox.letter import holding
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.places import ALONE, SEED
 
@@ -96,11 +97,9 @@ class Bubblewrap:
     def _start(
         self, order: dict[str, JSON], handles: list[int], birth: socket.socket, said: int
     ) -> subprocess.Popen[bytes]:
-        stdin, stdout, stderr, *rest = handles
-        memory = os.memfd_create("order")
-        os.write(memory, encode(order))
-        os.lseek(memory, 0, os.SEEK_SET)
-        given = f"{memory}, {birth.fileno()}, [0, 1, {stderr}, {', '.join(map(str, rest))}]"
+        stdin, stdout, stderr, *rest, letter = handles
+        memory = holding("order", encode(order))
+        given = f"{memory}, {letter}, {birth.fileno()}, [0, 1, {stderr}, {', '.join(map(str, rest))}]"
         boot = f"import sys; sys.path.insert(0, {str(HERE)!r}); from inner import alone; alone.main({given})"
         inside = [self._python, *ALONE, "-c", boot]
         size = ["--size", str(int(order["limits"]["files_mb"]) << 20), "--tmpfs", walls.BOX, "--remount-ro", "/"]
@@ -110,7 +109,7 @@ class Bubblewrap:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=said,  # what bwrap itself complains of is not the program's
-                pass_fds=(stderr, *rest, memory, birth.fileno()),
+                pass_fds=(stderr, *rest, letter, memory, birth.fileno()),
                 env={},
                 start_new_session=True,
             )

@@ -13,7 +13,7 @@ import msgspec
 from rollbook.core.json import JSON
 from rollbook.errors import RollbookError
 from rollbook.sandbox.guest import Guest
-from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.limits import MOST_SECONDS, Limits
 from rollbook.sandbox.result import Error, Result
 from rollbook.sandbox.run import Run
 from rollbook.sandbox.slot import Slot
@@ -40,7 +40,7 @@ class Examination:
 
     def __init__(self, slot: Slot, limits: Limits) -> None:
         self._slot, self._limits = slot, limits
-        self._patient = msgspec.structs.replace(limits, wall_seconds=2 * limits.wall_s)
+        self._patient = msgspec.structs.replace(limits, wall_seconds=min(2 * limits.wall_s, MOST_SECONDS))
         self._ended: Result | BaseException | None = None
 
     def results(self, code: str, exam: Mapping[str, JSON]) -> tuple[Result, Result]:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from types import UnionType
 from typing import Any
 
 import msgspec
 
 from rollbook.core.json import JSON
+from rollbook.errors import UsageError
 from rollbook.sandbox.examination import Examination, TestsBroken, confirmed, said_of, verdict_of
+from rollbook.sandbox.given import check_text, limits_of
 from rollbook.sandbox.inner.plain import NotPlain, pack
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.outputs import Rule, same_value
+from rollbook.sandbox.reach import reach_of
 from rollbook.sandbox.result import Result
 from rollbook.sandbox.sandbox import Sandbox
 from rollbook.sandbox.series import Case, Series
@@ -61,7 +65,9 @@ class Grader:
         that passes only by what it does to its arguments beside a value; `allow_weak` says that its word will do.
         """
         exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
-        allowed = limits or self._box.limits
+        for what in ("tests", "entry", "check", "setup"):
+            check_text(what, exam[what])
+        allowed = self._allowed(code, limits)
         if self._box.remote:
             return self._box.remote.grade("function", code, exam, allowed, 2 * EXAMINED)
         exam["classes"] = names_a_class(entry)
@@ -74,6 +80,8 @@ class Grader:
         verdict, said = verdict_of(*results), said_of(results[0])
         if verdict.passed and said and said.beside:
             return confirmed(verdict, verdict_of(*examined(True)), allow_weak)
+        if verdict.reason == "failed" and (what := reach_of(f"{setup}\n{tests}", code)):
+            return msgspec.structs.replace(verdict, reason="refused", detail=f"the tests {what}: {verdict.detail}")
         return verdict
 
     def _inputs(
@@ -86,11 +94,14 @@ class Grader:
         all_of_them: bool = False,
     ) -> Verdict:
         """Run the whole program on every (stdin, expected stdout). Stops at the first failure unless told not to."""
+        allowed = self._allowed(code, limits)
+        for case in cases:
+            check_case(case, "(stdin, expected stdout), both texts", str, str)
         if self._box.remote:
             told: dict[str, JSON] = {"cases": list(cases), "rule": rule, "all_of_them": all_of_them}
-            return self._box.remote.grade("inputs", code, told, limits or self._box.limits, len(cases))
+            return self._box.remote.grade("inputs", code, told, allowed, len(cases))
         asked = [Case({"stdin": stdin}, _prints(expected, rule)) for stdin, expected in cases]
-        wide = _wide(limits or self._box.limits, (expected for _, expected in cases))
+        wide = _wide(allowed, (expected for _, expected in cases))
         return self._series("inputs", code, asked, wide, all_of_them)
 
     def _calls(
@@ -104,6 +115,10 @@ class Grader:
         all_of_them: bool = False,
     ) -> Verdict:
         """Call the code's function `entry` with every (arguments, expected value), each from JSON."""
+        allowed = self._allowed(code, limits)
+        check_text("entry", entry)
+        for case in cases:
+            check_case(case, "(arguments, expected value), the arguments as a list", list | tuple, object)
         if self._box.remote:
             packed = pack([(list(args), expected) for args, expected in cases], _no_case)
             told: dict[str, JSON] = {
@@ -112,10 +127,14 @@ class Grader:
                 "tolerance": tolerance,
                 "all_of_them": all_of_them,
             }
-            return self._box.remote.grade("calls", code, told, limits or self._box.limits, len(cases))
+            return self._box.remote.grade("calls", code, told, allowed, len(cases))
         asked = [Case({"args": pack(list(args), _no_case)}, _returns(expected, tolerance)) for args, expected in cases]
-        wide = _wide(limits or self._box.limits, (_text(expected) for _, expected in cases), VALUE_KB)
+        wide = _wide(allowed, (_text(expected) for _, expected in cases), VALUE_KB)
         return self._series("calls", json.dumps({"code": code, "entry": entry}), asked, wide, all_of_them)
+
+    def _allowed(self, code: str, limits: Limits | None) -> Limits:
+        check_text("code", code)
+        return limits_of(limits, self._box.limits)
 
     def _series(self, role: str, code: str, cases: list[Case], limits: Limits, all_of_them: bool) -> Verdict:
         if not cases:
@@ -125,6 +144,12 @@ class Grader:
     function, function_sync = awaited(_function), blocking(_function)
     inputs, inputs_sync = awaited(_inputs), blocking(_inputs)
     calls, calls_sync = awaited(_calls), blocking(_calls)
+
+
+def check_case(case: object, shape: str, *kinds: type | UnionType) -> None:
+    """A case is a pair of these."""
+    if not (isinstance(case, list | tuple) and len(case) == 2 and all(map(isinstance, case, kinds))):
+        raise UsageError(f"case {case!r:.80}: give {shape}")
 
 
 def _wide(limits: Limits, expected: Iterable[str], least_kb: int = 0) -> Limits:
@@ -151,7 +176,7 @@ def names_a_class(entry: str) -> bool:
 
 
 def _prints(expected: str, rule: Rule) -> Callable[[Result], bool]:
-    return lambda result: not result.truncated and rule.same(expected, result.stdout)
+    return lambda result: not result.stdout_cut and rule.same(expected, result.stdout)
 
 
 def _returns(expected: JSON, tolerance: float) -> Callable[[Result], bool]:
@@ -173,6 +198,10 @@ def as_json(data: JSON) -> JSON:
     if not isinstance(data, list):
         return data
     tag, held = data
+    if tag in ("n", "Q"):  # a named tuple, a bounded deque
+        tag, held = "l", held[1]
+    if tag == "m":  # a Counter and its like
+        tag, held = "d", list(zip(held[1][::2], held[1][1::2], strict=True))
     if tag in ("l", "t", "q"):
         return [as_json(item) for item in held]
     if tag == "d":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from types import UnionType
 
 import msgspec
 
 from rollbook.errors import UsageError
 
 THREADS = 64
+MOST_SECONDS, MOST = 1_000_000_000, 1_000_000
+"""More than anybody has, and few enough for the kernel's own numbers."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -26,12 +28,14 @@ class Limits(msgspec.Struct, frozen=True):
     """The longest it may take by the clock; max(1, 4 x seconds) unless given."""
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "memory_mb", "output_kb", "processes", "files_mb"):
+        for name in ("seconds", "wall_seconds"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise UsageError(f"limit {name}={value}: give a positive, finite number")
-        if self.wall_seconds is not None and not (math.isfinite(self.wall_seconds) and self.wall_seconds > 0):
-            raise UsageError(f"limit wall_seconds={self.wall_seconds}: give a positive, finite number")
+            if not (_is_number(value, int | float, MOST_SECONDS) or (value is None and name == "wall_seconds")):
+                raise UsageError(f"limit {name}={value!r}: give a positive, finite number, at most {MOST_SECONDS}")
+        for name in ("memory_mb", "output_kb", "processes", "files_mb"):
+            value = getattr(self, name)
+            if not _is_number(value, int, MOST):
+                raise UsageError(f"limit {name}={value!r}: give a positive, finite number, whole and at most {MOST}")
 
     @property
     def wall_s(self) -> float:
@@ -53,3 +57,7 @@ class Limits(msgspec.Struct, frozen=True):
             "threads": THREADS + self.processes,
             "keep": self.keep_bytes,
         }
+
+
+def _is_number(value: object, kind: type | UnionType, most: int) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and 0 < value <= most  # type: ignore[operator]

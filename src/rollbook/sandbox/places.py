@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.core.json import JSON
-from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.errors import Refused, SandboxError
 
 HERE = Path(__file__).parent
 SURVEY_S = 120.0
@@ -56,6 +56,6 @@ def survey(python: str, packages: tuple[str, ...], paths: tuple[str, ...]) -> Pl
         return msgspec.json.decode(done.stdout, type=Places)
     except subprocess.CalledProcessError as error:
         words = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise SandboxError(f"the packages {', '.join(packages)} cannot be loaded: {' '.join(words)}") from None
+        raise Refused(f"the packages {', '.join(packages)} cannot be loaded: {' '.join(words)}") from None
     except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
         raise SandboxError(f"{python} does not say where its libraries lie: {error}") from None

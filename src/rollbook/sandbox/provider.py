@@ -29,8 +29,10 @@ class Provider(Protocol):
         """Launch a guest with a role of `inner/roles.py`.
 
         The descriptors are its stdin, stdout, stderr, channel and what else it is to have; then as many as the order
-        has `doors`, which it goes through, and what `mount` gave, if the order says so. The last one is the control
-        line, on which the provider says {"begun"} with the pidfd of the guest, or {"failed"}; and at last {"ended"}.
+        has `doors`, which it goes through, and what `mount` gave, if the order says so. The last but one is the letter
+        to the guest, with its code and files (the order only says whether it is `filled` with any): nobody but the
+        guest itself may read it into its memory. The last one is the control line, on which the provider says
+        {"begun"} with the pidfd of the guest, or {"failed"}; and at last {"ended"}.
         """
 
     def answers(self) -> bool:

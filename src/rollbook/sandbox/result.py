@@ -47,6 +47,8 @@ class Result(msgspec.Struct, frozen=True):
     cpu_seconds: float = 0.0
     peak_mb: float = 0.0
     truncated: bool = False
+    """Whether more came of stdout, stderr or the value than is kept."""
+    stdout_cut: bool = False
     isolation: tuple[str, ...] = ()
     state: State | None = None
     """Of a session's turn: what it made is kept, or lost with all before it, or undone alone (files are never)."""

@@ -69,6 +69,7 @@ class Run:
             cpu_seconds=cpu,
             peak_mb=end.peak_kb / 1024,
             truncated=cut or guest.out.truncated or guest.err.truncated,
+            stdout_cut=guest.out.truncated,
             isolation=guest.isolation,
         )
 

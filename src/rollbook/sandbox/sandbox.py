@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rollbook.errors import UsageError
 from rollbook.sandbox.bubblewrap import Bubblewrap
 from rollbook.sandbox.errors import Full, Refused, SandboxError
+from rollbook.sandbox.given import check_files, check_size, check_text, limits_of, stdin_of
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.nursery import Nursery
 from rollbook.sandbox.persistent import Persistent
@@ -57,7 +58,8 @@ class Sandbox:
         require: Require | None = None,
         allow_weaker: bool | None = None,
     ) -> None:
-        self.limits = limits
+        check_size(size)
+        self.limits = limits_of(limits, limits)
         self._provider = check_provider(os.environ.get(ADDRESS, "built-in") if provider is None else provider)
         self.remote: Remote | None = None
         self.packages = tuple(packages)
@@ -137,7 +139,8 @@ class Sandbox:
         """Which walls are really in force."""
         if self.remote:
             return self.remote.isolation
-        return next(iter(self._slots)).isolation if self._slots else ()
+        slots = list(self._slots)  # threads of ours change it
+        return slots[0].isolation if slots else ()
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
@@ -163,11 +166,12 @@ class Sandbox:
         limits: Limits | None = None,
     ) -> Result:
         """Run code in a fresh child."""
-        check_names(files or {})
-        data = stdin.encode(errors="replace") if isinstance(stdin, str) else stdin
+        check_text("code", code)
+        data, allowed = stdin_of(stdin), limits_of(limits, self.limits)
+        check_files(files or {}, allowed)
         if self.remote:
-            return self.remote.run(code, data, files or {}, limits or self.limits)
-        return self.use(lambda slot: slot.run(code, data, files or {}, limits or self.limits))
+            return self.remote.run(code, data, files or {}, allowed)
+        return self.use(lambda slot: slot.run(code, data, files or {}, allowed))
 
     def use(self, work: Callable[[Slot], T]) -> T:
         """Do something with a zygote that nobody else has meanwhile, in one of the pool's threads."""
@@ -207,10 +211,10 @@ class Sandbox:
 
         It begins with `files` in a folder of its own, or works in `folder`, one of the host's, to read and to write.
         """
-        check_names(files or {})
+        limits = limits_of(limits, self.limits)
+        check_files(files or {}, limits)
         if files and folder is not None:
             raise UsageError("session: files lie in the session's own folder; give them or a folder of the host")
-        limits = limits or self.limits
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
         place = None if folder is None else os.fspath(folder)
@@ -237,10 +241,3 @@ def check_provider(name: str) -> str:
     if name in ("built-in", "bubblewrap") or name.startswith(HTTP):
         return name
     raise UsageError(f"provider {name!r}: there are built-in, bubblewrap and http://HOST:PORT/TOKEN")
-
-
-def check_names(files: Mapping[str, bytes]) -> None:
-    """A run's files lie in its own folder."""
-    for name in files:
-        if name.startswith("/") or not name or ".." in name.split("/") or "\0" in name:
-            raise UsageError(f"file name {name!r}: give a relative one that stays in the folder")

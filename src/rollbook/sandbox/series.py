@@ -34,7 +34,7 @@ class Series:
         wrong: list[int] = []
         for place, result in enumerate(self._results(cases)):
             results.append(result)
-            if not (result.status == "ok" and cases[place].right(result)):
+            if not (self._ended_well(result) and cases[place].right(result)):
                 wrong.append(place)
                 if not all_of_them:
                     break
@@ -48,6 +48,10 @@ class Series:
             cpu_seconds=sum(result.cpu_seconds for result in results),
             isolation=self._slot.isolation,
         )
+
+    def _ended_well(self, result: Result) -> bool:
+        """A program may end its process with 0 once it has printed what it has to say: that alone is judged then."""
+        return result.status == "ok" or (self._role == "inputs" and left_with_0(result))
 
     def _results(self, cases: Sequence[Case]) -> Iterator[Result]:
         try:
@@ -66,7 +70,12 @@ class Series:
         return result
 
 
+def left_with_0(result: Result) -> bool:
+    """Whether its process ended by itself, and with 0, before the turn did."""
+    return result.state == "lost" and result.exit == 0
+
+
 def _why(place: int, result: Result) -> tuple[Reason, str]:
-    if result.status == "ok":
+    if result.status == "ok" or left_with_0(result):
         return "failed", f"case {place + 1}: another output was expected"
     return result.status, f"case {place + 1}: {words_of(result.error) or result.status}"

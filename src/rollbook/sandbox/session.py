@@ -14,6 +14,7 @@ import msgspec
 from rollbook.core.json import JSON
 from rollbook.errors import UsageError
 from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.given import check_text, limits_of
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.line import Line
 from rollbook.sandbox.result import Result
@@ -68,6 +69,7 @@ class Session:
 
     def _turn(self, code: str, limits: Limits | None = None) -> Result:
         """Run code in the session. Of the limits, a turn may have its own seconds, wall_seconds and output_kb."""
+        check_text("code", code)
         limits = turn_limits(limits, self.limits)
         if not self._open:
             raise SandboxError("the session is not open: use it as a context")
@@ -157,10 +159,11 @@ class Session:
 
 def turn_limits(limits: Limits | None, session: Limits) -> Limits:
     """A turn's limits; what cannot change from turn to turn must be the session's."""
-    for name in PER_SESSION if limits else ():
+    limits = limits_of(limits, session)
+    for name in PER_SESSION:
         if getattr(limits, name) != getattr(session, name):
             raise UsageError(
                 f"limit {name}={getattr(limits, name)} of a turn: the session has {getattr(session, name)} for good; "
                 "use msgspec.structs.replace(session.limits, seconds=...)"
             )
-    return limits or session
+    return limits

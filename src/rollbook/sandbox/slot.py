@@ -11,6 +11,7 @@ from rollbook.sandbox.cores import next_core
 from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.folder import Folder
 from rollbook.sandbox.guest import Guest
+from rollbook.sandbox.letter import given, sealed
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.provider import Provider
 from rollbook.sandbox.result import Result
@@ -58,27 +59,32 @@ class Slot:
             shown = self._shown(folder, uid) if folder is not None else None
             held.callback(shown.close if shown else _nothing)
             try:
-                guest, stream = Guest(limits, layers, account, shown), given(stdin)
+                letter = sealed(code, files, request)
+                held.callback(os.close, letter)
+                stream = given(stdin)
+                held.callback(os.close, stream)
+                guest = Guest(limits, layers, account, shown)
             except OSError as error:
                 words = f"no guest could be started: {error} (each holds 5 descriptors: ulimit -n)"
                 raise SandboxError(words) from None
             held.pop_all()  # they are the guest's from here on
+        doors, trees = account.doors if account else (), shown.trees if shown else ()
         order: dict[str, JSON] = {
-            **(request or {}),
             "role": role,
-            "code": code,
-            "files": {name: data.hex() for name, data in (files or {}).items()},
+            "filled": bool(files),
             "limits": {**limits.wire(), "spare_mb": account.spare_mb if account else None},
             "uid": uid,
-            "doors": len(account.doors) if account else 0,
-            "mount": shown is not None,
+            "doors": len(doors),
+            "mount": bool(trees),
         }
-        beside = [*extra, *(account.doors if account else ()), *(shown.trees if shown else ())]
+        beside = [*extra, *doors, *trees, letter]
         try:
             guest.hand_over(lambda handles: self._provider.order(order, handles), stream, beside)
         except (OSError, EOFError, SandboxError) as error:
             guest.close()
             raise SandboxError(f"the sandbox broke: {error}; {self._provider.last_words()}") from None
+        finally:
+            os.close(letter)
         return guest
 
     def _shown(self, path: str, uid: int) -> Folder:
@@ -109,13 +115,3 @@ class Slot:
 
 def _nothing() -> None:
     return None
-
-
-def given(stdin: bytes) -> int:
-    """A descriptor to read these bytes from."""
-    if not stdin:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    handle = os.memfd_create("stdin")
-    os.write(handle, stdin)
-    os.lseek(handle, 0, os.SEEK_SET)
-    return handle

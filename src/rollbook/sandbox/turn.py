@@ -118,6 +118,7 @@ class Turn:
             cpu_seconds=self._cpu_seconds(cpu_s),
             peak_mb=peak_mb,
             truncated=cut or out.truncated or err.truncated,
+            stdout_cut=out.truncated,
             isolation=self._guest.isolation,
             state=state,
         )

@@ -15,8 +15,9 @@ class Verdict(msgspec.Struct, frozen=True):
     """Whether the code passed, and if not, why.
 
     failed: a test said no. error, exit: the code raised, or ended by itself. refused: the tests ask what only objects
-    of the code could answer, and nobody said that this is good enough. Others are as in Result. `weak`: it was allowed,
-    and the verdict rests on it. `fraction` is the part of the tests that passed, where they are counted.
+    of the code could answer, and nobody said that this is good enough, or what only works in one process. Others are as
+    in Result. `weak`: it was allowed, and the verdict rests on it. `fraction` is the part of the tests that passed,
+    where they are counted.
     """
 
     passed: bool

@@ -20,6 +20,8 @@ from rollbook.sandbox.stream import Stream
 
 SETUP_S = 30.0
 KILL_S = 30.0
+LOOK_S = 3600.0
+"""Nothing is waited for any longer without a look: the kernel counts milliseconds in few bits."""
 FLOOD_BYTES = 64 << 20
 CORES = max(1, min(os.cpu_count() or 1, THREADS))
 
@@ -78,7 +80,7 @@ class Watch:
             self._poll.register(handle, select.POLLIN)
         over = False
         while not over:
-            for handle, event in self._poll.poll(max(1, self._patience() * 1000)):
+            for handle, event in self._poll.poll(max(1, min(self._patience(), LOOK_S) * 1000)):
                 if handle in lines:
                     over = lines[handle]() or over
                 else:

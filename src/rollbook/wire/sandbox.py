@@ -90,7 +90,7 @@ class SandboxServer:
 
     def _admit(self, request: web.Request) -> None:
         given = request.match_info.get("token") or request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not hmac.compare_digest(given.encode(errors="replace"), self._token.encode()):
             raise web.HTTPUnauthorized(text='{"error": "no token, or a wrong one"}', content_type="application/json")
 
     async def _health(self, request: web.Request) -> web.Response:

@@ -1,6 +1,5 @@
 """A guest without a zygote: another program has put up namespaces and mounts, and started a fresh interpreter there."""
 
-import json
 import os
 import sys
 from typing import Any
@@ -13,11 +12,11 @@ from .roles import ROLES
 SETUP_FAILED = 97
 
 
-def main(order: int, birth: int, handles: list[int]) -> None:
+def main(order: int, letter: int, birth: int, handles: list[int]) -> None:
     """Tell the host who we are, shut what doors are left, and play. Never returns."""
     code = SETUP_FAILED
     try:
-        request = read(order)
+        request = guest.opened(order) | guest.opened(letter)
         role = (ROLES | EXAM_ROLES)[request["role"]]
         announce(birth)
         load(request)
@@ -27,13 +26,6 @@ def main(order: int, birth: int, handles: list[int]) -> None:
         os.write(2, f"{type(error).__name__}: {error}\n".encode()[:500])
     finally:
         os._exit(code)
-
-
-def read(order: int) -> dict[str, Any]:
-    """What we are to be."""
-    with open(order, "rb") as file:
-        request: dict[str, Any] = json.load(file)
-    return request
 
 
 def load(request: dict[str, Any]) -> None:

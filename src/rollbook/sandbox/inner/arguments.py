@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import is_not
 from typing import Any
 
-from .plain import MUTABLE, NotPlain
+from .plain import MAPPINGS, MUTABLE, NotPlain
 
 _SCALARS = frozenset({int, str, float, bool, type(None), bytes})
 
@@ -65,7 +65,7 @@ class Arrived:
 
 
 def _contents(value: Any) -> list[Any]:
-    return [*value, *value.values()] if type(value) is dict else [*value]
+    return [*value, *value.values()] if issubclass(type(value), dict) else [*value]
 
 
 def _differ(before: list[Any], now: list[Any]) -> bool:
@@ -74,7 +74,8 @@ def _differ(before: list[Any], now: list[Any]) -> bool:
 
 def refill(value: Any, data: Any) -> None:
     """Make a container hold what another one holds: how a change made elsewhere comes home."""
-    if type(data) not in MUTABLE or not issubclass(type(value), type(data)):
+    kind: type = dict if type(data) in MAPPINGS else type(data)
+    if kind not in MUTABLE or not issubclass(type(value), kind):
         raise NotPlain("not an answer")
     if isinstance(data, list | bytearray):
         value[:] = data

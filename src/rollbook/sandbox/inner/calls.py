@@ -13,6 +13,7 @@ CALLS = {
         "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "iopl": 172, "ioperm": 173, "init_module": 175,
         "delete_module": 176, "quotactl": 179, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
         "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200, "sched_setaffinity": 203,
+        "io_setup": 206,
         "lookup_dcookie": 212, "semtimedop": 220, "tgkill": 234, "utimes": 235, "mq_open": 240, "mq_unlink": 241,
         "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251, "inotify_init": 253,
         "migrate_pages": 256, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272, "move_pages": 279,
@@ -28,7 +29,7 @@ CALLS = {
         "listmount": 458,
     },
     "aarch64": {
-        "mknodat": 33, "openat": 56, "openat2": 437,
+        "io_setup": 0, "mknodat": 33, "openat": 56, "openat2": 437,
         "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
         "lookup_dcookie": 18, "fcntl": 25, "inotify_init1": 26, "ioctl": 29, "ioprio_set": 30, "umount2": 39,
         "mount": 40, "pivot_root": 41, "truncate": 45, "chroot": 51, "fchmod": 52, "fchmodat": 53, "fchownat": 54,

@@ -30,6 +30,8 @@ def described(error: BaseException, number: int) -> list[Any]:
     known = next(base for base in type.mro(kind) if base in _NAMES)
     plain = [arg for arg in error.args if issubclass(type(arg), str | int | float | bool | None)]
     given = [arg[:2000] if isinstance(arg, str) else arg for arg in plain]
+    if issubclass(known, OSError) and len(given) == 2 and type(error.filename) is str:  # type: ignore[attr-defined]
+        given.append(error.filename[:2000])  # type: ignore[attr-defined]
     return [_NAMES[known], given, "" if kind is known else kind.__name__, number]
 
 

@@ -5,12 +5,17 @@ channel, which the candidate does not have. `inputs` and `calls` need no examine
 host alone.
 """
 
+import ast
+import builtins
+import fcntl
+import gc
 import io
 import json
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import CodeType, ModuleType
 from typing import Any
 
 from . import guest
@@ -23,6 +28,7 @@ from .roles import Role, conversation
 from .walls import BOX
 
 LINE = 4
+OUT_OF_THE_WAY = guest.FILES_OPEN - 4
 SOLUTION = "Solution"
 """The class in which competitions want the function, if it is not in the open."""
 MODULE = "solution"
@@ -53,12 +59,16 @@ def examiner(request: dict[str, Any], channel: Channel) -> int:
     exam = json.loads(request["code"])
     believed = {"weak": exam["weak"], "copies": exam["copies"], "data": not exam["classes"]}
     peer = Peer(Line(LINE), guarded=True, **believed)
-    stage, ended = "hello", None
+    stage, ended, named = "hello", None, dict[str, Any]()
     try:
-        entry = entry_point(peer, exam["entry"])
-        peer.calls = 0  # it may have been a call that made a Solution: the tests have asked nothing yet
+        names = peer.hello()
+        entry = entry_point(peer, names, exam["entry"])
+        peer.begin()  # it may have been a call that made a Solution: the tests have asked nothing yet
         stage, space = "tests", guest.fresh_space()
         suites = suites_of(exam)
+        named = others(names, exam)
+        if named:
+            space["__builtins__"] = handed_over(peer, named, exam) | vars(builtins)
         execute(exam["setup"], space)
         space[exam["entry"]] = entry
         to_the_end(peer, lambda: execute(exam["tests"], space))
@@ -70,9 +80,12 @@ def examiner(request: dict[str, Any], channel: Channel) -> int:
         stage = "passed"
     except BaseException as error:  # noqa: BLE001 - whatever ends the tests is the verdict
         ended = error
+    if isinstance(ended, NameError) and ended.name in named:
+        ended = OneProcess(f"the tests use {ended.name}, which only the code defines")
     ended = peer.objection(ended)
     said = {"verdict": word(stage, ended, peer.calls), "weak": peer.weakened, "beside": peer.beside}
-    channel.send({"value": json.dumps(said | {"error": ended and guest.describe(ended)})})
+    told = json.dumps(said | {"error": ended and guest.describe(ended)}, ensure_ascii=False)
+    channel.send({"value": told})
     return 0
 
 
@@ -117,9 +130,8 @@ def word(stage: str, ended: BaseException | None, calls: int) -> str:
     return "broken" if stage != "hello" and not calls else "failed"
 
 
-def entry_point(peer: Peer, wanted: str) -> Any:
+def entry_point(peer: Peer, names: dict[str, Any], wanted: str) -> Any:
     """What is under test: by its name, or as a method of the class Solution."""
-    names = peer.hello()
     if wanted in names:
         return names[wanted]
     if SOLUTION in names:
@@ -127,35 +139,105 @@ def entry_point(peer: Peer, wanted: str) -> Any:
     raise NameError(f"the code defines no {wanted}")
 
 
+def others(names: dict[str, Any], exam: dict[str, Any]) -> dict[str, Any]:
+    """What else of the code the tests name: only what is neither Python's own nor defined by the tests anywhere, be it
+    for want of another (`try: xrange`), and where they come to have such a name all the same, it is theirs."""
+    text = f"{exam['setup']}\n{exam['tests']}"
+    public = [name for name in names if name in text and name.isidentifier() and not name.startswith("_")]
+    found = {name for name in public if name != exam["entry"] and not hasattr(builtins, name)}
+    return {name: names[name] for name in found - defined(text)} if found else {}
+
+
+def handed_over(peer: Peer, named: dict[str, Any], exam: dict[str, Any]) -> dict[str, Any]:
+    """Classes beside a class under test; a function may be what the tests judge by, so that its word has to do."""
+    peer.weakened |= exam["weak"]
+    beside = exam["classes"]
+    return {name: value for name, value in named.items() if exam["weak"] or (beside and name[0].isupper())}
+
+
+def defined(text: str) -> set[str]:
+    """Every name that a module gives to something."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+    return found
+
+
 def execute(code: str, space: dict[str, Any]) -> None:
     """Run a module's code."""
-    exec(compile(code, "<code>", "exec"), space)
+    exec(compiled(code), space)
+
+
+def compiled(code: str) -> CodeType:
+    """A module's code, ready to run."""
+    return compile(code.removeprefix(guest.BOM), "<code>", "exec")
 
 
 def inputs(request: dict[str, Any], channel: Channel) -> int:
     """The whole program again for every input, which it reads from stdin: its globals are new each time."""
     program: list[Any] = []
+    streams, own = kept_streams(), dict(vars(builtins))
 
     def case(body: dict[str, Any]) -> dict[str, Any]:
         def play() -> None:
             if not program:
-                program.append(compile(request["code"], "<code>", "exec"))
-            exec(program[0], guest.fresh_space())
+                program.append(compiled(request["code"]))
+            exec(program[0], space)
 
-        open_streams(body["stdin"].encode())
-        return guest.to_the_end(play)
+        open_streams(body["stdin"].encode(), streams)
+        vars(builtins).update(own)
+        space, collected = guest.fresh_space(), gc.get_count()[1:]
+        report = guest.to_the_end(play)
+        guest.reported(lambda: let_go(space, collected))
+        return report
 
     conversation(channel, case)
 
 
-def open_streams(data: bytes) -> None:
+def kept_streams() -> list[int]:
+    """What stdout and stderr are, beside what a program makes of the descriptors 1 and 2."""
+    return [fcntl.fcntl(place, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) for place in (1, 2)]
+
+
+def open_streams(data: bytes, kept: list[int]) -> None:
     """A new stdin that holds these bytes, as a descriptor too; and streams that no earlier input has touched."""
     handle = holding(data)
     if handle:  # it is 0 already where an earlier input closed that
         os.dup2(handle, 0)
         os.close(handle)
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), errors="surrogateescape")
-    sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(n, "w", closefd=False)) for n in (1, 2))
+    for place, stream in enumerate(kept, 1):
+        os.dup2(stream, place)
+    reader = io.BufferedReader(io.FileIO(0, closefd=False))
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(reader, errors="surrogateescape")  # type: ignore[misc]
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = written_to(1), written_to(2)  # type: ignore[misc]
+
+
+def written_to(place: int) -> io.TextIOWrapper:
+    """A stream of text to a descriptor."""
+    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(place, "w", closefd=False)))
+
+
+def let_go(space: dict[str, Any], collected: tuple[int, ...]) -> None:
+    """What a program has made ends with it, as at Python's own end: its memory is for the next, and a file of its own
+    must not be closed when another one has the number. Functions go last: what ends may still want them.
+
+    What holds itself is young still, and found at once, unless the collector has been at work since it `collected`.
+    """
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    data = [name for name, value in space.items() if not (callable(value) or type(value) is ModuleType)]
+    for name in [*data, *space]:
+        if name != "__builtins__":
+            space[name] = None
+    gc.collect(1 if gc.get_count()[1:] == collected else 2)
+    if weakref := sys.modules.get("weakref"):  # its own end came with atexit, and so did that of others
+        weakref.finalize._shutdown = weakref.finalize._registered_with_atexit = False
+    if futures := sys.modules.get("concurrent.futures.thread"):
+        futures._shutdown = False  # type: ignore[attr-defined]
 
 
 def holding(data: bytes) -> int:

@@ -17,7 +17,7 @@ ALWAYS = """
     fanotify_init fanotify_mark inotify_init inotify_init1
     shmget shmat shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink
     add_key request_key keyctl bpf perf_event_open userfaultfd seccomp pkey_alloc memfd_create memfd_secret
-    io_uring_setup io_uring_enter io_uring_register execveat
+    io_setup io_uring_setup io_uring_enter io_uring_register execveat
     sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority ioprio_set
     personality syslog acct swapon swapoff reboot vhangup modify_ldt iopl ioperm uselib
     init_module finit_module delete_module kexec_load kexec_file_load

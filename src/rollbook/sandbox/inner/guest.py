@@ -4,6 +4,7 @@ import ast
 import atexit
 import builtins
 import fcntl
+import json
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 
 from . import filters, kernel, walls
 from .channel import Channel, framed
+from .plain import LARGE
 
 NAMESPACES = "namespaces"
 FILES_MOST = 4096
@@ -37,6 +39,8 @@ COMMON = {
     resource.RLIMIT_SIGPENDING: SIGNALS_MOST,
 }
 """Limits that all guests have, and their zygote too; what bounds a guest lies below them, or is not the kernel's."""
+BOM = "\ufeff"
+"""What some editors begin a file with; Python skips it there."""
 MESSAGE_MOST, TRACEBACK_MOST = 2000, 4000
 OUT_OF_MEMORY = MemoryError
 """The real one: a program may call its own classes so."""
@@ -61,6 +65,7 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
             walls.private_box(limits["files_mb"], FILES_MOST)
             write_files(request["files"], walls.BOX)
     else:
+        write_files(request["files"], request["box"])
         os.chdir(request["box"])
     if request["rules"] is not None:
         walls.restrict(request["rules"])
@@ -140,6 +145,13 @@ def become_nobody(mode: str, uid: int) -> None:
         os.setresuid(uid, uid, uid)  # which takes every capability with it
     else:
         kernel.drop_capabilities()
+
+
+def opened(letter: int) -> dict[str, Any]:
+    """What is for this guest alone: it came past the zygote unread, whose memory every later guest has a copy of."""
+    with open(letter, "rb", closefd=False) as file:
+        told: dict[str, Any] = json.load(file)
+    return told
 
 
 def write_files(files: dict[str, str], box: str) -> None:
@@ -222,9 +234,12 @@ def reported(play: Callable[[], str | None]) -> dict[str, Any]:
 
 
 def exit_code(given: object) -> int:
-    """What a program asked to exit with; words are said, as Python says them, and mean 1."""
-    if given is None or type(given) is int:
-        return (given or 0) & 0xFF
+    """What a program asked to exit with, as Python has it; words are said, and mean 1."""
+    if given is None:
+        return 0
+    if issubclass(type(given), int):
+        code = int.__index__(given)  # type: ignore[arg-type]
+        return (code if -LARGE <= code < LARGE else -1) & 0xFF
     with suppress(BaseException):  # its __str__ may do anything
         print(given, file=sys.stderr)  # noqa: T201 - the program's own words
     return 1
@@ -240,6 +255,8 @@ def to_the_end(play: Callable[[], str | None]) -> dict[str, Any]:
 def finish() -> None:
     """Wait for the threads that are to be waited for, then call what was left to the exit."""
     if threading := sys.modules.get("threading"):
+        for ends in reversed(getattr(threading, "_threading_atexits", ())):  # pools let their threads go
+            ends()
         this = threading.current_thread()
         while others := [thread for thread in threading.enumerate() if thread is not this and not thread.daemon]:
             others[0].join()
@@ -248,7 +265,7 @@ def finish() -> None:
 
 def last_value(code: str, space: dict[str, Any], keep: int) -> str | None:
     """The repr of the last expression; one character more than is kept tells that there was more."""
-    tree = ast.parse(code, "<code>")
+    tree = ast.parse(code.removeprefix(BOM), "<code>")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, "<code>", "exec"), space)
     if not isinstance(last, ast.Expr):
@@ -282,7 +299,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 def fresh_space(name: str = "__main__") -> dict[str, Any]:
     """The globals of a program, which are also its `__main__` module's; under another name it is not told so."""
     main = types.ModuleType(name)
-    main.__dict__["__builtins__"] = __builtins__
+    main.__dict__.update(__builtins__=__builtins__, __file__=f"{walls.BOX}/{name.strip('_')}.py")
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out
     sys.modules["__main__"] = sys.modules[name] = main
     return main.__dict__

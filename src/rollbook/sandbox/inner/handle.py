@@ -79,6 +79,7 @@ DOING: dict[str, Callable[..., Any]] = {
     "attribute": getattr,
     "iterate": iter,
     "await": awaited,
+    "__hash__": hash,
     **TELLING,
     **DECIDING,
     **COMPUTING,
@@ -103,6 +104,8 @@ ABOUT = frozenset(
     f"__{name}__" for name in ("name", "qualname", "doc", "module", "annotations", "type_params", "wrapped", "dict")
 )
 """Attributes like others, for all their underscores."""
+ABOUT_FUNCTIONS = frozenset({"__name__", "__qualname__", "__doc__"})
+"""What the tests' functions tell of themselves: `functools.wraps` asks for it."""
 
 _OWN = frozenset({"_peer", "_number", "_do", "_attribute", "_ended"})
 _PROBED = frozenset({"__copy__", "__deepcopy__"})
@@ -127,7 +130,7 @@ class Handle:
             return object.__getattribute__(self, name)
         if name[:2] == name[-2:] == "__" and name not in ABOUT:
             return _special(self, name)
-        if name in ABOUT and not self._peer.guarded:
+        if name in ABOUT - ABOUT_FUNCTIONS and not self._peer.guarded:
             return object.__getattribute__(self, name)
         return self._attribute(name)
 
@@ -140,6 +143,9 @@ class Remote(Handle):
 
     def __iter__(self) -> Iterator[Any]:
         return walked(self._do("iterate"))
+
+    def __hash__(self) -> int:
+        return int(self._do("__hash__"))
 
 
 class RemoteFunction(Remote):

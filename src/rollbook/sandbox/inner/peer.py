@@ -16,14 +16,15 @@ import sys
 from _thread import RLock  # the module threading costs every fork more
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn
 
 from .arguments import Arrived, containers, pack_given, refill, unpack_given
 from .channel import Channel
 from .coroutines import is_coroutine
 from .errors import Gone, OneProcess, come_back, described, made
-from .handle import DOING, REMOTE, Handle, kind_of
-from .plain import NONE_KNOWN, NotPlain, pack, unpack
+from .handle import ABOUT_FUNCTIONS, DOING, REMOTE, TELLING, Handle, kind_of
+from .plain import NAMES_OF_DATA, NONE_KNOWN, NotPlain, pack, unpack
 from .returned import RETURNED, is_data
 
 MOST_NESTED = 400
@@ -32,6 +33,7 @@ OUR_FRAMES = 12
 MOST_OBJECTS = 1 << 20
 EXITS = (SystemExit, KeyboardInterrupt)
 GIVEN_AWAY = frozenset({"__getitem__", "__len__", "iterate", "__next__", "__contains__", "__bool__"})
+OF_A_NAME = frozenset({"attribute", "__setattr__", "__delattr__"})
 
 
 class Peer:
@@ -51,6 +53,7 @@ class Peer:
     ) -> None:
         self._channel, self.guarded, self._weak, self._copies, self._stays = channel, guarded, weak, copies, stays
         self._kinds: Mapping[str, type[Handle]] = RETURNED if data else REMOTE
+        self._handles: dict[tuple[int, str], Handle] = {}
         self._looks: dict[tuple[int, str], tuple[Any, Exception | None]] = {}
         self._lock = RLock()
         self._objects: list[Any] = []
@@ -60,6 +63,9 @@ class Peer:
         self._nested = 0
         self._gave_back = False
         self._broken: BaseException | None = None
+        self._denied: Exception | None = None
+        self._entries: frozenset[int] = frozenset()
+        self._as_data, self._as_objects = "", False
         self.beside = False
         self.weakened = False
         self.calls = 0
@@ -79,7 +85,18 @@ class Peer:
         names = self._receive().get("hello")
         if not isinstance(names, dict) or not all(isinstance(number, int) for number in names.values()):
             raise self._end_of_it(Gone())
-        return {name: self._kinds["function"](self, number) for name, number in names.items()}
+        self._entries = frozenset(names.values())
+        return {name: self._handle(number, "function") for name, number in names.items()}
+
+    def _handle(self, number: int, kind: str) -> Handle:
+        """The same for the same object, so that `is` tells whether it is."""
+        if (number, kind) not in self._handles:
+            self._handles[number, kind] = self._kinds[kind](self, number)
+        return self._handles[number, kind]
+
+    def begin(self) -> None:
+        """Nothing was asked yet."""
+        self.calls, self._as_data, self._as_objects = 0, "", False
 
     def claim(self, what: str, number: int, *given: Any) -> Any:
         """Ask the candidate's object for a judgement, where that is allowed."""
@@ -118,6 +135,8 @@ class Peer:
         """Have the other end do something, and wait for what comes of it. One at a time, whatever the thread."""
         with self._lock:
             self.calls += what == "call"
+            if self._kinds is REMOTE:
+                self._note(what, number, given, named)
             packed = pack_given(given, self._pack)
             names = {name: self._pack(value) for name, value in named.items()}
             ours = [*containers(given, self._numbers), *containers(named.values(), self._numbers)]
@@ -132,6 +151,16 @@ class Peer:
             if "raised" in answer:
                 raise self._exception(answer["raised"], what)
             return self._value(answer.get("value"), ours)
+
+    def _note(self, what: str, number: int, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Whether tests of a class use it as one: made of nothing, or asked for what no data has. If not, they may have
+        meant a function that gives back data, and an object of the code's in its place would judge itself."""
+        if what in OF_A_NAME:
+            self._as_objects |= not (given[0] in NAMES_OF_DATA or given[0].startswith("__"))
+        elif what == "call":
+            self._as_objects |= number in self._entries and not (given or named)
+        elif what in TELLING or what == "iterate":
+            self._as_data = self._as_data or what
 
     def _take_home(self, answer: dict[str, Any], ours: list[Any]) -> None:
         """What the other end did to its arguments is done to ours, if it may be."""
@@ -152,7 +181,13 @@ class Peer:
         return value
 
     def objection(self, ended: BaseException | None) -> BaseException | None:
-        """Why the tests ended, told better: they may have caught what they cannot undo."""
+        """Why the tests ended, told better: they may have caught what they cannot undo, or passed by what is a claim,
+        or failed since the code could not get at something of theirs."""
+        if self._broken is None and ended is None and self._as_data and not self._as_objects:
+            with suppress(OneProcess):
+                self._rest_on(self._as_data)
+        if self._broken is None and ended is not None and self._denied:
+            return OneProcess(str(self._denied))
         return self._broken or ended
 
     def threw(self, error: BaseException) -> bool:
@@ -203,7 +238,7 @@ class Peer:
         given = unpack_given(frame["args"], self._unpack)
         named = {str(name): self._unpack(data) for name, data in frame["named"].items()}
         if self.guarded:
-            _check_given_away(what, target, given)
+            self._check_given_away(what, target, given)
         arrived = Arrived([*given, *named.values()], self._numbers)
         answer: dict[str, Any] = {}
         try:
@@ -218,6 +253,14 @@ class Peer:
                 raise  # the code's own end
             answer["raised"] = self._described(error)
         return answer | {"changed": arrived.changed(self._pack)}
+
+    def _check_given_away(self, what: str, target: Any, given: list[Any]) -> None:
+        if is_given_away(what, target, given):
+            return
+        denied = AttributeError(f"{what} of an object of the tests is not given away")
+        if type(target).__module__ != "builtins":  # what it would find in a generator is not for it in one process
+            self._denied = denied
+        raise denied
 
     def _described(self, error: BaseException) -> list[Any]:
         """An exception for the other end, which may give back the very one that came from there."""
@@ -243,7 +286,8 @@ class Peer:
     def _find(self, tag: str, held: Any, ours: Sequence[Any]) -> Any:
         if tag == "handle":
             number, kind = held
-            return self._kinds[kind](self, int(number))
+            self._entries -= {number}  # it may stand for a method now, such as `copy`, which data has too
+            return self._handle(int(number), kind)
         if tag == "yours" and isinstance(held, int) and 0 <= held < len(ours):
             self._gave_back = True
             return ours[held]
@@ -288,17 +332,18 @@ def _make_room(frames: int) -> None:
         sys.setrecursionlimit(sys.getrecursionlimit() + frames)
 
 
-def _check_given_away(what: str, target: Any, given: list[Any]) -> None:
-    """The tests' own objects: a function may be called, another object read by its items.
+def is_given_away(what: str, target: Any, given: list[Any]) -> bool:
+    """The tests' own objects: a function may be called and asked for its name, another object read by its items.
 
     Attributes are shown only of objects of the tests' own classes: a generator's lead to its frame, and so to all.
     """
     plain = callable(target) or isinstance(target, type)
     if (what == "call" and callable(target)) or (what == "await" and is_coroutine(target)):
-        return
+        return True
     if what in GIVEN_AWAY and not plain:
-        return
-    own = not plain and type(target).__module__ == "__main__"
-    if what == "attribute" and own and isinstance(given[0], str) and not given[0].startswith("_"):
-        return
-    raise AttributeError(f"{what} of an object of the tests is not given away")
+        return True
+    if what != "attribute" or not isinstance(given[0], str):
+        return False
+    if isinstance(target, FunctionType | BuiltinFunctionType):
+        return given[0] in ABOUT_FUNCTIONS
+    return not plain and type(target).__module__ == "__main__" and not given[0].startswith("_")

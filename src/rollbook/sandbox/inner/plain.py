@@ -1,14 +1,15 @@
 """Values as plain data: what may cross between two sandboxes. Runs inside them: the standard library and nothing else.
 
 A value is packed as JSON. What JSON has no form for is tagged: `["t", [1, 2]]` is a tuple. Subclasses cross as the data
-they hold, so that nobody's `__eq__` crosses with them; Python's own types of data and errors cross by name; every other
-object stays, and a handle to it crosses.
+they hold, so that nobody's `__eq__` crosses with them, and numpy's numbers as Python's; Python's own types of data and
+errors cross by name; every other object stays, and a handle to it crosses.
 """
 
 import builtins
 import sys
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ LARGE = 1 << 63
 NONE_KNOWN: Mapping[int, int] = {}
 MUTABLE = (list, dict, set, deque, bytearray)
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+MAPPINGS = (Counter, OrderedDict, defaultdict)
 _EMPTY: dict[Any, Any] = {}
 _KEYS, _VALUES, _PAIRS = type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items())
 
@@ -35,9 +37,10 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "f": float,
     "c": lambda pair: complex(*map(float, pair)),
     "r": lambda bounds: range(*bounds),
+    "S": lambda parts: slice(*no_functions([*parts])),
     "C": lambda name: _CLASSES[name],
 }
-_GATHERED = frozenset("ltszqKVI")
+_GATHERED = frozenset("ltszqKVIS")
 
 _DATA = (bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, type(None))
 ERRORS = {
@@ -45,6 +48,10 @@ ERRORS = {
 }
 _CLASSES: dict[str, type] = {**{kind.__name__: kind for kind in _DATA}, **ERRORS}
 _CLASS_NAMES = {kind: name for name, kind in _CLASSES.items()}
+
+
+NAMES_OF_DATA = frozenset(name for kind in (*_DATA, deque) for name in dir(kind))
+"""Attributes that plain data has too."""
 
 
 class NotPlain(Exception):
@@ -72,12 +79,29 @@ def pack(
             if stays and stays(kind):
                 return keep(value)
             return packed(value, lambda inner: pack(inner, keep, deep + 1, known, stays))
-    return _named(value) or _late(value) or keep(value)
+    number = _number(value)
+    return _named(value) or _late(value) or keep(value) if number is None else pack(number, keep, deep + 1)
+
+
+def no_functions(items: list[Any]) -> list[Any]:
+    """What is found by a name must be data: a function there would be a method in all but name."""
+    if any(map(callable, items)):
+        raise NotPlain("a function where data belongs")
+    return items
 
 
 def _named(value: Any) -> Any:
     """One of Python's own classes."""
     return ["C", _CLASS_NAMES[value]] if type(value) is type and value in _CLASS_NAMES else None
+
+
+def _number(value: Any) -> Any:
+    """A number of numpy's as Python's own; None for anything else."""
+    generic = getattr(sys.modules.get("numpy"), "generic", None)
+    if not generic or not issubclass(type(value), generic):
+        return None
+    plain = generic.item(value)
+    return plain if type(plain) in (bool, int, float, complex) else None
 
 
 def _late(value: Any) -> Any:
@@ -141,8 +165,52 @@ def _items(tag: str, base: type) -> Callable[[Any, Any], Any]:
     return lambda value, inner: [tag, [inner(item) for item in walk(value)]]
 
 
-def _pairs(value: Any, inner: Any) -> Any:
-    return ["d", [[inner(key), inner(item)] for key, item in dict.items(value)]]
+def _tuple(value: Any, inner: Any) -> Any:
+    items = [inner(item) for item in tuple.__iter__(value)]
+    fields = getattr(type(value), "_fields", None)
+    named = type(value) is not tuple and type(fields) is tuple and len(fields) == len(items)
+    if not named or any(map(callable, tuple.__iter__(value))):
+        return ["t", items]
+    return ["n", [[type(value).__name__, fields], items]]
+
+
+def _deque(value: Any, inner: Any) -> Any:
+    items = [inner(item) for item in deque.__iter__(value)]
+    return ["q", items] if value.maxlen is None else ["Q", [value.maxlen, items]]
+
+
+def _dict(value: Any, inner: Any) -> Any:
+    pairs = [[inner(key), inner(item)] for key, item in dict.items(value)]
+    about = None if type(value) is dict else _about(value)
+    return ["m", [about, [part for pair in pairs for part in pair]]] if about else ["d", pairs]
+
+
+def _about(value: Any) -> list[str] | None:
+    """Which of Python's own kinds of dict it is; one that would make items by a function of somebody's is a dict."""
+    kind = next((kind for kind in MAPPINGS if issubclass(type(value), kind)), None)
+    if kind is not defaultdict:
+        return kind and [kind.__name__, ""]
+    made = value.default_factory
+    return [kind.__name__, _CLASS_NAMES[made]] if type(made) is type and made in _CLASS_NAMES else None
+
+
+def _mapping_of(name: str, made: str, items: dict[Any, Any]) -> Any:
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in MAPPINGS}
+    return kinds[name](_CLASSES[made], items) if made else kinds[name](items)
+
+
+@lru_cache
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """The same class for the same fields, with no method but Python's own."""
+    return namedtuple(name, fields, rename=True)
+
+
+_SHAPED: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "n": lambda about, items: _named_tuple(about[0], tuple(about[1]))(*no_functions(items)),
+    "Q": lambda most, items: deque(items, most),
+    "m": lambda about, items: _mapping_of(about[0], about[1], dict(zip(items[::2], items[1::2], strict=True))),
+}
+"""Containers of which something more is told than what they hold."""
 
 
 _PACKERS: list[tuple[type, Callable[[Any, Any], Any]]] = [
@@ -150,11 +218,12 @@ _PACKERS: list[tuple[type, Callable[[Any, Any], Any]]] = [
     (float, _float),
     (str, lambda value, _: str.__str__(value)),
     (list, _items("l", list)),
-    (tuple, _items("t", tuple)),
-    (dict, _pairs),
+    (tuple, _tuple),
+    (dict, _dict),
     (set, _items("s", set)),
     (frozenset, _items("z", frozenset)),
-    (deque, _items("q", deque)),
+    (deque, _deque),
+    (slice, lambda value, inner: ["S", [inner(value.start), inner(value.stop), inner(value.step)]]),
     (_KEYS, _items("K", _KEYS)),
     (_VALUES, _items("V", _VALUES)),
     (_PAIRS, _items("I", _PAIRS)),
@@ -177,6 +246,9 @@ def unpack(data: Any, find: Callable[[str, Any], Any], deep: int = 0) -> Any:
     try:
         if tag in _GATHERED:
             return _MAKERS[tag](unpack(item, find, deep + 1) for item in held)
+        if tag in _SHAPED:
+            about, items = held
+            return _SHAPED[tag](about, [unpack(item, find, deep + 1) for item in items])
         if tag == "d":
             return {unpack(key, find, deep + 1): unpack(item, find, deep + 1) for key, item in held}
         if late := _LATE.get(tag):

@@ -188,26 +188,24 @@ class Zygote:
         if not request:
             return say_alive(Channel(handles.pop()))
         request["limits"] |= {**self._base, "threads_of_others": self._config["others"]}
-        control = Channel(handles.pop())
+        control, letter = Channel(handles.pop()), handles.pop()
         given = len(handles) - request["doors"] - request["mount"]
         request["doors"] = handles[given : given + request["doors"]]
         request["tree"] = handles[-1] if request["mount"] else None
         try:
-            self._launch(request, handles[:given], control)
+            self._launch(request, handles[:given], letter, control)
         except OSError as error:
             with suppress(OSError):
                 control.send({"failed": str(error)})
         finally:
-            for handle in handles:
+            for handle in (*handles, letter):
                 os.close(handle)
 
-    def _launch(self, request: dict[str, Any], handles: list[int], control: Channel) -> None:
+    def _launch(self, request: dict[str, Any], handles: list[int], letter: int, control: Channel) -> None:
         box = self._make_box(request)
         child = self._fork()
         if not child:
-            self._be_guest(request, handles)
-        if box:
-            os.close(request["rules"])
+            self._be_guest(request, handles, letter)
         pidfd = os.pidfd_open(child)
         self._living[pidfd] = Living(child, control, box)
         self._poll.register(pidfd, select.POLLIN)
@@ -227,15 +225,12 @@ class Zygote:
 
     def _make_box(self, request: dict[str, Any]) -> str | None:
         """Without mounts, the folder of a run is made out here, and is there to be read."""
-        request["rules"] = self._config["rules"]
         request["box"] = self._config.get("empty")
-        if self._own_pids is not None or not request["files"]:
+        if self._own_pids is not None or not request["filled"]:
             return None
         self._boxes += 1
-        box = os.path.join(self._config["stage"], str(self._boxes))
+        request["box"] = box = os.path.join(self._config["stage"], str(self._boxes))
         os.mkdir(box, 0o755)
-        guest.write_files(request["files"], box)
-        request["box"], request["rules"] = box, rules(self._config, box)
         return box
 
     def _bury(self, pidfd: int) -> None:
@@ -249,11 +244,14 @@ class Zygote:
             control.send_framed(ended(os.waitstatus_to_exitcode(status), usage))
         control.close()
 
-    def _be_guest(self, request: dict[str, Any], handles: list[int]) -> None:
+    def _be_guest(self, request: dict[str, Any], handles: list[int], letter: int) -> None:
         """Never returns. A failure before it says that it starts is the sandbox's, and is told on its stderr."""
         code = SETUP_FAILED
         try:
             role = ALL_ROLES[request["role"]]
+            request |= guest.opened(letter)
+            own_box = self._own_pids is None and request["filled"]
+            request["rules"] = rules(self._config, request["box"]) if own_box else self._config["rules"]
             channel = guest.confine(request, self._config, handles, role.stays, role.forks)
             code = role.play(request, channel)
         except BaseException as error:  # noqa: BLE001 - nothing may get past this point

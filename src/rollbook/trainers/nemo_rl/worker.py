@@ -12,6 +12,7 @@ import msgspec
 
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
+from rollbook.sandbox.errors import Refused as NotToBeHad
 from rollbook.trainers.nemo_rl.alike import FILTER
 from rollbook.trainers.nemo_rl.config import MIB, Config
 from rollbook.trainers.nemo_rl.descriptors import room_for
@@ -157,7 +158,9 @@ class Worker:
             except (SandboxError, OSError) as error:
                 LOG.warning("the sandbox cannot be started: %s", error)
                 why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-                told = SandboxError(f"this machine has no sandbox, so no limit can be kept: {why}")
+                if not isinstance(error, NotToBeHad):
+                    why = f"this machine has no sandbox, so no limit can be kept: {why}"
+                told = SandboxError(why)
                 self._broken = time.monotonic() + TRY_AGAIN_S, told
                 raise told from None
             return self._box
