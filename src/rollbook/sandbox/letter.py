@@ -30,9 +30,8 @@ def holding(name: str, data: bytes) -> int:
     """A descriptor to read these bytes from, which no disk sees."""
     handle = os.memfd_create(name)
     try:
-        with open(handle, "wb", buffering=0, closefd=False) as file:
-            while data:
-                data = data[file.write(data) :]
+        while data:
+            data = data[os.write(handle, data) :]
     except BaseException:
         os.close(handle)
         raise

@@ -181,7 +181,8 @@ def compiled(code: str) -> CodeType:
 def inputs(request: dict[str, Any], channel: Channel) -> int:
     """The whole program again for every input, which it reads from stdin: its globals are new each time."""
     program: list[Any] = []
-    streams, own = kept_streams(), dict(vars(builtins))
+    # To look at all of them makes a copy of every page they are on: only for who speaks of them.
+    streams, own = kept_streams(), dict(vars(builtins)) if "builtins" in request["code"] else {}
 
     def case(body: dict[str, Any]) -> dict[str, Any]:
         def play() -> None:
