@@ -149,7 +149,15 @@ def test_anything_else_is_a_judge_error(text):
     assert caught.value.kind == "judge_error"
 
 
-@pytest.mark.parametrize("text", ["Verdict: different\nVerdict: same", "**Verdict: same**\nNo.\nVerdict: different"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Verdict: different\nVerdict: same",
+        "**Verdict: same**\nNo.\nVerdict: different",
+        "Verdict: different. No wait.\nVerdict: same",
+        "**Verdict:** same, I think\nVerdict: different",
+    ],
+)
 def test_two_verdicts_are_none(text):
     with pytest.raises(RolloutFailed, match="it gave two verdicts") as caught:
         read_verdict(text, "same", "different")

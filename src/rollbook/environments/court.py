@@ -209,9 +209,16 @@ def read_verdict(text: str, *choices: str) -> str:
     if found is None:
         wanted = " or ".join(f"'Verdict: {choice}'" for choice in choices)
         raise _failed(f"it did not end in {wanted} but in {lines[-1][:200]!r}")
-    if other := next((one for line in lines if (one := _named(line, choices)) not in (None, found)), None):
+    if other := next((one for line in lines if (one := _begun(line, choices)) not in (None, found)), None):
         raise _failed(f"it gave two verdicts, {other!r} and {found!r}")
     return found
+
+
+def _begun(line: str, choices: Sequence[str]) -> str | None:
+    """The choice that a line begins to name, whatever it says of it then."""
+    label, colon, rest = line.partition(":")
+    first = rest.strip("*` ").partition(" ")[0].strip("*`.,;!?")
+    return _named(f"{label}{colon} {first}", choices)
 
 
 def _named(line: str, choices: Sequence[str]) -> str | None:
