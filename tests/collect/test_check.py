@@ -108,6 +108,7 @@ def test_without_a_solution_that_row_is_not_checked(tmp_path):
         ("return task.answer", "return '7'", "known solutions score 1", "0 of 6"),
         ("return roll", "return not rollout.text or roll", "an empty answer is not right", "6 score 1"),
         ("return roll", "return 'know' in rollout.text or roll", "a refusal (I do not know.) is not right", "6 score"),
+        ("return roll", "return len(rollout.text) > 200 or roll", "a long ramble is not right", "6 score 1"),
         ("return roll", "return '4' in rollout.text[:2] or roll", "another task's solution is not right", "score 1"),
         ("return roll", "return 'Which' in rollout.text[:6] or roll", "the question echoed is not right", "score 1"),
         ("return roll", "return rollout.text.count('W') > 2 or roll", "the prompt repeated is not right", "score 1"),
@@ -161,7 +162,7 @@ def test_an_async_verdict_that_depends_on_the_process_is_found_out(tmp_path):
     assert "in another process, an answer gets" in fault.found
     steady = checked(tmp_path, SOUND.replace("    def verify", "    async def verify"), limit=2)
     row = next(f for f in steady.findings if f.check == "verdicts are deterministic")
-    assert (row.verdict, row.found) == ("ok", "12 answers, repeated and in fresh processes")
+    assert (row.verdict, row.found) == ("ok", "14 answers, repeated and in fresh processes")
 
 
 def test_an_async_verifier_that_exists_here_alone_is_repeated_here():
@@ -173,7 +174,7 @@ def test_an_async_verifier_that_exists_here_alone_is_repeated_here():
             return rollout.text == task.answer
 
     row = next(f for f in check(Here()).findings if f.check == "verdicts are deterministic")
-    assert (row.verdict, row.found) == ("ok", "4 answers, repeated in this process")
+    assert (row.verdict, row.found) == ("ok", "5 answers, repeated in this process")
 
 
 def test_tasks_that_depend_on_the_process_are_found_out(tmp_path):
@@ -233,6 +234,19 @@ def test_state_that_is_shared_shows_without_a_known_solution(tmp_path):
     assert fault.check == "state is each rollout's own"
 
 
+@pytest.mark.parametrize(
+    ("told", "verdict"),
+    [("type(self).n = n = getattr(self, 'n', 0) + 1", "unsound"), ("import random; n = random.random()", "warning")],
+    ids=["kept", "chance"],
+)
+def test_what_outlives_a_rollout_is_unsound_and_chance_a_warning(tmp_path, told, verdict):
+    source = STATEFUL.replace('return f"{len(state)} things"', f'{told}; return f"{{n}} things"')
+    result = checked(tmp_path, source.replace("def solution", "def unknown"), limit=2)
+    row = next(f for f in result.findings if f.check == "state is each rollout's own")
+    assert row.verdict == verdict
+    assert ("the rollout before it" in row.found) == (verdict == "unsound")
+
+
 def test_a_tool_that_explains_nothing_is_a_warning(tmp_path):
     assert (
         verdicts(checked(tmp_path, STATEFUL.replace('"Put something down."', "pass")))["tool schemas are valid"]
@@ -245,7 +259,7 @@ def test_tools_that_tasks_have_of_their_own_are_checked_and_used(tmp_path):
     assert (row["tool schemas are valid"].verdict, row["tool schemas are valid"].found) == ("ok", "6 tools")
     assert row["state is each rollout's own"].verdict == "ok"
     shared = OFFERING.replace("        return []", "        return LOG")
-    assert verdicts(checked(tmp_path, shared))["state is each rollout's own"] == "warning"
+    assert verdicts(checked(tmp_path, shared))["state is each rollout's own"] == "unsound"
 
 
 def test_offers_that_are_none_are_found_out(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
-from rollbook.environments.json_schema import JSONSchema
+from rollbook.environments.json_schema import JSONSchema, read_json
 from rollbook.errors import UsageError
 
 pytest.importorskip("jsonschema")
@@ -64,6 +64,58 @@ def test_an_integer_that_cannot_be_divided_is_a_score_of_zero(tmp_path):
     found = score(env, next(env.tasks()), "9" * 400)
     assert (found.reward, found.parts) == (0.0, {"json": 0.0, "fits": 0.0})
     assert "too large a number" in found.info["error"]
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        {"json_schema": {"name": "x", "schema": {"type": "integer"}}},
+        {"json_schema": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}},
+        {
+            "schema": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "strict": True, "schema": {"type": "integer"}},
+            }
+        },
+        {"schema": {"type": "json_schema", "name": "x", "schema": {"type": "integer"}}},
+    ],
+)
+def test_a_schema_is_taken_out_of_its_wrapper(tmp_path, wrapped):
+    env = env_of(tmp_path, {"prompt": "p", **wrapped})
+    task = next(env.tasks())
+    assert task.schema == {"type": "integer"}
+    assert [score(env, task, text).reward for text in ("5", '"five"')] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "rewards", "solution"),
+    [({"type": ["null", "integer"]}, [1.0, 0.0], "null"), ({"type": "integer"}, [0.0, 1.0], None)],
+)
+def test_null_is_an_answer_where_it_fits(tmp_path, schema, rewards, solution):
+    env = env_of(tmp_path, {"prompt": "p", "schema": schema, "answer": None})
+    task = next(env.tasks())
+    assert [score(env, task, text).reward for text in ("null", "5")] == rewards
+    assert env.solution(task) == solution
+
+
+def test_without_an_answer_whatever_fits_will_do(tmp_path):
+    env = env_of(tmp_path, {"prompt": "p", "schema": {"type": ["null", "integer"]}})
+    assert score(env, next(env.tasks()), "5").reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('```json\n{"a": "x ``` y"}\n```', {"a": "x ``` y"}),
+        ('```json {"a": 1}```', {"a": 1}),
+        ('It is ```{"a": 1}```.', {"a": 1}),
+        ('```json\n{"a": 1}\n```\nas in\n```python\nx\n```', {"a": 1}),
+        ('- one:\n  ```json\n  {"a": 1}\n  ```', {"a": 1}),
+        ('"a ``` b"', "a ``` b"),
+    ],
+)
+def test_a_fence_ends_where_no_string_can_be(text, value):
+    assert read_json(text) == value
 
 
 @pytest.mark.parametrize("depth", [101, 300, 900])

@@ -42,6 +42,7 @@ ROWS: list[tuple[Environment, dict[str, object]]] = [
     (GSM8K(), {"answer": "4"}),
     (Math(data=[]), {"answer": "4"}),
     (MCQA(data=[]), {"answer": "A", "options": {"A": "x", "B": "y"}}),
+    (MCQA(data=[], grading="lenient"), {"answer": "A", "options": {"A": "x", "B": "y"}}),
     (StringMatch(data=[]), {"answer": "Paris"}),
     (JSONSchema(data=[]), {"schema": {"type": "object"}}),
 ]

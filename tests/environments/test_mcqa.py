@@ -6,10 +6,8 @@ import pytest
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
 from rollbook.core.task import Task
-from rollbook.environments.mcqa import MCQA, read_letter
+from rollbook.environments.mcqa import MCQA
 from rollbook.errors import UsageError
-
-COLOURS = {"A": "red", "B": "blue", "C": "dark blue"}
 
 
 def mcqa(tmp_path, *rows, **arguments):
@@ -33,6 +31,9 @@ def said(task, text):
         ([{"A": "red"}, {"B": "blue"}], "B"),
         ({"label": ["A", "B"], "text": ["red", "blue"]}, "B"),
         ('["red", "blue"]', "B"),
+        ([{"label": "A", "text": "red"}, {"label": "B", "text": "blue"}], "B"),
+        (["red", "blue"], "(B)"),
+        (["red", "blue"], "B."),
     ],
 )
 def test_options_and_answers_may_be_written_in_many_ways(tmp_path, options, answer):
@@ -41,44 +42,6 @@ def test_options_and_answers_may_be_written_in_many_ways(tmp_path, options, answ
     assert (task.answer, task.letters) == ("B", {"A": "red", "B": "blue"})
     assert "A: red\nB: blue" in task.prompt
     assert env.verify(task, said(task, env.solution(task))).reward == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "strict", "lenient"),
-    [
-        (r"So \boxed{B}.", "B", "B"),
-        (r"\boxed{\text{b}}", "B", "B"),
-        (r"\boxed{(B)}", "B", "B"),
-        (r"\boxed{B: blue}", None, "B"),
-        (r"\boxed{blue}", None, "B"),
-        ("The answer is B.", None, "B"),
-        ("I first thought that the answer is A. The correct option is: (b)", None, "B"),
-        ("Thinking.\nB) blue", None, "B"),
-        ("**B**", None, "B"),
-        ("Dark blue.", None, "C"),
-        ("A good question, is it not?", None, None),
-        (r"\boxed{D}", None, None),
-        ("The answer is a blue colour.", None, None),
-        ("The answer is a mystery; my pick: C", None, None),
-        ("The answer is a because grass is.", None, "A"),
-        ("The correct option is A or B or C", None, None),
-        ("The answer is A, B, or C.", None, None),
-        ("The answer is (a) or possibly (b)", None, None),
-        ("The answer is A. No: the answer is B or C", None, None),
-        ("The answer is B, I think.", None, "B"),
-        ("The answer is **B**, not C.", None, "B"),
-        ("The answer is B, C is too dark.", None, "B"),
-        ("The answer is B and a good one.", None, "B"),
-        ("A) or B)", None, None),
-        (r"\boxed{A. B. C.}", None, None),
-        (r"\boxed{A or B}", None, None),
-        (r"<think>\boxed{A}</think>", None, None),
-        ("", None, None),
-    ],
-)
-def test_strict_takes_a_letter_in_a_box_and_lenient_what_is_meant(text, strict, lenient):
-    assert read_letter(text, COLOURS, lenient=False) == strict
-    assert read_letter(text, COLOURS, lenient=True) == lenient
 
 
 @pytest.mark.parametrize(
@@ -91,6 +54,7 @@ def test_strict_takes_a_letter_in_a_box_and_lenient_what_is_meant(text, strict, 
         ({"options": ["red", "blue"]}, "the answer None is none of the options"),
         ({"options": ["red", "blue"], "answer": True}, "the answer True is none"),
         ({"options": {"a": "red", "A": "blue"}, "answer": "A"}, "two options have the same letter"),
+        ({"options": [1, 2, 3], "answer": 2}, "the answer 2 may be an option's place or its text; write its letter"),
         ({"options": [None, None], "answer": "A"}, "an option is empty, or no text"),
         ({"options": ["red", " "], "answer": "A"}, "an option is empty, or no text"),
         ({"options": ["red", ["blue"]], "answer": "A"}, "an option is empty, or no text"),
@@ -106,6 +70,45 @@ def test_a_number_is_a_label_where_labels_are_numbers(tmp_path):
     assert next(mcqa(tmp_path, {"question": "Which?", "choices": options, "answer": 1}).tasks()).answer == "1"
     with pytest.raises(UsageError, match="the answer 0 is none of the options 1, 2, 3"):
         list(mcqa(tmp_path, {"question": "Which?", "choices": options, "answer": 0}).tasks())
+
+
+@pytest.mark.parametrize(
+    ("fields", "letter"),
+    [
+        ({"answerKey": "B"}, "B"),
+        ({"answer_index": 1}, "B"),
+        ({"answer": "A", "answer_index": 0}, "A"),
+    ],
+)
+def test_the_answer_may_have_the_name_that_others_give_it(tmp_path, fields, letter):
+    task = next(mcqa(tmp_path, {"question": "Which?", "options": ["red", "blue"], **fields}).tasks())
+    assert task.answer == letter
+    assert "answerKey" not in task.fields
+
+
+@pytest.mark.parametrize(("answer", "letter"), [("2", "B"), ("B", "B")])
+def test_a_number_that_is_text_is_the_text_of_an_option(tmp_path, answer, letter):
+    assert next(mcqa(tmp_path, {"question": "?", "options": [1, 2, 3], "answer": answer}).tasks()).answer == letter
+
+
+def test_a_number_that_is_both_place_and_text_is_no_riddle(tmp_path):
+    assert next(mcqa(tmp_path, {"question": "?", "options": [0, 1, 2], "answer": 1}).tasks()).answer == "B"
+
+
+def test_in_a_cell_a_number_is_a_place(tmp_path):
+    path = tmp_path / "quiz.csv"
+    path.write_text('question,options,answer\nWhich?,"[""red"", ""blue""]",1\nHow many?,"[1, 2, 3]",2\n')
+    tasks = MCQA(str(path)).tasks()
+    assert next(tasks).answer == "B"
+    with pytest.raises(UsageError, match="the answer 2 may be an option's place or its text"):
+        next(tasks)
+
+
+@pytest.mark.parametrize(("labels", "word"), [(["A", "B"], "letter"), (["1", "2"], "number")])
+def test_the_model_is_asked_for_what_the_labels_are(tmp_path, labels, word):
+    options = {"label": labels, "text": ["red", "blue"]}
+    task = next(mcqa(tmp_path, {"question": "Which?", "choices": options, "answer": labels[0]}).tasks())
+    assert f"give the {word} of the right option" in task.prompt
 
 
 def test_an_unknown_grading_is_refused(tmp_path):

@@ -4,6 +4,7 @@ import sys
 import msgspec
 import pytest
 
+from rollbook.collect.trial import tasks_of
 from rollbook.core.json import encode
 from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout
@@ -109,6 +110,14 @@ def test_the_same_arguments_make_the_same_tasks():
     first, again, other = (list(ReasoningGym("maze", size=3, seed=s).tasks()) for s in (1, 1, 2))
     assert first == again
     assert first != other
+
+
+def test_an_unknown_part_of_a_composite_is_told_without_a_place_in_a_library(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = resolve('reasoning_gym:composite?datasets=[{"name":"nope","weight":1,"config":{}}]')
+    with pytest.raises(UsageError, match="Dataset 'nope' not registered") as caught:
+        list(tasks_of(loaded))
+    assert "site-packages" not in str(caught.value)
 
 
 def test_a_composite_of_generators_is_a_generator_too():

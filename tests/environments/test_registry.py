@@ -158,6 +158,13 @@ BROKEN = {
         ("good.py:Sums?tip=3", r"Sums takes no argument 'tip'; did you mean top\? known: data, top"),
         ("strict.py:Sums", r"Sums: .*'top'; its arguments are Sums\(top\)"),
         ("strict.py:Sums?top=0", r"Sums: ZeroDivisionError: division by zero \(strict.py:7\)"),
+        ("math", r"^math needs --data FILE"),
+        ("mcqa", r"^mcqa needs --data FILE"),
+        ("json_schema", r"^json_schema needs --data FILE"),
+        ("string_match", r"^string_match needs --data FILE"),
+        ("workplace?size=abc", r"^Workplace: size='abc'; give a whole number$"),
+        ("workplace?seed=true", r"^Workplace: seed=True; give a whole number$"),
+        ("code?seconds=soon", r"^Code: seconds='soon'; give a number$"),
         ("gsm8k?size=3", r"GSM8K takes no argument 'size'; known: data"),
     ],
 )

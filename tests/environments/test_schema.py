@@ -18,6 +18,8 @@ pytest.importorskip("jsonschema")
             {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
             "the schema refers to itself without end",
         ),
+        ({"properties": {"a": {"$dynamicRef": "#nope"}}}, "the schema refers to '.*nope', which is not in it"),
+        ({"$dynamicAnchor": "a", "$dynamicRef": "#a"}, "the schema refers to itself without end"),
         ({"items": {"pattern": "("}}, "not a JSON schema: '\\(' is not a 'regex'"),
     ],
 )
@@ -43,6 +45,9 @@ def test_a_schema_that_would_fail_with_every_value_is_refused(schema, words):
             2,
         ),
         ({"$id": "https://a.example/b", "$defs": {"c": {"$anchor": "d", "const": 1}}, "$ref": "#d"}, 1, 2),
+        ({"multipleOf": 0.01}, 19.99, 19.995),
+        ({"multipleOf": 0.1}, 1e300, 0.05),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "multipleOf": 0.01}, 0.07, 0.075),
         ({"patternProperties": {"^a": {"pattern": "^b"}}}, {"a": "b"}, {"a": "c"}),
     ],
 )

@@ -1,3 +1,4 @@
+import json
 import sys
 from pathlib import Path
 
@@ -94,6 +95,13 @@ def test_the_closure_follows_imports_wherever_they_stand(tmp_path):
         (root / name).write_text(text)
     found = {p.relative_to(root).as_posix() for p in closure(root, root / "sums.py")}
     assert found == set(files) - {"unrelated.py"}
+
+
+def test_a_place_in_a_library_tells_nobody_anything():
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    away = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    assert "(" not in explain(away).replace("(char 1)", "")
 
 
 def test_an_exception_is_explained_in_one_line_with_its_place(tmp_path):

@@ -113,7 +113,7 @@ async def verdicts(
     before = [rollout for verdicts in heard for task, rollout in verdicts if task.id in few]
     findings += [await steadiness(stage, trials, repeated, before, alone=judged or not importable(loaded))]
     findings += [latency([r for verdicts in heard for _, r in verdicts], deadline_s)]
-    findings += [await lone_isolation(trials, tasks, asked[0].by_id)]
+    findings += [await isolation(trials, tasks, asked[0].by_id)]
     findings += [sandboxed(loaded, [r for verdicts in heard for _, r in verdicts])]
     return findings
 
@@ -144,12 +144,6 @@ def latency(rollouts: list[Rollout], deadline_s: float) -> Finding:
     return Finding(
         "verification is fast enough", "warning" if slow else "ok", len({r.task.id for r in rollouts}), words, slowest
     )
-
-
-async def lone_isolation(trials: Trials, tasks: list[Task], solved: dict[str, Said]) -> Finding:
-    """Twins share one process: that is where state would be shared by mistake."""
-    async with trials(hosts=1) as stage:
-        return await isolation(stage, tasks, solved)
 
 
 def sandboxed(loaded: Loaded, rollouts: list[Rollout]) -> Finding:

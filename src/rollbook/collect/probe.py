@@ -24,6 +24,10 @@ LUCK = 0.05
 """The share of tasks (or one task) on which such an answer may happen to be right: questions end in their answers."""
 
 REFUSAL = "I do not know."
+RAMBLE = (
+    "Well, there is much to be said about this, and it all hangs together somehow, so let us go on for a while. " * 40
+)
+"""Words that answer nothing, as many as a long answer has."""
 REPEATS = 3
 NO_OTHER = "there are no two tasks with other answers"
 
@@ -57,6 +61,7 @@ def probes(environment: Environment, tasks: Sequence[Task], solve: Callable[[Tas
         Probe("known solutions score 1", known, True, _no_solution(environment)),
         Probe("an empty answer is not right", [(task, "") for task in tasks], worthless=True),
         Probe(f"a refusal ({REFUSAL}) is not right", [(task, REFUSAL) for task in tasks], worthless=True),
+        Probe("a long ramble is not right", [(task, RAMBLE) for task in tasks], lucky=True, worthless=True),
         Probe("another task's solution is not right", _swapped(tasks, solved), absent=NO_OTHER, lucky=True),
         Probe("the question echoed is not right", [(task, task.prompt) for task in tasks], lucky=True),
         Probe("the prompt repeated is not right", [(task, _repeated(task)) for task in tasks], lucky=True),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rollbook.collect.finding import Finding, not_checked
 from rollbook.collect.probe import Said
+from rollbook.collect.steadiness import Trials
 from rollbook.collect.trial import Trial
 from rollbook.core.json import JSON, encode
 from rollbook.core.rollout import Rollout
@@ -26,7 +27,13 @@ _SAMPLES: dict[str, tuple[JSON, JSON]] = {
 """What each of two twins says: were it the same, a state that they share would look like one of their own."""
 
 
-async def isolation(trial: Trial, tasks: Sequence[Task], solved: dict[str, Said]) -> Finding:
+async def isolation(trials: Trials, tasks: Sequence[Task], solved: dict[str, Said]) -> Finding:
+    """Twins share one process: that is where state would be shared by mistake."""
+    async with trials(hosts=1) as trial:
+        return await side_by_side(trial, trials, tasks, solved)
+
+
+async def side_by_side(trial: Trial, trials: Trials, tasks: Sequence[Task], solved: dict[str, Said]) -> Finding:
     """Play pairs of rollouts alone, then interleaved, and compare all that each saw and left."""
     if trial.spec.state == "none":
         return not_checked(CHECK, "it has no state")
@@ -37,7 +44,7 @@ async def isolation(trial: Trial, tasks: Sequence[Task], solved: dict[str, Said]
         alone = await trial.play(task, moves[task.id])
         again = await trial.play(task, moves[task.id])
         if left_by(alone) != left_by(again):
-            return Finding(CHECK, "warning", len(chosen), "one rollout alone does not come to the same twice", task.id)
+            return await unsteady(trials, task, moves[task.id], len(chosen))
         for other in (task, chosen[0], chosen[-1]):
             one, two = await asyncio.gather(trial.play(task, moves[task.id]), trial.play(other, others[other.id]))
             if left_by(one) != left_by(alone):
@@ -46,6 +53,20 @@ async def isolation(trial: Trial, tasks: Sequence[Task], solved: dict[str, Said]
             if two.failure and two.failure.kind == "environment_error":
                 return Finding(CHECK, "unsound", len(chosen), two.failure.message[:200], other.id)
     return Finding(CHECK, "ok", len(chosen), "interleaved as alone")
+
+
+async def unsteady(trials: Trials, task: Task, moves: Said, count: int) -> Finding:
+    """Why a rollout alone does not come to the same twice: chance, or what an earlier one left in the process."""
+    firsts = []
+    for _ in range(2):
+        async with trials(hosts=1) as fresh:
+            firsts.append(await fresh.play(task, moves))
+            second = await fresh.play(task, moves)
+    one, other = map(left_by, firsts)
+    if one == other and left_by(second) != other:
+        words = f"the rollout before it shows in a second one: {differing(firsts[1], second)}"
+        return Finding(CHECK, "unsound", count, words, task.id)
+    return Finding(CHECK, "warning", count, "one rollout alone does not come to the same twice", task.id)
 
 
 def left_by(rollout: Rollout) -> JSON:

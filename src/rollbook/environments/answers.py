@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from fractions import Fraction
+from math import comb
+
+from rollbook.environments.hedges import MOST, alternatives, doubted, goes_on, is_list, rejected, unfinished
+from rollbook.environments.spelling import tidy
+from rollbook.environments.units import TIMES, is_unit, measure
 
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 _MINUS = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " "})
@@ -20,14 +25,15 @@ _MINUEND = re.compile(r"(?:[\d)%]|(?<![^\W\d_])[^\W\d_])$")
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|-?\d[\d,.]*)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
-_SAID = re.compile(r"\banswer\b[^\n.]{0,120}?(?:\bis\b|:|=)([^\n]*(?:\n\s*[^\n]*)?)", re.IGNORECASE)
+_SAID = re.compile(r"\banswer\b[^\n.]{0,120}?(?:\bis(?=n['’]?t\b)|\bis\b|:|=)([^\n]*(?:\n\s*[^\n]*)?)", re.IGNORECASE)
 _SUM_BEFORE = re.compile(r"^[\s:*_(\\$]*(?:[-+*/×÷().,$€£%\d\s]|\\times|\\cdot|\\div)+=\s*")
 
 _WORDS_IN_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-_TEX_SPACE = re.compile(r"\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|~")
+_TEX_SPACE = re.compile(r"(?<!\\)\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|~")
+_DEGREES = re.compile(r"\^?\{?\\circ\}?|°(?:\s*degrees)?")
 _MONEY = re.compile(r"\\?[$€£¥₹]|\b(?:US|USD|EUR|GBP|Rs)\b\.?")
-_UNIT = re.compile(r"(?:\s+[^\W\d_]|[^\W\d_]{2}|[mgshLl](?![\w]))[^\d+*=^\\<>{}()]*(?:\^?\{?[23²³]\}?)?$")
-_NO_UNIT = re.compile(r"\b(?:or|nor|not|and|but|plus|minus)\b", re.IGNORECASE)
+_TIMES = re.compile(rf"\s*-?\s*({'|'.join(TIMES)})s?\b", re.IGNORECASE)
+_NEGATIVE = re.compile(r"\b(?:negative|minus)\s+(?=[$€£]?\d)", re.IGNORECASE)
 _NAME = re.compile(r"^\s*[A-Za-z]\w*\s*(?:=|≈|\\approx)\s*")
 
 BOXES_LIMIT = 9
@@ -47,6 +53,17 @@ _POWERS = re.compile(
     r"(?:[-+\s]|\*(?!\*)|\\cdot|\\times|\d{1,6}(?!\d)|[A-Za-z]|(?<=\w)\^(?:\d|\{\d{1,4}\})(?!\s*\^))+"
     r"|(?:[-+/(){}\s]|\*(?!\*)|\\cdot|\\times|\\[dt]?frac|\d{1,6}(?!\d)|(?<=\d)\^\{\d{1,4}\}(?!\s*\^))+"
 )
+
+_POWER_OF_SUM = re.compile(r"[)\]}]\s*\^\s*[{(]?\s*-?(\d{1,2})")
+TERMS_LIMIT = 1000
+"""How many terms powers of sums may have, multiplied out."""
+
+_SOLVED = re.compile(r"[=<>]|\\(?:[lg]eq?|neq?)(?![a-z])")
+_DEFINITION = re.compile(r"^\s*\w+(?:\(\w+\))?\s*=")
+_HARD_TO_SOLVE = re.compile(r"\^\s*[{(]?\s*-?\d{2}|(?:(?:sin|cos|tan|log|ln|exp).*){2}", re.DOTALL)
+_FUNCTION = re.compile(r"sin|cos|tan|cot|log|ln|exp|sqrt")
+FUNCTIONS_LIMIT = 8
+"""Simplifying functions of functions takes twice as long for each."""
 
 _FORMULA = re.compile(r"[\w)}]\s*[-+*/^=<>]\s*[-\w({]|^\W*\w\W*$|^[a-df-hj-np-tv-z]{2}$")
 """Letters that are meant as mathematics: with a sign between them, alone, or two that spell no word."""
@@ -100,15 +117,22 @@ def last_number(text: str) -> str | None:
     '1000.5'
     """
     found = list(_FOUND.finditer(text))
-    return canonical(_signed(text, found[-1])) if found else None
+    if not found:
+        return None
+    if reason := rejected(text[: found[-1].start()]):
+        return f"{reason}{found[-1][0]}".strip()
+    return canonical(_signed(text, found[-1]))
 
 
 def _first_number(text: str) -> str | None:
-    text = _SUM_BEFORE.sub("", text)
-    if fraction := _FRACTION.search(text):
-        return canonical(fraction[0])
-    found = _FOUND.search(text)
-    return canonical(_signed(text, found)) if found else None
+    """The number that a sentence gives as the answer; the sentence itself where it takes that back."""
+    text = _NEGATIVE.sub("-", _SUM_BEFORE.sub("", text))
+    found = _FRACTION.search(text) or _FOUND.search(text)
+    if not found:
+        return None
+    if doubted(text[: found.start()], text[found.end() :]):
+        return _first_number(text.rpartition("=")[2]) if "=" in text else text.strip()
+    return canonical(found[0] if found.re is _FRACTION else _signed(text, found))
 
 
 def _signed(text: str, number: re.Match[str]) -> str:
@@ -126,7 +150,10 @@ def _settled(text: str) -> str | None:
         return canonical(text)
     if "\\" in text or re.search(r"[\^=+*<>\[\]()]", text) or not re.search(r"\d", text):
         return text.strip().strip("*").strip() or None
-    return last_number(text) if re.search(r"[A-Za-z]{2}\s", text) else text.strip()
+    certain = not doubted(text) and not any(
+        goes_on(text[number.end() :]) for number in _FOUND.finditer(text[:MATH_LIMIT])
+    )
+    return last_number(text) if certain and re.search(r"[A-Za-z]{2}\s", text) else text.strip()
 
 
 def plain(text: str) -> Fraction | None:
@@ -137,8 +164,10 @@ def plain(text: str) -> Fraction | None:
     """
     if len(text) > MATH_LIMIT:
         return None
-    match = _PLAIN.fullmatch(text if _SIMPLE.fullmatch(text) else _bare(text))
-    if not match:
+    text = text if _SIMPLE.fullmatch(text) else _bare(text)
+    match = _PLAIN.match(text)
+    times = _times(text[match.end() :]) if match else None
+    if not match or times is None:
         return None
     sign, number, exponent, below = match.groups()
     value = Fraction(Decimal(number.replace(",", "") + (f"e{exponent}" if exponent else "")))
@@ -147,19 +176,26 @@ def plain(text: str) -> Fraction | None:
         if not divisor:
             return None
         value /= divisor
-    return -value if sign == "-" else value
+    return (-value if sign == "-" else value) * times
+
+
+def _times(after: str) -> int | None:
+    """What the words after a number multiply it by: a unit by 1; None for what may be more than words."""
+    multiplied = _TIMES.match(after)
+    rest = after[multiplied.end() :] if multiplied else after
+    if rest.strip(" %.") and not is_unit(rest):
+        return None
+    return TIMES[multiplied[1].casefold()] if multiplied else 1
 
 
 def _bare(text: str) -> str:
     """A number without what people write around it."""
-    text = text.translate(_MINUS).replace("{,}", ",").replace("\\%", "%")
+    text = tidy(text).replace("{,}", ",").replace("\\%", "%")
     text = _MIXED.sub(_improper, _TEX_SPACE.sub(" ", text))
     text = _FRACTION.sub(r"\1/\2", text)
     text = _WORDS_IN_TEX.sub(lambda m: f" {m[1]} ", text)
-    text = _MONEY.sub("", re.sub(r"\\[()\[\]]|\*\*|`|\^?\{?\\circ\}?|°", "", text))
-    text = _NAME.sub("", text).strip().rstrip(".,;:").removesuffix("%").strip()
-    text = _UNIT.sub(lambda unit: unit[0] if _NO_UNIT.search(unit[0]) else "", text)
-    return text.strip().rstrip(".,").removesuffix("%").strip()
+    text = _MONEY.sub("", re.sub(r"\\[()\[\]]|\*\*|`", "", _DEGREES.sub(" degrees ", text)))
+    return _NAME.sub("", text).strip().rstrip(".,;:").removesuffix("%").strip()
 
 
 def _improper(mixed: re.Match[str]) -> str:
@@ -200,11 +236,40 @@ def equal(given: str, expected: str) -> bool:
         return Decimal(given) == Decimal(expected)
     if given.strip() == expected.strip():
         return True
+    if max(len(given), len(expected)) > MATH_LIMIT:
+        return False
+    if not is_list(expected) and len(offered := alternatives(given)) > 1:
+        return len(offered) <= MOST and all(part.strip() and equal(part, expected) for part in offered)
+    return not _apart(given, expected) and _worth_the_same(given, expected)
+
+
+def _worth_the_same(given: str, expected: str) -> bool:
     left, right = plain(given), plain(expected)
     if left is not None and right is not None:
         return left == right or _percent(given, left) == _percent(expected, right)
-    texts = (given, expected)
-    return all(map(_mathematical, texts)) and not _endless(*texts) and _algebra(given, expected)
+    texts = (tidy(given), tidy(expected))
+    if any(odd(texts[0]) and not odd(texts[1]) for odd in (unfinished, doubted)):
+        return False
+    return all(map(_mathematical, texts)) and not _endless(*texts) and _algebra(*texts)
+
+
+def _apart(given: str, expected: str) -> bool:
+    """Whether two answers are of different kinds: units, bases, a pair beside a set, equations beside one value."""
+    for kind in (measure, _base, _bracket):
+        left, right = kind(given), kind(expected)
+        if left is not None and right is not None and left != right:
+            return True
+    return "," not in expected and len(re.findall(r"=[^,=]*(?:,|$)", given)) > 1
+
+
+def _base(text: str) -> str | None:
+    found = re.fullmatch(r"\s*\d+_\{?(\d+)\}?\s*", text)
+    return found[1] if found else None
+
+
+def _bracket(text: str) -> str | None:
+    text = text.replace("\\left", "").lstrip()
+    return "set" if text.startswith("\\{") else "tuple" if text.startswith(("(", "[")) and "," in text else None
 
 
 def _percent(text: str, value: Fraction) -> Fraction:
@@ -222,7 +287,25 @@ def _mathematical(text: str) -> bool:
 
 def _endless(*texts: str) -> bool:
     """Whether an algebra system could be kept busy for ever by these texts together."""
-    return any(map(_EXPLOSIVE.search, texts)) and not all(map(_POWERS.fullmatch, texts))
+    if any(len(_FUNCTION.findall(text)) > FUNCTIONS_LIMIT for text in texts):
+        return True
+    return any(map(_explosive, texts)) and not all(map(_POWERS.fullmatch, texts))
+
+
+def _explosive(text: str) -> bool:
+    if _EXPLOSIVE.search(text) or _terms(text) > TERMS_LIMIT:
+        return True
+    relation = _DEFINITION.sub("", text)
+    return bool(_SOLVED.search(relation) and _HARD_TO_SOLVE.search(relation))
+
+
+def _terms(text: str) -> int:
+    """How many terms a text has at most once its powers of sums are multiplied out."""
+    terms = 1
+    for power in _POWER_OF_SUM.finditer(text):
+        signs = len(re.findall(r"[-+]", text[: power.start()]))
+        terms *= comb(int(power[1]) + signs, signs)
+    return terms
 
 
 def _algebra(given: str, expected: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from rollbook.environments.answers import boxed, equal, extract, last_number, plain
+from rollbook.environments.hedges import doubted
 
 LIMIT = 300
 """The longest expression that is read as an answer."""
@@ -16,14 +17,27 @@ LOOKED_AT = 2000
 """How many characters are searched for it: reading on in a line without end would take longer than any deadline."""
 
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
-_MARKED = re.compile(r"(?:####|\banswer\b[^\n.:=]{0,60}?(?:\bis\b|:|=))[ \t*:=]*\n{0,2}[ \t]*(\S[^\n]*)", re.IGNORECASE)
+_MARKED = re.compile(
+    r"(?:####|\banswer\b[^\n.:=]{0,60}?(?:\bis(?=n['’]?t\b)|\bis\b|:|=))[ \t*:=]*\n{0,2}[ \t]*"
+    r"(?:```[a-z]{0,9}\n[ \t]*)?(\S[^\n]*)",
+    re.IGNORECASE,
+)
+_TAGGED = re.compile(r"<answer>([^<]{1,300})</answer>", re.IGNORECASE)
+_REASON = re.compile(r"(?<=[\w$)}])(?:[, ]+(?:since|because)|,\s*not)\b.*", re.IGNORECASE | re.DOTALL)
+_LABEL = re.compile(
+    r"^(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*(?:\(?[A-J]\)|(?:the )?(?:final )?answer(?: is|:))\s*\}|\([A-J]\)\s)"
+    r"(?:\\ |[\s~])*(?=\S)",
+    re.IGNORECASE,
+)
 _SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _DELIMITERS = re.compile(r"^(?:\$\$|\$|\\\(|\\\[)\s*(.*?)\s*(?:\$\$|\$|\\\)|\\\])$", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|[\s~$]")
+_GAP = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad|~")
+_SPACE = re.compile(r"(?<!\\)\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|[\s~$]")
 _APART = re.compile(r"(?<=\d)\s+(?=\d)(?!\d{3}(?!\d))")
 """Space between two numbers; before three digits it may separate thousands."""
 _HEDGE = re.compile(r"\d\s+or\b", re.IGNORECASE)
+_OR_NEXT = re.compile(r"[\s,;]*(?:or|and|versus|vs)\b[^$]{0,20}(?:\$|\\\(|\d)", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z]{2,}[ ]+[A-Za-z]{2,}|^[A-Za-z]{2,}\b[^=]*[ ]")
 
 
@@ -36,6 +50,8 @@ def concluded(text: str) -> str | None:
     text = _THOUGHT.sub("", text)
     if (inside := boxed(text)) is not None:
         return bare(inside)
+    if tagged := _TAGGED.findall(text):
+        return bare(tagged[-1])
     if marked := _MARKED.findall(text):
         return _told(marked[-1][:LOOKED_AT])
     tail = "\n".join(text.strip().splitlines()[-LINES:])[-LOOKED_AT:]
@@ -46,7 +62,8 @@ def concluded(text: str) -> str | None:
 
 def _told(line: str) -> str | None:
     """What a line says after "the answer is": an expression in dollars, all of it, or the number in a sentence."""
-    if (segment := _last_segment(line)) is not None:
+    line = _REASON.sub("", line)
+    if (segment := _given_segment(line)) is not None:
         return segment
     told = bare(line)
     if plain(told.rstrip("!")) is not None:
@@ -54,6 +71,16 @@ def _told(line: str) -> str | None:
     if _WORDS.search(told) and not _HEDGE.search(told) and (number := extract(f"the answer is {told}")) is not None:
         return number
     return told[:LIMIT] or None
+
+
+def _given_segment(line: str) -> str | None:
+    """The expression in dollars that a line begins with, else its last; the line where it gives a choice."""
+    first = _SEGMENT.search(line)
+    if first is None:
+        return None
+    if doubted(line[: first.start()], "") or _OR_NEXT.match(line, first.end()):
+        return line.strip()[:LIMIT]
+    return _last_segment(first[0] if not line[: first.start()].strip(" *:") else line)
 
 
 def _last_segment(text: str) -> str | None:
@@ -67,7 +94,7 @@ def bare(text: str) -> str:
     >>> bare(r"**\(x + 1\)**."), bare(" $5$ ")
     ('x + 1', '5')
     """
-    text = text.strip().strip("*").strip().rstrip(".,;").strip().strip("*").strip()
+    text = text.strip().strip("*").strip().rstrip(".,;?").strip().strip("*").strip()
     match = _DELIMITERS.match(text)
     return match[1] if match and "$" not in match[1] else text
 
@@ -79,9 +106,9 @@ def same(given: str, expected: str) -> bool:
     (True, True, False)
     """
     given, expected = bare(given), bare(expected)
-    return _folded(given) == _folded(expected) or equal(given, expected)
+    return _folded(given) == _folded(expected) or equal(_LABEL.sub("", given), expected)
 
 
 def _folded(text: str) -> str:
-    text = _SPACE.sub("", _APART.sub("|", _TEXT.sub(r"\1", text))).casefold()
+    text = _SPACE.sub("", _APART.sub("|", _GAP.sub(" ", _TEXT.sub(r"\1", text)))).casefold()
     return text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").rstrip(".")

@@ -13,8 +13,8 @@ from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score
 from rollbook.core.task import Task
 from rollbook.environments.environment import Environment
-from rollbook.environments.rows import Row, rows, unfolded
-from rollbook.environments.schema import checked, validator
+from rollbook.environments.rows import ANSWERS, Row, rows, unfolded
+from rollbook.environments.schema import checked, unwrapped, validator
 from rollbook.environments.template import Template
 from rollbook.errors import UsageError
 
@@ -22,7 +22,9 @@ INSTRUCTION = "Answer with one JSON value that fits this JSON schema, and nothin
 SCHEMAS = ("schema", "json_schema")
 
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL | re.IGNORECASE)
+_OPENS = re.compile(r"```([A-Za-z][\w+-]*)?[ \t]*(?:\n|(?=[\[{\"\d-]))")
+_CLOSES = re.compile(r"^[ \t]*```|```[ \t.]*$", re.MULTILINE)
+"""At the beginning or end of a line: elsewhere it may stand in a string of the JSON."""
 
 DEPTH = 100
 """The deepest nesting that is read: a validator goes down by recursion, and must never depend on the stack it has."""
@@ -49,6 +51,8 @@ class JSONSchema(Environment):
             task = row.task(shown, template)
             task.answer = _expected(row, task.answer, schema)
             task.fields = {k: v for k, v in task.fields.items() if k not in SCHEMAS} | {"schema": schema}
+            if task.answer is None and _wants_null(row, schema):
+                task.fields["must_be_null"] = True
             yield task
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
@@ -58,15 +62,16 @@ class JSONSchema(Environment):
         except ValueError as unreadable:
             return Score(0.0, {"json": 0.0, "fits": 0.0}, None, {"error": str(unreadable)[:500]})
         error = _misfit(value, task.fields["schema"])
-        fits, equal = error is None, task.answer is None or _same(value, task.answer)
-        parts = {"json": 1.0, "fits": float(fits)} | ({} if task.answer is None else {"equal": float(equal)})
+        known = _known(task)
+        fits, equal = error is None, not known or _same(value, task.answer)
+        parts = {"json": 1.0, "fits": float(fits)} | ({"equal": float(equal)} if known else {})
         info = {} if error is None else {"error": error[:500]}
         return Score(float(fits and equal), parts, encode(value).decode()[:500], info)
 
     def solution(self, task: Task) -> str | None:
         """The expected value, or the row's example; None where only the schema is known."""
-        known = task.answer if task.answer is not None else task.fields.get("example")
-        return None if known is None else encode(known).decode()
+        value = task.answer if _known(task) else task.fields.get("example")
+        return encode(value).decode() if _known(task) or value is not None else None
 
 
 def read_json(text: str) -> JSON:
@@ -76,14 +81,27 @@ def read_json(text: str) -> JSON:
     ({'a': 1}, [1, 2])
     """
     text = _THOUGHT.sub("", text).strip()
-    fenced = _FENCE.findall(text)
+    fenced = _fenced(text)
     try:
-        written = fenced[-1] if fenced else text
+        written = text if fenced is None else fenced
         value = json.loads(written, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
         check_bounds(value)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     return value
+
+
+def _fenced(text: str) -> str | None:
+    """What the last fence holds that is tagged as JSON, or not tagged."""
+    found, at = None, 0
+    while opened := _OPENS.search(text, at):
+        closed = _CLOSES.search(text, opened.end())
+        if closed is None:
+            break
+        if (opened[1] or "json").lower() == "json":
+            found = text[opened.end() : closed.start()]
+        at = closed.end()
+    return found
 
 
 def _refuse(name: str) -> NoReturn:
@@ -140,11 +158,20 @@ def _same(value: JSON, expected: JSON) -> bool:
 
 def _schema(row: Row) -> JSON:
     name = row.first(*SCHEMAS)
-    schema = row.decoded(name)
+    schema = unwrapped(row.decoded(name))
     if not isinstance(schema, dict):
         raise UsageError(f"{row.where}: no {' / '.join(SCHEMAS)} that is an object; it has: {row.has}")
     checked(schema, row.where)
     return schema
+
+
+def _wants_null(row: Row, schema: JSON) -> bool:
+    """Whether a row's `null` is its answer; where that does not fit, it is a field left empty."""
+    return any(name in row.values for name in ANSWERS) and _misfit(None, schema) is None
+
+
+def _known(task: Task) -> bool:
+    return task.answer is not None or bool(task.fields.get("must_be_null"))
 
 
 def _expected(row: Row, answer: JSON, schema: JSON) -> JSON:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from string import ascii_uppercase
 
@@ -10,7 +9,7 @@ from rollbook.core.json import JSON
 from rollbook.core.rollout import Rollout
 from rollbook.core.score import Score
 from rollbook.core.task import Task
-from rollbook.environments.answers import boxed
+from rollbook.environments.choice import AROUND, folded, labelled, read_letter
 from rollbook.environments.environment import Environment
 from rollbook.environments.rows import Row, rows
 from rollbook.environments.template import Template
@@ -18,19 +17,11 @@ from rollbook.errors import UsageError
 
 INSTRUCTION = "Think it through, then give the letter of the right option in \\boxed{}."
 OPTIONS = ("options", "choices")
+ANSWERS = ("answerKey", "answer_index")
+"""What ARC and MMLU-Pro call the answer."""
 GRADINGS = ("strict", "lenient")
-
-_THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
-_TEX = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_SAID = re.compile(r"\b(?:answer|option|choice)\b[^\n.]{0,40}?(?:\bis\b|:|=)\W*\b([A-Z])\b", re.IGNORECASE)
-_WORD = re.compile(r"[ai]\s+(?!because\b|since\b|as\b)[a-z]")
-"""An `a` or `i` that is a word, not an option."""
-_OTHER = re.compile(
-    r"\W*?(?:\b(?:or|and|nor)\b|/|&|,)(?:\s+(?:maybe|perhaps|possibly|even))?\W*"
-    r"(?!I\s+[a-z])([A-Zb-hj-z])\b(?!\s+(?:is|are|was|were|has|can|would)\b)"
-)
-"""A second option in one breath with the first: such an answer chooses none."""
-_ALONE = re.compile(r"^\W*(?:option\s+|answer\s*:\s*)?\(?([A-Z])\)?(?:[).:]|\s*$|\*)", re.IGNORECASE)
+CELLS = (".csv", ".tsv")
+"""Files in which a number is written as text is."""
 
 
 class MCQA(Environment):
@@ -59,57 +50,14 @@ class MCQA(Environment):
         return f"\\boxed{{{task.answer}}}"
 
 
-def read_letter(text: str, options: dict[str, str], *, lenient: bool) -> str | None:
-    r"""The letter that an answer chooses, or None.
-
-    >>> options = {"A": "red", "B": "blue"}
-    >>> [read_letter(t, options, lenient=True) for t in (r"\boxed{B}", "The answer is (b).", "B) blue", "Blue")]
-    ['B', 'B', 'B', 'B']
-    >>> read_letter("The answer is B.", options, lenient=False)
-    """
-    text = _THOUGHT.sub("", text)
-    inside = boxed(text)
-    if inside is not None:
-        return _named(_TEX.sub(r"\1", inside), options, lenient)
-    if not lenient:
-        return None
-    said = [m for m in _SAID.finditer(text) if m[1].upper() in options and not _WORD.match(text, m.start(1))]
-    if said:
-        return _chosen(text, said[-1], options)
-    lines = text.strip().splitlines()
-    return _named(lines[-1], options, lenient) if lines else None
-
-
-def _named(text: str, options: dict[str, str], lenient: bool) -> str | None:
-    """The option that a short text names: by its letter, leniently also by its words."""
-    bare = text.strip().strip("().*` ").upper()
-    if bare in options:
-        return bare
-    if not lenient:
-        return None
-    if (match := _ALONE.match(text)) and match[1].upper() in options:
-        return _chosen(text, match, options)
-    same = [letter for letter, words in options.items() if _folded(words) == _folded(text)]
-    return same[0] if len(same) == 1 else None
-
-
-def _chosen(text: str, match: re.Match[str], options: dict[str, str]) -> str | None:
-    """The letter of a match, unless another option is named in the same breath."""
-    rest = text[match.end(1) :]
-    other = _OTHER.match(rest) or _ALONE.match(rest.lstrip(").:*"))
-    return None if other and other[1].upper() in options else match[1].upper()
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split()).strip(" .*`")
-
-
 def _task(row: Row, template: Template | None) -> Task:
     letters = _options(row)
     shown = "" if _has_them(row) else "\n".join(f"{letter}: {words}" for letter, words in letters.items())
-    task = row.task(f"{shown}\n\n{INSTRUCTION}" if shown else INSTRUCTION, template)
-    task.answer = _letter(row, task.answer, letters)
-    task.fields = {k: v for k, v in task.fields.items() if k not in OPTIONS} | {"letters": letters}
+    asked = INSTRUCTION.replace("letter", "number") if all(map(str.isdecimal, letters)) else INSTRUCTION
+    task = row.task(f"{shown}\n\n{asked}" if shown else asked, template)
+    other = row.first(*ANSWERS)
+    task.answer = _letter(row, row.values[other] if task.answer is None and other else task.answer, letters)
+    task.fields = {k: v for k, v in task.fields.items() if k not in (*OPTIONS, *ANSWERS)} | {"letters": letters}
     return task
 
 
@@ -129,6 +77,8 @@ def _options(row: Row) -> dict[str, str]:
     value = row.decoded(name)
     if isinstance(value, dict) and {"text", "label"} <= set(value):
         value = dict(zip(map(str, value["label"]), value["text"], strict=False))
+    if isinstance(value, list) and all(isinstance(v, dict) and {"text", "label"} <= set(v) for v in value):
+        value = [{str(one["label"]): one["text"]} for one in value]
     if isinstance(value, list) and value and all(isinstance(v, dict) and len(v) == 1 for v in value):
         value = {key: words for one in value for key, words in one.items()}
     if isinstance(value, list):
@@ -147,16 +97,25 @@ def _options(row: Row) -> dict[str, str]:
 
 def _letter(row: Row, answer: JSON, letters: dict[str, str]) -> str:
     """The right letter: given as such, as its text, or, where no label is a number, as its number from 0."""
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        numbered = any(label.isdecimal() for label in letters)
-        if not numbered and 0 <= answer < len(letters):
-            return list(letters)[answer]
-        if str(answer) in letters:
-            return str(answer)
-    if isinstance(answer, str):
-        if answer.strip().upper() in letters:
-            return answer.strip().upper()
-        meant = [letter for letter, words in letters.items() if _folded(words) == _folded(answer)]
-        if len(meant) == 1:
-            return meant[0]
-    raise UsageError(f"{row.where}: the answer {answer!r} is none of the options {', '.join(letters)}")
+    written = answer.strip() if isinstance(answer, str) else answer
+    if isinstance(written, str) and row.path.partition("?")[0].endswith(CELLS) and written.isdecimal():
+        written = int(written)
+    found = None
+    if isinstance(written, int) and not isinstance(written, bool):
+        found = _numbered(row, written, letters)
+    elif isinstance(written, str):
+        labels = (written.upper(), written.strip(AROUND).upper())
+        found = next((label for label in labels if label in letters), None) or labelled(written, letters)
+    if found is None:
+        raise UsageError(f"{row.where}: the answer {answer!r} is none of the options {', '.join(letters)}")
+    return found
+
+
+def _numbered(row: Row, number: int, letters: dict[str, str]) -> str | None:
+    """The option of a number: its label where labels are numbers, else its place, unless its text may be meant."""
+    if any(label.isdecimal() for label in letters):
+        return str(number) if str(number) in letters else None
+    place = list(letters)[number] if 0 <= number < len(letters) else None
+    if any(folded(words) == str(number) for words in letters.values()) and place != labelled(str(number), letters):
+        raise UsageError(f"{row.where}: the answer {number} may be an option's place or its text; write its letter")
+    return place

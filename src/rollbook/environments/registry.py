@@ -103,6 +103,8 @@ def resolve(spec: str, data: str | None = None, template: str | None = None, *, 
         found = _from_module(written, (beside or Path()).resolve())
     names = ("--data", "--prompt-template") if beside is None else ("data", "template")
     args = _with(found.cls, args, "data", names[0], data)
+    if "data" in _missing(found.cls, args):
+        raise UsageError(f"{written.target} needs {names[0]} FILE: the rows to ask")
     return _loaded(spec, found, _with(found.cls, args, "template", names[1], template))
 
 
@@ -295,6 +297,13 @@ def _with(cls: type[Environment], args: dict[str, JSON], name: str, option: str,
     return {**args, name: value}
 
 
+def _missing(cls: type[Environment], args: dict[str, JSON]) -> list[str]:
+    """The parameters that must be given, and are not."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = [p.name for p in parameters_of(cls).values() if p.kind in kinds and p.default is p.empty]
+    return [name for name in needed if name not in args]
+
+
 def _loaded(spec: str, found: _Found, args: dict[str, JSON]) -> Loaded:
     shape(found.cls)  # what is wrong with the class comes before what is wrong with its arguments
     instance = construct(found.cls, args)
@@ -325,6 +334,8 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
         for key in args:
             if key not in taken:
                 raise UsageError(f"{cls.__name__} takes no argument {key!r}{_meant(key, taken)}")
+    for key, value in args.items():
+        _check_number(cls, key, value)
     try:
         return cls(**args)
     except RollbookError:
@@ -334,6 +345,16 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
         raise UsageError(f"{cls.__name__}: {error}; its arguments are {cls.__name__}({signature})") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"{cls.__name__}: {source.explain(error, Path(inspect.getfile(cls)).parent)}") from error
+
+
+def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
+    """What is annotated as a number must be given one; what else annotations say is the class's affair."""
+    parameter = parameters_of(cls).get(key)
+    wanted = getattr(parameter, "annotation", None)
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
+    kinds = {"int": (int,), "float": (int, float)}.get(name)
+    if kinds and (isinstance(value, bool) or not isinstance(value, kinds)):
+        raise UsageError(f"{cls.__name__}: {key}={value!r}; give a {'whole ' if name == 'int' else ''}number")
 
 
 def of(environment: Environment) -> Loaded:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING
 
 from rollbook.core.json import JSON
@@ -13,6 +16,22 @@ if TYPE_CHECKING:
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLES = ("not", "if", "then", "else")
+_REFERENCES = ("$ref", "$dynamicRef")
+_WRAPPER = {"type", "name", "description", "strict", "schema", "json_schema"}
+
+
+def unwrapped(value: JSON) -> JSON:
+    """A schema without the name and settings that a `response_format` has around it.
+
+    >>> unwrapped({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}})
+    {'type': 'integer'}
+    """
+    while isinstance(value, dict) and set(value) <= _WRAPPER and value.get("type", "json_schema") == "json_schema":
+        inner = value.get("json_schema", value.get("schema"))
+        if not isinstance(inner, dict):
+            break
+        value = inner
+    return value
 
 
 def validator(schema: JSON) -> JSON:
@@ -23,7 +42,22 @@ def validator(schema: JSON) -> JSON:
         from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     except ImportError as error:
         raise UsageError(f"json_schema needs a package ({error}); pip install 'rollbook[schema]'") from None
-    return validator_for(schema, default=Draft202012Validator)(schema, registry=REGISTRY)
+    return _exact(validator_for(schema, default=Draft202012Validator))(schema, registry=REGISTRY)
+
+
+@cache
+def _exact(kind: JSON) -> JSON:
+    """A kind of validator that takes numbers as they are written: 19.99 is a multiple of 0.01."""
+    from jsonschema.validators import extend
+
+    return extend(kind, {"multipleOf": _multiple})
+
+
+def _multiple(checker: JSON, divisor: JSON, value: JSON, schema: JSON) -> Iterator[Exception]:
+    from jsonschema import ValidationError
+
+    if checker.is_type(value, "number") and (Fraction(str(value)) / Fraction(str(divisor))).denominator != 1:
+        yield ValidationError(f"{value!r} is not a multiple of {divisor}")
 
 
 def checked(schema: JSON, where: str) -> JSON:
@@ -42,7 +76,8 @@ def checked(schema: JSON, where: str) -> JSON:
     except SchemaError as error:
         raise UsageError(f"{where}: not a JSON schema: {error.message}") from None
     except Unresolvable as error:
-        raise UsageError(f"{where}: the schema refers to {error.ref!r}, which is not in it") from None
+        missing = error.ref or f"#{getattr(error, 'anchor', '')}"
+        raise UsageError(f"{where}: the schema refers to {missing!r}, which is not in it") from None
     except RecursionError:
         raise UsageError(f"{where}: the schema refers to itself without end, or is nested too deeply") from None
     return found
@@ -63,8 +98,8 @@ def _follow(schema: JSON, resolver: Resolver[JSON], above: frozenset[int]) -> No
     if id(schema) in above:
         raise RecursionError
     above |= {id(schema)}
-    if isinstance(schema.get("$ref"), str):
-        target = resolver.lookup(schema["$ref"])
+    for reference in (schema[name] for name in _REFERENCES if isinstance(schema.get(name), str)):
+        target = resolver.lookup(reference)
         _follow(target.contents, target.resolver, above)
     for inner in (*(schema.get(name) for name in _SINGLES), *(one for name in _LISTS for one in schema.get(name, ()))):
         _follow(inner, resolver, above)

@@ -173,7 +173,7 @@ def _site(error: BaseException, root: Path | None) -> str:
         return f" ({shown(Path(error.filename))}:{error.lineno})"
     frames = [(Path(f.filename), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     frames = [f for f in frames if not str(f[0]).startswith("<") and not f[0].is_relative_to(_PACKAGE)]
-    frames = [f for f in frames if root and f[0].is_relative_to(root)] or frames
+    frames = [f for f in frames if root and f[0].is_relative_to(root)] or [f for f in frames if is_own(f[0])]
     return f" ({shown(frames[-1][0])}:{frames[-1][1]})" if frames else ""
 
 

@@ -20,7 +20,17 @@ MODES = ("exact", "folded", "contains")
 
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
-_EDGES = " \t\n.,;:!?\"'`*"
+_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_EDGES = " \t\n.,;:!?\"'`*。、「」『』«»"
+_QUOTES = str.maketrans(dict.fromkeys("“”„", '"') | dict.fromkeys("‘’‚", "'"))
+_BRACKETS = ("()", "[]")
+_RAISED = ("<super>", "<sub>")
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff"
+    r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Letters of scripts that put no spaces between words (Thai, Lao, Burmese, Khmer, Japanese, Chinese)."""
+_LETTER = rf"[^\W{_UNSPACED}]"
 
 
 class StringMatch(Environment):
@@ -74,12 +84,29 @@ def matches(said: str, accepted: str, mode: str) -> bool:
     left, right = folded(said), folded(accepted)
     if mode == "folded":
         return left == right
-    return re.search(rf"(?<!\w){re.escape(right)}(?!\w)", left) is not None
+    before = "" if re.match(f"[{_UNSPACED}]", right) else f"(?<!{_LETTER})"
+    after = "" if re.match(f"[{_UNSPACED}]", right[-1:]) else f"(?!{_LETTER})"
+    return re.search(f"{before}{re.escape(right)}{after}", left) is not None
 
 
 def folded(text: str) -> str:
-    """A text without case, doubled spaces, and punctuation around it."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(_EDGES)
+    r"""A text without case, doubled spaces, and punctuation or TeX around it.
+
+    >>> folded("(São  Paulo)."), folded(r"\text{Paris}"), folded("2⁵")
+    ('são paulo', 'paris', '2⁵')
+    """
+    text = " ".join(_compatible(_TEX.sub(r"\1", text)).translate(_QUOTES).casefold().split()).strip(_EDGES)
+    while len(text) > 2 and text[0] + text[-1] in _BRACKETS:
+        text = text[1:-1].strip(_EDGES)
+    return text
+
+
+def _compatible(text: str) -> str:
+    """One way of writing each character, but 2⁵ is not 25."""
+    if text.isascii():
+        return text
+    kept = (c if unicodedata.decomposition(c).startswith(_RAISED) else unicodedata.normalize("NFKC", c) for c in text)
+    return unicodedata.normalize("NFC", "".join(kept))
 
 
 def _accepted(row: Row, answer: JSON) -> list[str]:

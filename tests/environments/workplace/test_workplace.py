@@ -21,6 +21,7 @@ from rollbook.environments.registry import resolve
 from rollbook.environments.tool import tools_of
 from rollbook.environments.toolbox import Toolbox
 from rollbook.environments.workplace.jobs import JOBS
+from rollbook.environments.workplace.names import ME
 from rollbook.environments.workplace.workplace import Workplace
 from rollbook.errors import UsageError
 from support.desk import call
@@ -148,6 +149,23 @@ def test_two_rollouts_have_two_worlds():
     Toolbox(env, 1000).use("delete_mail", '{"mail_id": "M-101"}', one)
     assert env.outcome(one) == {"mails": {"removed": ["M-101"]}}
     assert env.outcome(other) == {}
+
+
+def test_what_is_sent_stays_sent_whatever_is_deleted_afterwards():
+    deletes = [{"name": "delete_mail", "arguments": {"mail_id": f"M-{number}"}} for number in range(117, 120)]
+    for task in TASKS[:32]:
+        assert finished(task, [SOMETHING_ELSE, *deletes, *writes(task.path)]) == 0.0, task.id
+        assert finished(task, [*writes(task.path), *deletes]) == 1.0, task.id
+
+
+@pytest.mark.parametrize("act", [("reply_mail", {"body": "x"}), ("forward_mail", {"to": [ME]})], ids=str)
+def test_a_sent_mail_cannot_be_deleted_or_archived(act):
+    env, (name, arguments) = Workplace(), act
+    world, box = env.open(TASKS[0]), Toolbox(env, 1000)
+    box.use(name, json.dumps({"mail_id": "M-101", **arguments}), world)
+    assert "M-117 was sent, and what is sent cannot be deleted" in box.use("delete_mail", '{"mail_id": "M-117"}', world)
+    assert "not in the inbox" in box.use("archive_mail", '{"mail_id": "M-117"}', world)
+    assert len(env.outcome(world)["mails"]["added"]) == 1
 
 
 @pytest.mark.parametrize(

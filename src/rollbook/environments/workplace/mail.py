@@ -96,6 +96,8 @@ class Mail(Environment):
 
     @tool
     def delete_mail(self, state: World, mail_id: str) -> str:
-        """Delete a mail for good."""
+        """Delete a mail for good; one that was sent stays."""
+        if state.get("mails", mail_id)["folder"] == "sent":
+            raise ValueError(f"{mail_id} was sent, and what is sent cannot be deleted")
         state.remove("mails", mail_id)
         return f"Deleted {mail_id}."
