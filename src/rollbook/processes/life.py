@@ -7,11 +7,15 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 
 PARENT = "ROLLBOOK_PARENT_PID"
 LIFE_FD = "ROLLBOOK_LIFE_FD"
 
 LOG_BYTES = 16 << 20
+
+OOM = "/proc/self/oom_score_adj"
+OOM_STEP, OOM_MOST = 200, 1000
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -30,12 +34,21 @@ def die_with_parent(parent_pid: int | None = None) -> None:
         return
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        go_before_parent()
     elif life:
         os.set_inheritable(int(life), False)
         threading.Thread(target=_watch, args=(int(life),), name="life", daemon=True).start()
     # It may have died before we asked to be told.
     if os.getppid() != expected:
         os._exit(1)
+
+
+def go_before_parent() -> None:
+    """Where memory runs out, be the one that the kernel ends: whoever started us lives to tell of it."""
+    with suppress(OSError, ValueError), open(OOM, "r+") as file:
+        higher = min(OOM_MOST, int(file.read()) + OOM_STEP)
+        file.seek(0)
+        file.write(str(higher))
 
 
 def keep_orphans() -> None:
