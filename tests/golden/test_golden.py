@@ -103,6 +103,13 @@ def test_the_golden_book_is_valid_by_an_independent_validator() -> None:
     assert check(GOLDEN) == set(FILES)
 
 
+def test_the_runs_of_earlier_versions_are_valid_too() -> None:
+    old = sorted(GOLDEN.parent.glob("runs/*/run"))
+    assert len(old) == 7
+    for run in old:
+        assert check(run) >= set(FILES) - {"failed"}, run
+
+
 def test_what_is_written_today_is_valid_too(tmp_path: Path) -> None:
     from rollbook import run
 
