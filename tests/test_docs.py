@@ -101,6 +101,10 @@ def test_every_page_of_the_docs_is_reached_from_the_index():
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= linked
 
 
+def test_the_pages_with_a_role_of_their_own_exist():
+    assert {page.name for page in PAGES} >= FIRST | EMBEDDED
+
+
 def test_a_misspelt_command_would_be_noticed():
     assert understood(["run", "gsm8k", "-k", "4"])
     assert not understood(["run", "gsm8k", "--smaples", "4"])

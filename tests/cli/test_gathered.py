@@ -1,16 +1,10 @@
-import doctest
 import inspect
 
 import pytest
 
-from rollbook.cli import gathered as module
 from rollbook.cli.commands import COMMANDS
 from rollbook.cli.gathered import gathered
 from rollbook.cli.options import changes
-
-
-def test_its_example_is_true():
-    assert doctest.testmod(module).failed == 0
 
 
 def test_what_is_gathered_stands_where_it_is_taken_and_keeps_its_defaults():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import doctest
 import signal
 from pathlib import Path
 
@@ -157,7 +156,3 @@ def test_signals_are_heard_as_before_once_the_crew_has_gone(book: Book) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def test_the_examples_are_true() -> None:
-    assert doctest.testmod(crew).failed == 0

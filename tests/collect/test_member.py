@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import doctest
 from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.collect import member
 from rollbook.collect.member import shares
 
 WEIGHTS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20)
-
-
-def test_the_examples_are_true() -> None:
-    assert doctest.testmod(member).failed == 0
 
 
 @given(st.integers(1, 10**6), WEIGHTS)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import hashlib
 from pathlib import Path
 
@@ -79,10 +78,6 @@ def test_files_are_shared_out_by_size_and_none_is_lost(tmp_path: Path) -> None:
     ours, theirs = (sum(path.stat().st_size for path in share) for share in shares)
     assert ours >= theirs > 0
     assert share_out(paths, 1)[0] == sorted(paths, key=lambda path: -path.stat().st_size)
-
-
-def test_the_examples_in_docstrings_are_true() -> None:
-    assert doctest.testmod(sheet).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,15 @@ def box() -> Iterator[Sandbox]:
             yield made
     except SandboxError as error:
         pytest.skip(f"no sandbox on this machine: {error}")
+
+
+def test_where_namespaces_can_be_had_a_sandbox_opens() -> None:
+    """The other tests skip when none opens, so that alone would not show a sandbox that has lost a file of its own."""
+    words = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "true"]
+    if shutil.which("unshare") is None or subprocess.run(words, capture_output=True, timeout=30).returncode:
+        pytest.skip("NO NAMESPACES HERE: a sandbox may be impossible, so nothing was proven about why one is missing")
+    with Sandbox(Limits(seconds=2, memory_mb=128), size=1) as made:
+        assert made.run_sync("6 * 7").value == "42"
 
 
 def test_output_value_and_error_come_back(box: Sandbox) -> None:

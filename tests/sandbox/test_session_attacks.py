@@ -169,6 +169,7 @@ def test_what_a_turn_patches_is_its_own_trouble(box: Sandbox, snapshot: bool) ->
 @both_kinds
 def test_a_session_whose_machinery_is_broken_is_lost_not_fooled(box: Sandbox, snapshot: bool) -> None:
     with box.session(snapshot=snapshot) as s:
+        assert s.run_sync("import sys\ncallable(sys.modules['inner.channel'].framed)").value == "True"
         result = s.run_sync("import sys\nsys.modules['inner.channel'].framed = lambda *a: 1 / 0\n42")
         assert (result.status, result.value) == ("error", None)
         survives_afresh = s.run_sync("6 * 7")
@@ -316,14 +317,14 @@ def test_a_state_that_will_not_fork_is_given_up_by_a_deadline(box: Sandbox, monk
 
 def test_a_state_that_answers_without_a_fork_is_no_answer(box: Sandbox) -> None:
     hide = (
-        "import sys\nroles = sys.modules['inner.roles']\n"
+        "import sys\nroles = sys.modules['inner.roles']\nassert callable(roles.reap)\n"
         "def loop(channel):\n"
         "  message = channel.receive()[0]\n"
         "  channel.send({'done': message['turn'], 'body': {'value': \"'forged'\"}})\n"
         "roles.reap = lambda: loop(sys._getframe(1).f_locals['channel'])"
     )
     with box.session(snapshot=True) as s:
-        s.run_sync(hide)
+        assert s.run_sync(hide).status == "ok"
         s.run_sync("1")
         results = [s.run_sync("1") for _ in range(3)]
         assert "forged" not in str(results)

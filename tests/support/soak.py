@@ -76,6 +76,7 @@ def resident() -> int:
 def programs(count: int, costly: float, seed: int) -> list[tuple[str, Limits]]:
     """So many attacks in a random order; of those that last to their limit, this part."""
     drawn, every = random.Random(seed), sorted(ATTACKS.glob("*.py"))
+    assert every, f"no attacks in {ATTACKS}"
     cheap = [path for path in every if "timeout" not in path.read_text().partition("\n")[0]]
     slow = [path for path in every if path not in cheap]
     chosen = [drawn.choice(slow if drawn.random() < costly else cheap) for _ in range(count)]

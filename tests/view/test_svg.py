@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import math
 from xml.etree import ElementTree
 
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.view import svg
 from rollbook.view.svg import HEIGHT, WIDTH, Axis, Chart, round_numbers
 
 
@@ -47,7 +45,3 @@ def test_round_numbers_lie_in_the_range_and_are_few(low: float, size: float) -> 
     assert len(marks) <= 8
     assert all(low - size * 1e-6 <= mark <= low + size * (1 + 1e-6) for mark in marks)
     assert all(map(math.isfinite, marks))
-
-
-def test_the_examples_in_docstrings_are_true() -> None:
-    assert doctest.testmod(svg).failed == 0

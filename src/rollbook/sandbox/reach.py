@@ -35,7 +35,7 @@ def reach_of(tests: str, code: str) -> str:
     """What these tests do that only works in one process with this code; nothing for most.
 
     >>> reach_of("random.seed(1)", "import random"), reach_of("random.seed(1)", "def f(x): return x")
-    ('seed the code\\'s random numbers', '')
+    ("seed the code's random numbers", '')
     """
     found = (reach.what for reach in REACHES if reach.tests.search(tests) and any(word in code for word in reach.code))
     return next(found, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from rollbook.errors import ChildFailed, UsageError
 from rollbook.wire.gym.process import ResourceServerProcess, spec_of
 from rollbook.wire.gym.row import task_of
 from support.alive import alive, eventually, read_pid
-from support.commands import SOURCE
+from support.commands import MARK, SOURCE
 from support.gymclient import response, text
 
 ENVIRONMENTS = """
@@ -78,6 +79,13 @@ class Refused(Sums):
 def place(tmp_path: Path) -> Path:
     (tmp_path / "served.py").write_text(ENVIRONMENTS)
     return tmp_path
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A variable that every process started from here inherits."""
+    monkeypatch.setenv(MARK, secrets.token_hex(8))
+    return f"{MARK}={os.environ[MARK]}".encode()
 
 
 def post(url: str, body: Any) -> Any:
@@ -140,28 +148,32 @@ def test_it_can_be_used_again_and_inside_of_an_event_loop(place: Path) -> None:
     [("Dies", r"ended \(exit 7\) before it was ready: about to die"), ("Refused", "ValueError: not today")],
 )
 def test_a_child_that_dies_at_the_start_fails_at_once_with_the_end_of_its_log(
-    place: Path, name: str, words: str
+    place: Path, mark: bytes, name: str, words: str
 ) -> None:
     with pytest.raises(ChildFailed, match=words) as error:
         ResourceServerProcess(f"{place}/served.py:{name}", within_s=600).__enter__()
     assert error.value.tail
-    assert eventually(lambda: not servers())
+    assert eventually(lambda: not marked(mark))
 
 
-def test_a_child_that_never_gets_healthy_is_killed_at_the_deadline(place: Path) -> None:
+def test_a_child_that_never_gets_healthy_is_killed_at_the_deadline(place: Path, mark: bytes) -> None:
     with pytest.raises(ChildFailed, match=r"was not ready within 1\.5 s"):
         ResourceServerProcess(f"{place}/served.py:Hangs", within_s=1.5).__enter__()
-    assert eventually(lambda: not servers())
+    assert eventually(lambda: not marked(mark))
 
 
-def servers() -> list[int]:
-    """The servers that this process has started and that still run."""
-    mine = f" {os.getpid()} "
+def test_a_child_that_runs_is_seen_by_its_mark(place: Path, mark: bytes) -> None:
+    with ResourceServerProcess(f"{place}/served.py:Sums"):
+        assert read_pid(place / "server.pid") in marked(mark)
+    assert eventually(lambda: not marked(mark))
+
+
+def marked(mark: bytes) -> list[int]:
+    """The processes with this mark, however far removed, that still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            stat = (path / "stat").read_text().rpartition(")")[2].split()
-            if f" {stat[1]} " == mine and b"rollbook.wire.gym" in (path / "cmdline").read_bytes():
+            if mark in (path / "environ").read_bytes() and alive(int(path.name)):
                 found.append(int(path.name))
     return found
 
