@@ -58,16 +58,16 @@ test-ray: .venv-ray/ready ## Run the tests that need Ray, with a real one.
 	.venv-ray/bin/pytest -rs tests/trainers/test_ray_*.py tests/clusters/onray
 
 test-browser: .venv-browser/ready ## Look at the viewer with a real Chromium.
-	.venv-browser/bin/pytest -rs tests/view/browser
+	.venv-browser/bin/pytest -rs tests/viewer/browser
 
 test-gateway: .venv-gateway/ready ## Let real agents from the package index play through the gateway.
-	.venv-gateway/bin/pytest -rs tests/wire/gateway/test_gateway_outside.py
+	.venv-gateway/bin/pytest -rs tests/gateway/test_gateway_outside.py
 
 test-slurm: .venv/dev ## Run the tests that need Slurm, on a private one of four virtual nodes (Debian, as root).
 	@{ command -v slurmctld && command -v sshd && command -v rsync; } >/dev/null \
 	  || { apt-get update && apt-get install -y --no-install-recommends slurm-wlm munge openssh-server rsync; } >/dev/null 2>&1 \
 	  || echo "make: SLURM COULD NOT BE INSTALLED (apt-get install slurm-wlm munge openssh-server rsync, as root): its tests are skipped" >&2
-	.venv/bin/pytest -rs tests/clusters/slurm tests/clusters/test_far.py tests/clusters/test_installer.py
+	.venv/bin/pytest -rs tests/clusters/slurm tests/clusters/test_ssh.py tests/clusters/test_installer.py
 
 test-gpu: .venv/dev ## Serve a model with a real vLLM on a real GPU; without one, say so.
 	@if nvidia-smi -L >/dev/null 2>&1; then $(MAKE) --no-print-directory .venv-gpu/ready || true; fi

@@ -7,14 +7,21 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollbook.book.book import Book, Draft
-from rollbook.core.json import encode
-from rollbook.core.lease import Lease
-from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, ModelSpec, Sampling
-from rollbook.core.plan import part
-from rollbook.core.seal import Extent, Seal
-from rollbook.core.task import Task
+from rollbook.book import Book, BookDraft
+from rollbook.core import (
+    SCHEMA_VERSION,
+    EnvironmentSpec,
+    Extent,
+    Lease,
+    Limits,
+    Manifest,
+    ModelSpec,
+    Sampling,
+    Seal,
+    Task,
+    encode,
+    make_part,
+)
 
 SEGMENT = 64 << 20
 WORKERS = 4
@@ -36,11 +43,13 @@ def big_book(path: Path, tasks: int, samples: int, seed: int = 0, said: int = 25
     """
     spec = EnvironmentSpec("sums.py:Sums", "sums:Sums")
     run = f"bench-{tasks}x{samples}"
-    manifest = Manifest(SCHEMA, run, 1.0, {"Sums": spec}, ModelSpec("toy"), Sampling(), samples, 0, Limits(), {})
-    with Draft(path) as draft:
+    manifest = Manifest(
+        SCHEMA_VERSION, run, 1.0, {"Sums": spec}, ModelSpec("toy"), Sampling(), samples, 0, Limits(), {}
+    )
+    with BookDraft(path) as draft:
         asked = (Task(f"sum-{i}", f"What is {i} + {i}?", answer=str(2 * i), level=i % 5) for i in range(tasks))
         count = draft.add_tasks(asked, "Sums")
-        book = draft.finish(manifest, [part((0, count), (0, samples), WORKERS)])
+        book = draft.finish(manifest, [make_part((0, count), (0, samples), WORKERS)])
     extents = [_journals(book, worker, seed, said) for worker in range(WORKERS)]
     for chunk in range(len(book.chunks)):
         _seal(path, chunk, book.chunks[chunk].size, extents[chunk % WORKERS], chunk % WORKERS)

@@ -27,18 +27,32 @@ from pathlib import Path
 from typing import Any
 
 from engine import Figure, show
-
-from rollbook.book.book import Book, Draft
-from rollbook.book.claims import LOOK_S, Claim, Claims
-from rollbook.book.neighbours import Neighbours
-from rollbook.book.presence import Watch, beat_s, write_presence
-from rollbook.book.seal import write_seals
-from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, ModelSpec, Round, Sampling, Settings
-from rollbook.core.plan import part
-from rollbook.core.presence import Presence
-from rollbook.core.seal import Seal
-from rollbook.core.task import Task
+from rollbook.book import (
+    REFRESH_S,
+    Book,
+    BookDraft,
+    ChunkClaimer,
+    Claim,
+    PeerMonitor,
+    WorkerMonitor,
+    next_heartbeat_s,
+    write_heartbeat,
+    write_seals,
+)
+from rollbook.core import (
+    SCHEMA_VERSION,
+    EnvironmentSpec,
+    Limits,
+    Manifest,
+    ModelSpec,
+    Presence,
+    Round,
+    Sampling,
+    Seal,
+    Settings,
+    Task,
+    make_part,
+)
 
 SAMPLES = 16
 MEAN_S, SPREAD, DEADLINE_S = 60.0, 1.0, 600.0
@@ -72,9 +86,9 @@ class Node:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self._world, self.name = cluster, cluster.world, name
         self._presence = Presence(name, name, "boot", "ns", 1, "1", 1, 0.0)
-        self._watch = Watch(clock=lambda: self._world.now)
-        self._claims = Claims(cluster.book, cluster.round, name, self._watch, lambda: self._world.now)
-        self._neighbours, self._began = Neighbours(cluster.book.path, name, self._watch), cluster.world.now
+        self._watch = WorkerMonitor(clock=lambda: self._world.now)
+        self._claims = ChunkClaimer(cluster.book, cluster.round, name, self._watch, lambda: self._world.now)
+        self._neighbours, self._began = PeerMonitor(cluster.book.path, name, self._watch), cluster.world.now
         self._jobs: list[tuple[Claim, int, int]] = []
         self._busy, self.alive, self._waiting = 0, True, False
         self._journal = (cluster.book.path / "journals" / f"{name}.1.jsonl").open("ab", buffering=0)
@@ -84,9 +98,9 @@ class Node:
 
     def _beat(self) -> None:
         if self.alive:
-            write_presence(self._cluster.book.path, self._presence)
-            self._neighbours.look()
-            self._world.after(beat_s(self._world.now - self._began), self._beat)
+            write_heartbeat(self._cluster.book.path, self._presence)
+            self._neighbours.check()
+            self._world.after(next_heartbeat_s(self._world.now - self._began), self._beat)
 
     def _fill(self) -> None:
         """Begin as many rollouts as there is room for."""
@@ -99,7 +113,7 @@ class Node:
             self._world.after(seconds, lambda c=claim, r=row, s=sample: self._end(c, r, s))  # type: ignore[misc]
 
     def _take(self) -> bool:
-        claim = self._claims.next()
+        claim = self._claims.claim_next()
         if claim is not None:
             self._cluster.claims += 1
             self._jobs = [(claim, row, sample) for row, sample, _ in claim.todo][::-1]
@@ -108,7 +122,7 @@ class Node:
             return bool(self._jobs) or self._take()
         if not self._waiting:
             self._waiting = True
-            self._world.after(LOOK_S, self._look_again)
+            self._world.after(REFRESH_S, self._look_again)
         return False
 
     def _look_again(self) -> None:
@@ -121,18 +135,18 @@ class Node:
         self._busy -= 1
         self._journal.write(self._cluster.line(row, sample))
         self._cluster.finished(row, sample)
-        claim.left -= 1
+        claim.keys_left -= 1
         claim.scored += 1
-        if not claim.left:
+        if not claim.keys_left:
             self._seal(claim)
         self._fill()
 
     def _seal(self, claim: Claim) -> None:
         number = claim.chunk.number
-        if not self._claims.leases.lost(number, claim.epoch):
+        if not self._claims.leases.is_lost(number, claim.epoch):
             seal = Seal(1, claim.epoch, claim.scored, {}, claim.dropped, {})
             write_seals(self._cluster.book.path, {number: (seal, claim.resealed)})
-            self._claims.sealed(number, seal)
+            self._claims.record_seal(number, seal)
 
     def _die(self) -> None:
         if self.alive:
@@ -191,10 +205,12 @@ def _middle() -> float:
 
 def _book(path: Path, tasks: int, workers: int) -> Book:
     spec = EnvironmentSpec("sim.py:Sim", "sim:Sim")
-    manifest = Manifest(SCHEMA, "sim", 1.0, {"Sim": spec}, ModelSpec("toy"), Sampling(), SAMPLES, 0, Limits(), {})
-    with Draft(path) as draft:
+    manifest = Manifest(
+        SCHEMA_VERSION, "sim", 1.0, {"Sim": spec}, ModelSpec("toy"), Sampling(), SAMPLES, 0, Limits(), {}
+    )
+    with BookDraft(path) as draft:
         rows = draft.add_tasks((Task(f"t{i}", "?") for i in range(tasks)), "Sim")
-        return draft.finish(manifest, [part((0, rows), (0, SAMPLES), workers)])
+        return draft.finish(manifest, [make_part((0, rows), (0, SAMPLES), workers)])
 
 
 def counted() -> Counter[str]:

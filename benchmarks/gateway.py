@@ -24,8 +24,9 @@ from pathlib import Path
 import aiohttp
 import uvloop
 from aiohttp import web
-from engine import Figure, show
 from mock import MODELS, Connection, response  # noqa: UP026 - our own
+
+from engine import Figure, show
 
 TICKS = os.sysconf("SC_CLK_TCK")
 KEY = "benchmark"

@@ -26,7 +26,6 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 from engine import ROLLBOOK, Figure, show, work_seconds
-
 from processes import TICKS, members
 
 HERE = Path(__file__).parent

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bigbook import big_book
-from engine import ROLLBOOK, Figure, show
 
+from engine import ROLLBOOK, Figure, show
 from processes import measure
 
 DUCKDB = """

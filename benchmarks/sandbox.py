@@ -21,13 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cpu import Clock, whole_tree
-from engine import Figure, show
 from forkserver import ForkServer
 
-from rollbook.sandbox import Limits, Sandbox
-from rollbook.sandbox.bubblewrap import loaders
-from rollbook.sandbox.grade import Grader
-from rollbook.sandbox.places import base_python, configuration
+from engine import Figure, show
+from rollbook.sandbox import Grader, Limits, Sandbox
+from rollbook.sandbox.backends.bubblewrap import find_loaders
+from rollbook.sandbox.isolation import base_python, make_configuration
 
 CODE = "print(1 + 1)"
 LIMITS = Limits(seconds=5.0, memory_mb=256)
@@ -55,7 +54,7 @@ def plain_python(python: str) -> None:
 def bubblewrap(python: str) -> Callable[[], None]:
     """A fresh interpreter in bubblewrap, which sees as little as ours."""
     words = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-    for place in [*configuration([])["places"], *loaders(), python]:
+    for place in [*make_configuration([])["places"], *find_loaders(), python]:
         words += ["--symlink", os.readlink(place), place] if os.path.islink(place) else ["--ro-bind", place, place]
     words += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/box", "--chdir", "/box", "--", python, "-I", "-S", "-c"]
 
@@ -200,7 +199,7 @@ def find_data(given: Path | None) -> Path | None:
     """Where the problems of HumanEval lie."""
     import rollbook
 
-    shipped = Path(rollbook.__file__).parent / "environments" / "data" / HUMAN_EVAL
+    shipped = Path(rollbook.__file__).parent / "environments" / "builtin" / "data" / HUMAN_EVAL
     return next((path for path in (given, shipped) if path and path.exists()), None)
 
 

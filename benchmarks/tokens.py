@@ -23,13 +23,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from engine import Figure, show
 
+from engine import Figure, show
 from rollbook import run
-from rollbook.book.book import Book
-from rollbook.book.rollouts import rollouts
-from rollbook.core.manifest import Sampling
-from rollbook.core.turn import Turn
+from rollbook.book import Book, rollouts
+from rollbook.core import Sampling, Turn
 from rollbook.tokens import Sequence, batch, merge
 
 TESTS = Path(__file__).parents[1] / "tests"

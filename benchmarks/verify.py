@@ -18,13 +18,8 @@ from collections.abc import Iterator
 from multiprocessing.synchronize import Semaphore
 
 from engine import Figure, show
-
-from rollbook.core.manifest import Limits
-from rollbook.core.message import Message
-from rollbook.core.rollout import Rollout
-from rollbook.core.task import Task
-from rollbook.environments.registry import resolve
-from rollbook.environments.stage import Stage
+from rollbook.core import Limits, Message, Rollout, Task
+from rollbook.environments import EnvironmentRuntime, resolve
 
 CONCURRENCY = 8
 START_S = 120.0
@@ -85,10 +80,10 @@ def bare_rate(asked: list[Pair]) -> tuple[float, int]:
 async def our_rate(asked: list[Pair]) -> tuple[float, int]:
     """The same through the stage of the environment `math`, so many rollouts at a time."""
     loaded = resolve("math", data="unread.jsonl")
-    stage = Stage(loaded.spec, Limits(), environment=lambda: loaded.instance, hosts=CONCURRENCY)
+    stage = EnvironmentRuntime(loaded.spec, Limits(), environment=lambda: loaded.instance, max_processes=CONCURRENCY)
     await stage.open()
     try:
-        while len(stage._hosts._processes) < CONCURRENCY:  # type: ignore[union-attr]
+        while len(stage._pool._processes) < CONCURRENCY:  # type: ignore[union-attr]
             await verified(stage, pairs(WARM * CONCURRENCY, UNSEEN))
         await verified(stage, pairs(WARM * CONCURRENCY, UNSEEN))
         began = time.perf_counter()
@@ -98,7 +93,7 @@ async def our_rate(asked: list[Pair]) -> tuple[float, int]:
         await stage.close()
 
 
-async def verified(stage: Stage, asked: list[Pair]) -> int:
+async def verified(stage: EnvironmentRuntime, asked: list[Pair]) -> int:
     """How many of the answers are right, by so many askers who each wait for their verdict."""
     left = iter(asked)
 

@@ -28,9 +28,9 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 from bigbook import big_book
-from engine import ROLLBOOK, Figure, show
 
-from rollbook.view.server import WEB
+from engine import ROLLBOOK, Figure, show
+from rollbook.viewer.server import WEB_FOLDER
 
 ORJSON = """
 import glob, sys, time, orjson
@@ -185,7 +185,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name:
         run = given.book or big_book(Path(name) / "big", 625 if given.quick else 6_250, 16, said=SAID).path
         figures = list(pages(run.absolute(), 1 if given.quick else 3, not given.quick))
-    size = sum(path.stat().st_size for path in WEB.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in WEB_FOLDER.rglob("*") if path.is_file())
     figures.append(Figure("assets of the page", size / 1000, "KB", 600))
     show(figures)
     return int(any("MISSED" in figure.verdict for figure in figures))

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from rollbook.cli.commands import COMMANDS
-from rollbook.cli.main import build
+from rollbook.cli import COMMANDS, build_app
 from rollbook.models import weights
 from support.pages import SHELLS, Session, blocks, commands, plain, unsaid
 
@@ -53,7 +52,7 @@ def places():
 
 @every_page_in_full
 def test_everything_on_a_page_runs_and_says_what_it_shows(page, places, tmp_path):
-    if page.name in EMBEDDED and not weights.present():
+    if page.name in EMBEDDED and not weights.has_weights():
         pytest.skip("needs the embedded model: rollbook local pull")
     text = page.read_text()
     folder = tmp_path / "session"
@@ -147,7 +146,7 @@ def understood(words):
         return words in (["--help"], ["--version"], [])
     if words[0] not in COMMANDS:
         return False
-    group = typer.main.get_command(build(words[0]))
+    group = typer.main.get_command(build_app(words[0]))
     command, rest = group.commands[words[0]], words[1:]
     while rest and rest[0] in getattr(command, "commands", {}):
         command, rest = command.commands[rest[0]], rest[1:]

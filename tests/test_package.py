@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import rollbook
-from rollbook.core.rollout import Rollout
-from rollbook.core.task import Task
+from rollbook.core import Rollout, Task
 from rollbook.errors import Shortfall
 
 SOURCE = Path(rollbook.__file__).parents[1]
@@ -37,7 +36,7 @@ def test_types_are_published():
 def test_importing_rollbook_imports_no_dependency():
     code = "import sys, rollbook; print(sorted(m for m in sys.modules if m.startswith('rollbook') or m == 'msgspec'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_env(), timeout=60)
-    assert done.stdout.strip() == "['rollbook']"
+    assert done.stdout.strip() == "['rollbook', 'rollbook._exports']"
 
 
 @pytest.mark.parametrize(

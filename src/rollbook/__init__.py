@@ -1,21 +1,17 @@
-"""Every rollout is accounted for. The public names, each imported when it is first used; nothing else."""
+"""Run a model many times on every task, score each attempt, account for every one.
 
-from __future__ import annotations
+These are the public names; each is imported when it is first used.
+"""
 
-TYPE_CHECKING = False  # what type checkers take for True; importing typing would double the cost of importing us
+from rollbook._exports import export_lazily, find_moved_modules
+
+TYPE_CHECKING = False  # type checkers take it for True; importing typing would double the time of `import rollbook`
 if TYPE_CHECKING:
-    from rollbook.agents.program import Program
-    from rollbook.clusters.call import submit
-    from rollbook.collect.collector import Collector
-    from rollbook.collect.run import run
-    from rollbook.collect.score import score
-    from rollbook.core.message import Message
-    from rollbook.core.rollout import Rollout
-    from rollbook.core.score import Score
-    from rollbook.core.task import Task
-    from rollbook.environments.environment import Environment
-    from rollbook.environments.mcp.server import McpServer
-    from rollbook.environments.tool import tool
+    from rollbook.agents import Program
+    from rollbook.clusters import submit
+    from rollbook.core import Message, Rollout, Score, Task
+    from rollbook.engine import Collector, run, score
+    from rollbook.environments import Environment, McpServer, tool
     from rollbook.errors import (
         BookError,
         EndpointDown,
@@ -26,11 +22,24 @@ if TYPE_CHECKING:
         TokenError,
         UsageError,
     )
-    from rollbook.wire.gym.config import generate_gym_config, write_gym_config
-    from rollbook.wire.gym.harness import Harness
-    from rollbook.wire.gym.process import ResourceServerProcess
+    from rollbook.gym import Harness, ResourceServerProcess, generate_gym_config, write_gym_config
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "agents": "Program",
+            "clusters": "submit",
+            "core": "Message Rollout Score Task",
+            "engine": "Collector run score",
+            "environments": "Environment McpServer tool",
+            "errors": "BookError EndpointDown RollbookError RolloutFailed Shortfall Stopped TokenError UsageError",
+            "gym": "Harness ResourceServerProcess generate_gym_config write_gym_config",
+        },
+    )
 
 __version__ = "0.1.0"
+
+find_moved_modules()
 
 __all__ = [
     "BookError",
@@ -59,36 +68,3 @@ __all__ = [
     "tool",
     "write_gym_config",
 ]
-
-_HOMES = {
-    "Collector": "rollbook.collect.collector",
-    "Program": "rollbook.agents.program",
-    "run": "rollbook.collect.run",
-    "score": "rollbook.collect.score",
-    "submit": "rollbook.clusters.call",
-    "Message": "rollbook.core.message",
-    "Rollout": "rollbook.core.rollout",
-    "Score": "rollbook.core.score",
-    "Task": "rollbook.core.task",
-    "Environment": "rollbook.environments.environment",
-    "McpServer": "rollbook.environments.mcp.server",
-    "tool": "rollbook.environments.tool",
-    "Harness": "rollbook.wire.gym.harness",
-    "ResourceServerProcess": "rollbook.wire.gym.process",
-    "generate_gym_config": "rollbook.wire.gym.config",
-    "write_gym_config": "rollbook.wire.gym.config",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(_HOMES.get(name, "rollbook.errors")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -1,19 +1,19 @@
-"""Every exception Rollbook raises on purpose.
+"""Every exception that Rollbook raises on purpose.
 
     RollbookError
-    ├── UsageError          a mistake in what was asked: one line, nothing done           exit 2
-    ├── BookError           the run directory cannot be trusted as it is                  exit 2
+    ├── UsageError          the request is wrong: one line, nothing was done              exit 2
+    ├── BookError           the run directory is missing, damaged or inconsistent         exit 2
     ├── Stopped             the work stopped early and can be resumed                     exit 75
     │   ├── EndpointDown      no model replica answered for the whole outage allowance
     │   └── BookUnwritable    the disk is full, read-only or gone
     ├── Shortfall           the work is over and some rollouts have no score              exit 3
     ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)         exit 3
     ├── Unsound             an environment that was checked has a fault                   exit 3
-    ├── ChildFailed         a process of ours did not start, or would not die
+    ├── ChildFailed         a child process did not start, or did not die
     ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
     ├── LimitReached        a limit of the run ends the conversation (policy: scored, truncated)
-    ├── InvalidReward       a verifier returned what is not a finite number
-    └── TokenError          token ids, masks or logprobs that contradict each other, or are not there
+    ├── InvalidReward       a verifier returned something that is not a finite number
+    └── TokenError          token ids, masks or logprobs that contradict each other, or are missing
 
 A user's mistake is one line with a way out; anything else that reaches the top is our bug and shows its traceback.
 """

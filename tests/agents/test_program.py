@@ -13,21 +13,15 @@ from pathlib import Path
 import pytest
 
 import rollbook
-from rollbook.agents.choice import agent_for, check_agent, outside, spec_of
-from rollbook.agents.program import ANSWER_LIMIT, Program, resolved
-from rollbook.book.book import Book
-from rollbook.book.rollouts import rollouts
-from rollbook.core.json import JSON
-from rollbook.core.manifest import AgentSpec, EnvironmentSpec, Limits, Sampling
-from rollbook.core.message import Message
-from rollbook.core.rollout import Rollout
-from rollbook.core.task import Task
-from rollbook.core.turn import Turn
-from rollbook.environments.seat import NoSeat
+from rollbook.agents.program import ANSWER_LIMIT, Program, resolve_command
+from rollbook.agents.selection import check_agent_unchanged, choose_agent, make_program, resolve_agent
+from rollbook.book import Book, rollouts
+from rollbook.core import JSON, AgentSpec, EnvironmentSpec, Limits, Message, Rollout, Sampling, Task, Turn
+from rollbook.environments.session import StatelessSession
 from rollbook.errors import ContextFull, EndpointDown, LimitReached, RolloutFailed, Shortfall, UsageError
-from rollbook.models.model import Completion
+from rollbook.gateway import LocalGateway
+from rollbook.models import Completion
 from rollbook.tokens import merge
-from rollbook.wire.gateway.local import LocalGateway
 from support.alive import alive, open_fds
 from support.endpoint import Endpoint
 from support.sums import write_script, write_sums
@@ -79,7 +73,7 @@ def blank() -> Rollout:
 def played(folder: Path, code: str, *told: str | Exception, rollout: Rollout | None = None) -> Rollout:
     rollout = rollout or blank()
     agent = Program(write_agent(folder, code), LocalGateway())
-    asyncio.run(agent.play(rollout, Told(*told), NoSeat()))
+    asyncio.run(agent.play(rollout, Told(*told), StatelessSession()))
     return rollout
 
 
@@ -105,10 +99,10 @@ def test_it_does_not_see_the_keys_of_real_endpoints(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("MY_KEY", "secret")
     monkeypatch.setenv("MY_NAME", "no secret")
     command = write_agent(tmp_path, "assert 'MY_KEY' not in os.environ and 'MY_NAME' in os.environ; ask('hm')")
-    spec = AgentSpec(resolved(command), "")
-    rollout, program = blank(), outside(spec, {"MY_KEY"})
+    spec = AgentSpec(resolve_command(command), "")
+    rollout, program = blank(), make_program(spec, {"MY_KEY"})
     assert program
-    asyncio.run(program.play(rollout, Told("2"), NoSeat()))
+    asyncio.run(program.play(rollout, Told("2"), StatelessSession()))
     assert rollout.text == "2"
 
 
@@ -171,7 +165,7 @@ def test_an_outage_kills_the_program_at_once(tmp_path: Path) -> None:
 
 
 def test_tools_that_it_cannot_call_are_refused() -> None:
-    seat = NoSeat()
+    seat = StatelessSession()
     seat.tools = [{"function": {"name": "add"}}]
     with pytest.raises(UsageError, match="cannot call the tools"):
         asyncio.run(Program("true").play(blank(), Told(), seat))
@@ -187,7 +181,7 @@ def test_nothing_is_left_of_a_program_that_is_cancelled(tmp_path: Path) -> None:
             raise AssertionError
 
     async def main() -> None:
-        playing = asyncio.create_task(agent.play(rollout, Never(), NoSeat()))
+        playing = asyncio.create_task(agent.play(rollout, Never(), StatelessSession()))
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             await asyncio.sleep(0.01)
         playing.cancel()
@@ -206,7 +200,7 @@ def test_a_command_is_checked_and_its_files_are_found_from_anywhere(
     (tmp_path / "agent.py").write_text("")
     (tmp_path / "python3").write_text("")
     monkeypatch.chdir(tmp_path)
-    assert resolved("python3 agent.py --fast 'two words'") == [
+    assert resolve_command("python3 agent.py --fast 'two words'") == [
         "python3",
         str(tmp_path / "agent.py"),
         "--fast",
@@ -219,20 +213,20 @@ def test_a_command_is_checked_and_its_files_are_found_from_anywhere(
 
 def test_the_choice_is_checked_against_the_environment_and_against_edits(tmp_path: Path) -> None:
     plain = {"sums": EnvironmentSpec("sums", "m:C")}
-    assert spec_of("", plain) is None
-    assert outside(None, ()) is None
-    assert agent_for(plain["sums"], Limits(), "native").__class__.__name__ == "SingleAnswer"
-    made = spec_of(f"program:{write_agent(tmp_path, '')}", plain)
-    check_agent(made)
+    assert resolve_agent("", plain) is None
+    assert make_program(None, ()) is None
+    assert choose_agent(plain["sums"], Limits(), "native").__class__.__name__ == "SingleAnswer"
+    made = resolve_agent(f"program:{write_agent(tmp_path, '')}", plain)
+    check_agent_unchanged(made)
     write_agent(tmp_path, "# edited")
     with pytest.raises(UsageError, match=r"agent.py was edited since the run was planned, or is gone: start a new run"):
-        check_agent(made)
+        check_agent_unchanged(made)
     with pytest.raises(UsageError, match="--agent x: write program:COMMAND"):
-        spec_of("x", plain)
+        resolve_agent("x", plain)
     for field, has in {"tools": "has tools", "replies": "speaks back", "plays": "plays its rollouts itself"}.items():
         spec = EnvironmentSpec("e", "m:C", **{field: [{}] if field == "tools" else True})
         with pytest.raises(UsageError, match=f"e {has}, which only an agent of ours can meet"):
-            spec_of("program:true", {"e": spec})
+            resolve_agent("program:true", {"e": spec})
 
 
 def test_a_run_by_a_program_is_journaled_scored_and_has_its_tokens(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rollbook.book import tasks
-from rollbook.book.book import Book, Draft
-from rollbook.book.durable import alone
-from rollbook.core.task import Task
+from rollbook.book.book import Book, BookDraft
+from rollbook.book.durable_files import lock_run
+from rollbook.core import Task
 from rollbook.errors import BookError, UsageError
 from support.books import make_book, open_round
 
@@ -22,7 +22,7 @@ def test_a_book_opens_as_it_was_made(tmp_path: Path) -> None:
     made = make_book(tmp_path / "run", tasks=3, samples=2)
     book = Book(tmp_path / "run")
     assert book.manifest == made.manifest
-    assert (book.plan.requested, len(book.tasks), book.tasks.task(2).id) == (6, 3, "t2")
+    assert (book.plan.requested, len(book.tasks), book.tasks.read(2).id) == (6, 3, "t2")
     assert book.tasks.rows == {"t0": 0, "t1": 1, "t2": 2}
 
 
@@ -42,13 +42,13 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 
 
 def test_duplicate_task_ids_are_an_error_and_leave_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="two tasks have the id 'a'"), Draft(tmp_path / "run") as draft:
+    with pytest.raises(UsageError, match="two tasks have the id 'a'"), BookDraft(tmp_path / "run") as draft:
         draft.add_tasks([Task(id="a", prompt="x"), Task(id="a", prompt="y")], "e")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_task_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="task 'a' does not fit JSON"), Draft(tmp_path / "run") as draft:
+    with pytest.raises(UsageError, match="task 'a' does not fit JSON"), BookDraft(tmp_path / "run") as draft:
         draft.add_tasks([Task(id="a", prompt="x", thing=object())], "e")
 
 
@@ -90,7 +90,7 @@ def test_extending_adds_keys_and_changes_none(tmp_path: Path) -> None:
 
 def test_asking_again_for_a_task_gives_it_new_samples(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=1, samples=2)
-    book.ask([book.tasks.task(0), Task(id="new", prompt="x")], "Sums", 2)
+    book.request_samples([book.tasks.read(0), Task(id="new", prompt="x")], "Sums", 2)
     keys = [key for chunk in book.chunks for key in chunk]
     assert sorted(keys) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
 
@@ -102,7 +102,7 @@ def test_a_name_that_no_folder_can_have_is_one_line(tmp_path: Path) -> None:
 
 def test_extending_fills_every_gap_and_doubles_nothing(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=3, samples=2)
-    book.ask([book.tasks.task(1), book.tasks.task(1)], "Sums", 2)
+    book.request_samples([book.tasks.read(1), book.tasks.read(1)], "Sums", 2)
     book.extend(8, 1)
     keys = [key for chunk in book.chunks for key in chunk]
     assert sorted(keys) == [(row, sample) for row in range(3) for sample in range(8)]
@@ -119,8 +119,8 @@ def test_many_who_extend_at_once_lose_nothing_and_double_nothing(tmp_path: Path)
 
 def test_a_plan_held_too_long_by_another_is_one_line(tmp_path: Path) -> None:
     make_book(tmp_path / "run")
-    held = alone(tmp_path / "run", within_s=0.05)
-    with alone(tmp_path / "run"), pytest.raises(BookError, match="another process has been changing its plan"):
+    held = lock_run(tmp_path / "run", timeout_s=0.05)
+    with lock_run(tmp_path / "run"), pytest.raises(BookError, match="another process has been changing its plan"):
         held.__enter__()
 
 
@@ -130,7 +130,7 @@ def test_many_who_ask_and_extend_at_once_lose_nothing_and_double_nothing(tmp_pat
 
     def ask(number: int) -> None:
         if number % 4:
-            book.ask([Task(id=f"new-{number}", prompt="x")], "Sums", 1)
+            book.request_samples([Task(id=f"new-{number}", prompt="x")], "Sums", 1)
         else:
             Book(tmp_path / "run").extend(1 + number // 4, 1)
 
@@ -166,5 +166,5 @@ def test_a_file_system_without_locks_is_no_reason_not_to_ask(tmp_path: Path, mon
 
     book = make_book(tmp_path / "run", tasks=1, samples=1)
     monkeypatch.setattr(fcntl, "flock", refuse)
-    book.ask([Task(id="new", prompt="x")], "Sums", 1)
+    book.request_samples([Task(id="new", prompt="x")], "Sums", 1)
     assert book.extend(2, 1) == 2

@@ -7,21 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book import ledger
+from rollbook.book import claims as claims_module
 from rollbook.book.book import Book
-from rollbook.book.claims import Claim, Claims
-from rollbook.book.journal import Journal, Mark
-from rollbook.book.marks import KeyMap
-from rollbook.book.presence import new_presence, write_presence
-from rollbook.book.seal import Seals, write_seals
-from rollbook.book.seats import Seats
-from rollbook.core.manifest import Round
-from rollbook.core.rollout import Rollout
-from rollbook.core.seal import Seal
+from rollbook.book.claims import ChunkClaimer, Claim
+from rollbook.book.counted_lines import KeyMap
+from rollbook.book.journal import Journal, JournalEntry
+from rollbook.book.seals import Seals, write_seals
+from rollbook.book.workers import InFlightKeys, make_presence, write_heartbeat
+from rollbook.core import Rollout, Round, Seal
 from support.books import failed, make_book, open_round, scored
 
 
-def journal(book: Book, worker: str, marks: list[Mark]) -> Journal:
+def journal(book: Book, worker: str, marks: list[JournalEntry]) -> Journal:
     async def go() -> Journal:
         made = Journal(book.path, worker, lambda _: None)
         made.start()
@@ -35,19 +32,19 @@ def journal(book: Book, worker: str, marks: list[Mark]) -> Journal:
 
 def dead_worker(book: Book, round_: Round, marks: list[Rollout], chunks: int = 1) -> str:
     """A worker of this machine that claimed chunks, wrote marks, and is gone without a word."""
-    presence = new_presence(round_.number)
+    presence = make_presence(round_.number)
     presence.born = "1"
-    write_presence(book.path, presence)
-    claims = Claims(book, round_, presence.id)
+    write_heartbeat(book.path, presence)
+    claims = ChunkClaimer(book, round_, presence.id)
     for _ in range(chunks):
-        assert claims.next()
-    journal(book, presence.id, [Mark(r, True) for r in marks])
+        assert claims.claim_next()
+    journal(book, presence.id, [JournalEntry(r, True) for r in marks])
     return presence.id
 
 
-def all_claims(claims: Claims) -> list[Claim]:
+def all_claims(claims: ChunkClaimer) -> list[Claim]:
     found = []
-    while claim := claims.next():
+    while claim := claims.claim_next():
         found.append(claim)
     return found
 
@@ -58,17 +55,17 @@ def todo(claims: list[Claim]) -> list[tuple[int, int]]:
 
 def test_a_fresh_book_is_claimed_chunk_by_chunk(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=3, samples=2)
-    claims = Claims(book, open_round(book), "a")
+    claims = ChunkClaimer(book, open_round(book), "a")
     assert todo(all_claims(claims)) == [(r, s) for r in range(3) for s in range(2)]
-    assert not claims.over()
+    assert not claims.is_over()
 
 
 def test_two_workers_share_the_chunks(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=10, samples=2)
     round_ = open_round(book)
-    a, b = Claims(book, round_, "a"), Claims(book, round_, "b")
+    a, b = ChunkClaimer(book, round_, "a"), ChunkClaimer(book, round_, "b")
     taken: list[Claim] = []
-    while (one := a.next()) or (other := b.next()):
+    while (one := a.claim_next()) or (other := b.claim_next()):
         taken.append(one or other)
     assert todo(taken) == [(r, s) for r in range(10) for s in range(2)]
 
@@ -77,7 +74,7 @@ def test_the_heir_of_a_dead_worker_repeats_nothing_that_was_scored(tmp_path: Pat
     book = make_book(tmp_path / "run", tasks=4, samples=2)
     round_ = open_round(book)
     dead_worker(book, round_, [scored(book, 0, 0), scored(book, 1, 1)])
-    claims = all_claims(Claims(book, round_, "heir"))
+    claims = all_claims(ChunkClaimer(book, round_, "heir"))
     assert todo(claims) == [(r, s) for r in range(4) for s in range(2) if (r, s) not in ((0, 0), (1, 1))]
     assert sum(claim.scored for claim in claims) == 2
     assert max(claim.epoch for claim in claims) == 2
@@ -86,12 +83,12 @@ def test_the_heir_of_a_dead_worker_repeats_nothing_that_was_scored(tmp_path: Pat
 def test_attempts_of_the_dead_count_in_the_same_round_only(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=1, samples=1)
     round_ = open_round(book)
-    presence = new_presence(1)
+    presence = make_presence(1)
     presence.born = "1"
-    write_presence(book.path, presence)
-    assert Claims(book, round_, presence.id).next()
-    journal(book, presence.id, [Mark(failed(book, 0, 0), False), Mark(failed(book, 0, 0), False)])
-    (claim,) = all_claims(Claims(book, round_, "heir"))
+    write_heartbeat(book.path, presence)
+    assert ChunkClaimer(book, round_, presence.id).claim_next()
+    journal(book, presence.id, [JournalEntry(failed(book, 0, 0), False), JournalEntry(failed(book, 0, 0), False)])
+    (claim,) = all_claims(ChunkClaimer(book, round_, "heir"))
     assert claim.todo[0][2].tries == {"model_timeout": 2}
 
 
@@ -99,25 +96,25 @@ def test_a_key_in_flight_on_dead_workers_is_counted_against_it(tmp_path: Path) -
     book = make_book(tmp_path / "run", tasks=1, samples=1)
     round_ = open_round(book)
     for expected in range(3):
-        presence = new_presence(1)
-        write_presence(book.path, presence)
-        (claim,) = all_claims(Claims(book, round_, presence.id))
+        presence = make_presence(1)
+        write_heartbeat(book.path, presence)
+        (claim,) = all_claims(ChunkClaimer(book, round_, presence.id))
         assert claim.todo[0][2].deaths == expected
-        Seats(book.path, presence.id).take(0, 0)
+        InFlightKeys(book.path, presence.id).add(0, 0)
         presence.born = "1"
-        write_presence(book.path, presence)
-    (claim,) = all_claims(Claims(book, round_, "heir"))
+        write_heartbeat(book.path, presence)
+    (claim,) = all_claims(ChunkClaimer(book, round_, "heir"))
     assert claim.todo[0][2].deaths == 3
-    (later,) = [c for c in all_claims(Claims(book, open_round(book), "x")) if c.todo] or [None]
+    (later,) = [c for c in all_claims(ChunkClaimer(book, open_round(book), "x")) if c.todo] or [None]
     assert later is None or later.todo[0][2].deaths == 0
 
 
 def sealed_with(book: Book, round_: Round, rollouts: list[Rollout]) -> None:
     """Work a one-chunk book off and seal it."""
-    claims = Claims(book, round_, "first")
+    claims = ChunkClaimer(book, round_, "first")
     for claim in all_claims(claims):
         mine = [r for r in rollouts if (book.tasks.rows[r.task.id], r.sample) in set(claim.chunk)]
-        pen = journal(book, f"first{claim.chunk.number}", [Mark(r, True) for r in mine])
+        pen = journal(book, f"first{claim.chunk.number}", [JournalEntry(r, True) for r in mine])
         kinds: dict[str, int] = {}
         for r in mine:
             if r.failure:
@@ -130,7 +127,7 @@ def sealed_with(book: Book, round_: Round, rollouts: list[Rollout]) -> None:
 def test_a_sealed_book_is_over(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=1, samples=1)
     sealed_with(book, open_round(book), [scored(book, 0, 0)])
-    assert Claims(book, open_round(book), "b").over()
+    assert ChunkClaimer(book, open_round(book), "b").is_over()
 
 
 def test_a_later_round_reopens_infra_failures_and_no_others(tmp_path: Path) -> None:
@@ -142,7 +139,7 @@ def test_a_later_round_reopens_infra_failures_and_no_others(tmp_path: Path) -> N
     ):
         book = make_book(tmp_path / f"{kind}-{'-'.join(retry)}", tasks=1, samples=1)
         sealed_with(book, open_round(book), [failed(book, 0, 0, kind)])
-        assert Claims(book, open_round(book, retry), "b").over() is over
+        assert ChunkClaimer(book, open_round(book, retry), "b").is_over() is over
 
 
 def test_what_is_sealed_while_it_looks_is_heard_of_at_the_next_question(
@@ -151,19 +148,19 @@ def test_what_is_sealed_while_it_looks_is_heard_of_at_the_next_question(
     """The loop seals while a thread reads the seals of others: that may not change what is being read."""
     book = make_book(tmp_path / "run", tasks=3, samples=1, workers=3)
     open_round(book)
-    claims, look_at, whole = Claims(book, open_round(book), "a"), Seals._look_at, Seal(2, 1, 1, {}, 0, {})
+    claims, look_at, whole = ChunkClaimer(book, open_round(book), "a"), Seals._look_at, Seal(2, 1, 1, {}, 0, {})
     mine, theirs = range(len(book.chunks) - 1), len(book.chunks) - 1
 
     def look_and_seal(seals: Seals, number: int, path: Path) -> None:
         for ours in mine:
-            claims.sealed(ours, whole)
+            claims.record_seal(ours, whole)
         look_at(seals, number, path)
 
     write_seals(book.path, {theirs: (whole, False)})
     monkeypatch.setattr(Seals, "_look_at", look_and_seal)
-    claims._looked = float("-inf")
-    assert not claims.over()
-    assert claims.over()
+    claims._refreshed_at = float("-inf")
+    assert not claims.is_over()
+    assert claims.is_over()
 
 
 def test_what_is_written_while_its_journal_is_inherited_is_played_again(
@@ -180,7 +177,7 @@ def test_what_is_written_while_its_journal_is_inherited_is_played_again(
             file.write(path.read_bytes().replace(b'"sample":0', b'"sample":1'))
         return KeyMap(found)
 
-    monkeypatch.setattr(ledger, "KeyMap", wake)
-    claim = next(claim for claim in all_claims(Claims(book, round_, "heir")) if claim.epoch == 2)
+    monkeypatch.setattr(claims_module, "KeyMap", wake)
+    claim = next(claim for claim in all_claims(ChunkClaimer(book, round_, "heir")) if claim.epoch == 2)
     assert (claim.scored, todo([claim])) == (1, [key for key in claim.chunk if key != (0, 0)])
     assert claim.files[path.name].bytes * 2 == path.stat().st_size

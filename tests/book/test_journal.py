@@ -13,16 +13,15 @@ import pytest
 
 from rollbook.book import journal as journal_module
 from rollbook.book.book import Book
-from rollbook.book.journal import Journal, Mark
-from rollbook.book.marks import Scored
-from rollbook.book.rollouts import rollouts
-from rollbook.core.line import ScoredLine
+from rollbook.book.counted_lines import CountedLines, rollouts
+from rollbook.book.journal import Journal, JournalEntry
+from rollbook.core import ScoredLine
 from rollbook.errors import BookUnwritable
 from support.books import failed, make_book, open_round, scored
 
 
-def write(book: Book, marks: list[Mark], worker: str = "w") -> tuple[Journal, list[Mark]]:
-    durable: list[Mark] = []
+def write(book: Book, marks: list[JournalEntry], worker: str = "w") -> tuple[Journal, list[JournalEntry]]:
+    durable: list[JournalEntry] = []
 
     async def go() -> Journal:
         journal = Journal(book.path, worker, durable.extend)
@@ -36,13 +35,17 @@ def write(book: Book, marks: list[Mark], worker: str = "w") -> tuple[Journal, li
 
 
 def keys(book: Book) -> list[tuple[str, int]]:
-    return sorted((line.task, line.sample) for _, _, line in Scored(book, ScoredLine))
+    return sorted((line.task, line.sample) for _, _, line in CountedLines(book, ScoredLine))
 
 
 def test_marks_become_durable_and_come_back(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     open_round(book)
-    marks = [Mark(scored(book, 0, 0, tokens=True)), Mark(failed(book, 1, 0), False), Mark(scored(book, 1, 0))]
+    marks = [
+        JournalEntry(scored(book, 0, 0, tokens=True)),
+        JournalEntry(failed(book, 1, 0), False),
+        JournalEntry(scored(book, 1, 0)),
+    ]
     _, durable = write(book, marks)
     assert durable == marks
     assert keys(book) == [("t0", 0), ("t1", 0)]
@@ -53,7 +56,7 @@ def test_marks_become_durable_and_come_back(tmp_path: Path) -> None:
 def test_tokens_come_back_exactly(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     wrote = scored(book, 2, 1, tokens=True)
-    write(book, [Mark(scored(book, 0, 0)), Mark(scored(book, 1, 0, tokens=True)), Mark(wrote)])
+    write(book, [JournalEntry(scored(book, 0, 0)), JournalEntry(scored(book, 1, 0, tokens=True)), JournalEntry(wrote)])
     read = {r.key: r for r in rollouts(book, tokens=True)}
     assert read["t2", 1].turns == wrote.turns
     assert read["t0", 0].turns[0].ids is None
@@ -61,7 +64,7 @@ def test_tokens_come_back_exactly(tmp_path: Path) -> None:
 
 def test_extents_vouch_for_exactly_what_is_on_disk(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
-    journal, _ = write(book, [Mark(scored(book, 0, 0, tokens=True)), Mark(failed(book, 1, 1))])
+    journal, _ = write(book, [JournalEntry(scored(book, 0, 0, tokens=True)), JournalEntry(failed(book, 1, 1))])
     for name, extent in journal.extents(1).items():
         data = (book.path / "journals" / name).read_bytes()
         assert (extent.bytes, extent.sha256) == (len(data), hashlib.sha256(data).hexdigest())
@@ -75,8 +78,8 @@ def test_segments_roll_over_and_are_read_together(tmp_path: Path, monkeypatch: p
         journal = Journal(book.path, "w", lambda _: None)
         journal.start()
         for row in range(8):
-            await journal.add(Mark(scored(book, row, 0, tokens=True)))
-            journal.hurry()
+            await journal.add(JournalEntry(scored(book, row, 0, tokens=True)))
+            journal.flush_soon()
             await asyncio.sleep(0.02)
         await journal.close()
 
@@ -103,7 +106,7 @@ def test_after_a_failed_fsync_the_group_is_written_again_in_a_new_segment(
 ) -> None:
     book = make_book(tmp_path / "run")
     fail_fsync(monkeypatch, 1)
-    marks = [Mark(scored(book, row, 0, tokens=True)) for row in range(3)]
+    marks = [JournalEntry(scored(book, row, 0, tokens=True)) for row in range(3)]
     journal, durable = write(book, marks)
     assert durable == marks
     assert journal.segment == 2
@@ -116,7 +119,7 @@ def test_a_disk_that_takes_nothing_breaks_the_journal_with_one_line(
 ) -> None:
     book = make_book(tmp_path / "run")
     fail_fsync(monkeypatch, 99, errno.ENOSPC)
-    journal, durable = write(book, [Mark(scored(book, 0, 0))])
+    journal, durable = write(book, [JournalEntry(scored(book, 0, 0))])
     assert durable == []
     assert isinstance(journal.broken, BookUnwritable)
     assert "No space left" in str(journal.broken)
@@ -124,7 +127,7 @@ def test_a_disk_that_takes_nothing_breaks_the_journal_with_one_line(
 
 def test_what_is_durable_is_asked_for_in_the_middle_of_a_write_and_is_true(tmp_path: Path) -> None:
     # A seal is made while the next group is being written: its size and its hash must be of the same bytes.
-    file = journal_module._File(tmp_path / "w.1.jsonl")
+    file = journal_module._AppendFile(tmp_path / "w.1.jsonl")
     blocks = [os.urandom(50_000) for _ in range(200)]
     whole, seen = b"".join(blocks), set()
     with ThreadPoolExecutor(1) as pool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollbook.book.claims import Claims
-from rollbook.book.presence import new_presence, write_presence
-from rollbook.book.seal import write_seals
-from rollbook.book.status import read_status, state_of
-from rollbook.core.presence import Held
-from rollbook.core.seal import Seal
+from rollbook.book.claims import ChunkClaimer
+from rollbook.book.seals import write_seals
+from rollbook.book.status import name_state, read_status
+from rollbook.book.workers import make_presence, write_heartbeat
+from rollbook.core import Held, Seal
 from support.alive import open_fds
 from support.books import make_book, open_round
 
@@ -28,12 +27,12 @@ def test_a_planned_run_is_all_pending(tmp_path: Path) -> None:
 
 def test_chunks_in_work_count_by_their_owners_heartbeat(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=4, samples=2)
-    presence = new_presence(1)
-    claims = Claims(book, open_round(book), presence.id)
-    assert claims.next()
+    presence = make_presence(1)
+    claims = ChunkClaimer(book, open_round(book), presence.id)
+    assert claims.claim_next()
     presence.chunks = {0: Held(2, {"model_timeout": 1})}
     presence.in_flight = 1
-    write_presence(book.path, presence)
+    write_heartbeat(book.path, presence)
     status = read_status(book.path)
     assert (status.scored, status.failed, status.pending, status.in_flight) == (2, {"model_timeout": 1}, 5, 1)
     assert (status.state, status.workers) == ("running", [presence.id])
@@ -41,8 +40,8 @@ def test_chunks_in_work_count_by_their_owners_heartbeat(tmp_path: Path) -> None:
 
 def test_seals_count_and_reopened_failures_are_pending_again(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=1, samples=4)
-    claims = Claims(book, open_round(book), "w")
-    first = claims.next()
+    claims = ChunkClaimer(book, open_round(book), "w")
+    first = claims.claim_next()
     assert first
     kinds = {"model_timeout": 1}
     write_seals(book.path, {0: (Seal(1, 1, first.chunk.size - 1, kinds, 0, {}), False)})
@@ -56,10 +55,10 @@ def test_seals_count_and_reopened_failures_are_pending_again(tmp_path: Path) -> 
 
 
 def test_the_word_for_a_state() -> None:
-    assert state_of(4, 4, 0, False) == "finished"
-    assert state_of(4, 2, 2, True) == "running"
-    assert state_of(4, 2, 2, False) == "interrupted"
-    assert state_of(4, 2, 0, False) == "shortfall"
+    assert name_state(4, 4, 0, False) == "finished"
+    assert name_state(4, 2, 2, True) == "running"
+    assert name_state(4, 2, 2, False) == "interrupted"
+    assert name_state(4, 2, 0, False) == "shortfall"
 
 
 def test_looking_again_and_again_holds_no_file(tmp_path: Path) -> None:

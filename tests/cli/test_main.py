@@ -33,7 +33,7 @@ def test_every_command_has_help_of_its_own(rollbook, name):
     assert COMMANDS[name].help in done.stdout
 
 
-HELP_IMPORTS = {"", ".cli", ".cli.commands", ".cli.main", ".cli.printed", ".errors"}
+HELP_IMPORTS = {"", "._exports", ".cli", ".cli.commands", ".cli.main", ".errors"}
 """All that `rollbook --help` loads of the package."""
 
 
@@ -95,7 +95,7 @@ def test_an_error_of_ours_is_one_line_with_its_own_exit_code(monkeypatch, capsys
     def raises(run, json=False):
         raise error
 
-    monkeypatch.setattr(import_module("rollbook.cli.status"), "command", _typed(raises))
+    monkeypatch.setattr(import_module("rollbook.cli.job_commands"), "status_command", _typed(raises))
     with pytest.raises(SystemExit) as left:
         command_line.main(["status", "x"])
     assert left.value.code == code
@@ -106,19 +106,19 @@ def test_a_bug_is_a_traceback(monkeypatch):
     def raises(run, json=False):
         raise KeyError("ours")
 
-    monkeypatch.setattr(import_module("rollbook.cli.status"), "command", _typed(raises))
+    monkeypatch.setattr(import_module("rollbook.cli.job_commands"), "status_command", _typed(raises))
     with pytest.raises(KeyError, match="ours"):
         command_line.main(["status", "x"])
 
 
 LOUD = """
-import rollbook.cli.doctor as doctor
+import rollbook.cli.machine_commands as machine_commands
 from rollbook.cli.main import main
 from rollbook.errors import Shortfall
 def command() -> None:
     print("x" * {size})
     {then}
-doctor.command = command
+machine_commands.doctor_command = command
 main(["doctor"])
 """
 
@@ -145,13 +145,13 @@ def test_a_reader_who_has_left_is_no_error_to_speak_of(size):
 
 def test_an_interrupt_exits_75(tmp_path):
     code = (
-        "import signal, time, rollbook.cli.doctor as doctor\n"
+        "import signal, time, rollbook.cli.machine_commands as machine_commands\n"
         "from rollbook.cli.main import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell runs the tests behind it\n"
         "def command() -> None:\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)\n"
-        "doctor.command = command\n"
+        "machine_commands.doctor_command = command\n"
         "main(['doctor'])\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,16 +1,16 @@
 import pytest
 
-from rollbook.cli.options import changes, concurrency_of, extra_sampling, max_failures_of
-from rollbook.core.manifest import Settings
+from rollbook.cli.options import collect_settings, parse_concurrency, parse_max_failures, parse_sampling
+from rollbook.core import Settings
 from rollbook.errors import UsageError
 
 
 def test_what_was_not_given_changes_nothing():
-    assert changes() == {}
+    assert collect_settings() == {}
 
 
 def test_what_was_given_is_named_as_in_settings():
-    given = changes(
+    given = collect_settings(
         model=["http://a/v1", "http://b/v1"],
         concurrency="auto",
         workers=2,
@@ -31,33 +31,33 @@ def test_what_was_given_is_named_as_in_settings():
 
 @pytest.mark.parametrize(("text", "value"), [("8", 8), ("auto", "auto"), (None, None)])
 def test_concurrency_is_a_number_or_auto(text, value):
-    assert concurrency_of(text) == value
+    assert parse_concurrency(text) == value
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "1.5", "many", "", "٣"])
 def test_any_other_concurrency_is_refused(text):
     with pytest.raises(UsageError, match="-c"):
-        concurrency_of(text)
+        parse_concurrency(text)
 
 
 @pytest.mark.parametrize("text", ["0", "20", "1%", "0.5%"])
 def test_failures_are_bounded_by_a_count_or_a_share(text):
-    assert max_failures_of(text) == text
+    assert parse_max_failures(text) == text
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "%", "x%", "1 %"])
 def test_any_other_bound_is_refused(text):
     with pytest.raises(UsageError, match="--max-failures"):
-        max_failures_of(text)
+        parse_max_failures(text)
 
 
 def test_extra_sampling_is_json_where_it_is_json():
     pairs = ["top_k=20", 'stop=["a","b"]', "min_p=0.1", "mode=fast", "prompt=a=b"]
     expected = {"top_k": 20, "stop": ["a", "b"], "min_p": 0.1, "mode": "fast", "prompt": "a=b"}
-    assert extra_sampling(pairs) == expected
+    assert parse_sampling(pairs) == expected
 
 
 @pytest.mark.parametrize("pair", ["top_k", "=3", "temperature=1", "seed=3", "n=2"])
 def test_extra_sampling_that_is_none_is_refused(pair):
     with pytest.raises(UsageError, match="--sampling"):
-        extra_sampling([pair])
+        parse_sampling([pair])

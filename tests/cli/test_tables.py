@@ -1,12 +1,12 @@
 import json
 import sys
 
-from rollbook.cli.tables import plain_table, show_json, show_numbers_table, show_table
-from rollbook.core.failure import Kind
+from rollbook.cli.tables import format_plain_table, show_json, show_numbers_table, show_table
+from rollbook.core.failure import FailureKind
 
 
 def test_a_plain_table_aligns_text_left_and_numbers_right():
-    assert plain_table(["env", "n", "mean"], [["gsm8k", 5, 0.5], ["sums", 12345, None]]) == [
+    assert format_plain_table(["env", "n", "mean"], [["gsm8k", 5, 0.5], ["sums", 12345, None]]) == [
         "env        n   mean",
         "gsm8k      5  0.500",
         "sums   12345      -",
@@ -39,7 +39,7 @@ def test_what_was_said_cannot_steer_the_terminal(capsys, monkeypatch):
 
 
 def test_json_is_json(capsys):
-    show_json([Kind("infra", 4)])
+    show_json([FailureKind("infra", 4)])
     assert json.loads(capsys.readouterr().out) == [{"side": "infra", "attempts": 4}]
 
 

@@ -13,8 +13,8 @@ from zipfile import ZipFile
 import pytest
 
 from rollbook.clusters import installer
-from rollbook.clusters.installing import LONG_AGO, wheel_of, write_installer
-from rollbook.clusters.order import Pack
+from rollbook.clusters.job_files import PackedFolder
+from rollbook.clusters.packing import ZIP_TIME, build_wheel, write_installer
 
 OFFLINE = {**os.environ, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
 TELL = "import little, sys; print(little.WORD, sys.prefix)"
@@ -55,7 +55,9 @@ def ended(job: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 def test_one_installs_and_the_others_wait_for_it(folder: Path) -> None:
-    home = folder.parent / f"venv-{installer.key_of(folder, json.loads((folder / 'install.json').read_text()))}"
+    home = (
+        folder.parent / f"venv-{installer.hash_environment(folder, json.loads((folder / 'install.json').read_text()))}"
+    )
     (home / "halfway").mkdir(parents=True)  # somebody was killed while they installed
     all_of_them = [ended(job) for job in [start(folder) for _ in range(3)]]
     assert [(code, out) for code, out, _ in all_of_them] == [(0, f"hello {home}\n")] * 3
@@ -78,12 +80,12 @@ def test_what_cannot_be_installed_is_said_once_and_not_tried_by_every_worker(fol
 
 
 def test_the_wheel_is_rollbook_as_it_lies_here(tmp_path: Path) -> None:
-    name, data = wheel_of(distribution("rollbook"))
-    assert data == wheel_of(distribution("rollbook"))[1]
+    name, data = build_wheel(distribution("rollbook"))
+    assert data == build_wheel(distribution("rollbook"))[1]
     (tmp_path / name).write_bytes(data)
     with ZipFile(tmp_path / name) as archive:
         assert archive.read("rollbook/clusters/installer.py") == Path(installer.__file__).read_bytes()
-        assert archive.getinfo("rollbook/__init__.py").date_time == LONG_AGO
+        assert archive.getinfo("rollbook/__init__.py").date_time == ZIP_TIME
         about = name.removesuffix("-py3-none-any.whl") + ".dist-info"
         assert b"Requires-Dist: aiohttp" in archive.read(f"{about}/METADATA")
         assert b"rollbook = rollbook.cli.main:main" in archive.read(f"{about}/entry_points.txt")
@@ -94,8 +96,8 @@ def test_what_the_packed_folder_requires_goes_along(tmp_path: Path) -> None:
     asked, folder = tmp_path / "jobs" / "pack" / "p" / "requirements.txt", tmp_path / "jobs" / "0001"
     asked.parent.mkdir(parents=True)
     folder.mkdir()
-    write_installer(tmp_path, folder, Pack("p", ""))
+    write_installer(tmp_path, folder, PackedFolder("p", ""))
     assert json.loads((folder / "install.json").read_text())["requirements"] is None
     asked.write_text("numpy\n")
-    write_installer(tmp_path, folder, Pack("p", ""))
+    write_installer(tmp_path, folder, PackedFolder("p", ""))
     assert json.loads((folder / "install.json").read_text())["requirements"] == str(asked)

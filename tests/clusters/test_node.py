@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from fakeslurm import Fakes
 
-from rollbook.clusters.blame import blame
+from rollbook.clusters.job_files import report_bad_node
 from support.alive import eventually
+from support.book_assertions import assert_complete
 from support.commands import Commands, Process
-from support.counted import assert_complete
 from support.sums import write_script
 
 TINY = Path(__file__).with_name("tinyserver.py")
@@ -119,7 +119,7 @@ def test_where_no_server_runs_the_node_is_blamed_and_left(commands: Commands, fa
     assert done.code == 1
     assert "(start 3 of at most 3)" in done.stderr
     assert json.loads((run / "jobs" / "nodes.jsonl").read_text())["node"] == "n1"
-    blame(run, "n1", "another worker says so too")
+    report_bad_node(run, "n1", "another worker says so too")
     again = node(commands, run).wait()
     assert "leaving n1: servers have failed here before" in again.stderr
     assert ["update", "JobId=7", "ExcNodeList=n1"] in fakes.calls("scontrol")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book.book import Book
-from rollbook.book.rollouts import rollouts
+from rollbook.book import Book, rollouts
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

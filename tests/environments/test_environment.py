@@ -2,15 +2,9 @@ import copy
 
 import pytest
 
-from rollbook.core.task import Task
-from rollbook.environments.environment import (
-    Environment,
-    Shape,
-    arguments_of,
-    parameters_of,
-    shape,
-    tool,
-)
+from rollbook.core import Task
+from rollbook.environments.environment import Environment, ExecutionMode, arguments_of, execution_mode, parameters_of
+from rollbook.environments.tools import tool
 from rollbook.errors import UsageError
 
 
@@ -67,21 +61,21 @@ class Mixed(Sums):
 @pytest.mark.parametrize(
     ("cls", "expected"),
     [
-        (Sums, Shape("sync", "none")),
-        (AsyncVerify, Shape("async", "none")),
-        (Opens, Shape("sync", "sync")),
-        (Inherits, Shape("sync", "sync")),
-        (Speaks, Shape("sync", "async")),
-        (Tooled, Shape("sync", "async")),
+        (Sums, ExecutionMode("sync", "none")),
+        (AsyncVerify, ExecutionMode("async", "none")),
+        (Opens, ExecutionMode("sync", "sync")),
+        (Inherits, ExecutionMode("sync", "sync")),
+        (Speaks, ExecutionMode("sync", "async")),
+        (Tooled, ExecutionMode("sync", "async")),
     ],
 )
 def test_the_shape_says_where_methods_run(cls, expected):
-    assert shape(cls) == expected
+    assert execution_mode(cls) == expected
 
 
 def test_state_methods_that_mix_sync_and_async_are_named():
     with pytest.raises(UsageError, match=r"Mixed: .*async: close; sync: open, look"):
-        shape(Mixed)
+        execution_mode(Mixed)
 
 
 def test_an_environment_without_verify_is_refused_by_name():
@@ -90,7 +84,7 @@ def test_an_environment_without_verify_is_refused_by_name():
             return []
 
     with pytest.raises(UsageError, match=r"Half has no verify\(task, rollout\)"):
-        shape(Half)
+        execution_mode(Half)
 
 
 def test_the_missing_methods_say_what_to_define():

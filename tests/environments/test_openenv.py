@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from rollbook import Shortfall, UsageError, run
-from rollbook.environments.registry import read, resolve
+from rollbook.environments.registry import parse_spec, resolve
 from support.alive import read_pid
-from support.desk import call, write_talk
 from support.openenv_stub import Stub
+from support.tool_environment import call, write_talk
 
 REAL = os.environ.get("OPENENV_PYTHON")
 needs_real = pytest.mark.skipif(not REAL, reason="OPENENV_PYTHON names no Python with the package openenv")
@@ -124,7 +124,7 @@ def test_a_seed_that_does_not_hold_and_an_end_without_reward_are_failures(
 
 
 def test_a_url_stands_behind_the_name() -> None:
-    written = read("openenv:http://host:80?episodes=9&reset=%7B%22level%22%3A1%7D")
+    written = parse_spec("openenv:http://host:80?episodes=9&reset=%7B%22level%22%3A1%7D")
     assert (written.target, written.part, written.args) == (
         "openenv",
         "http://host:80",

@@ -5,10 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.core.task import Task
+from rollbook.core import Task
 from rollbook.environments import registry
 from rollbook.environments.environment import Environment
-from rollbook.environments.registry import BUILT_IN, GROUP, names, names_blend, of, read, resolve
+from rollbook.environments.registry import (
+    BUILT_IN,
+    ENTRY_POINT_GROUP,
+    list_environments,
+    load_instance,
+    names_blend,
+    parse_spec,
+    resolve,
+)
 from rollbook.errors import UsageError
 
 SUMS = """
@@ -65,19 +73,19 @@ def write(name, text):
     ],
 )
 def test_a_spec_is_taken_apart(spec, target, part, args):
-    written = read(spec)
+    written = parse_spec(spec)
     assert (written.target, written.part, written.args) == (target, part, args)
 
 
 @pytest.mark.parametrize("spec", ["x?a", "x?a=1&a=2", "x?=1", ":Sums"])
 def test_a_malformed_spec_is_one_line(spec):
     with pytest.raises(UsageError, match="environment"):
-        read(spec)
+        parse_spec(spec)
 
 
 def test_a_built_in_is_found_by_name():
     loaded = resolve("gsm8k")
-    assert loaded.spec.target == "rollbook.environments.gsm8k:GSM8K"
+    assert loaded.spec.target == "builtin:gsm8k"
     assert (loaded.spec.verify, loaded.spec.state, loaded.spec.args) == ("sync", "none", {})
     assert loaded.path is None
     assert len(list(loaded.instance.tasks())) == 1319
@@ -191,7 +199,7 @@ def test_data_that_cannot_be_taken_is_refused(spec, message):
 
 
 def entry(name, value):
-    return EntryPoint(name, value, GROUP)
+    return EntryPoint(name, value, ENTRY_POINT_GROUP)
 
 
 def test_a_plug_in_is_found_by_its_entry_point_and_no_other_is_imported(monkeypatch):
@@ -201,7 +209,7 @@ def test_a_plug_in_is_found_by_its_entry_point_and_no_other_is_imported(monkeypa
     known = (entry("mine", "plug_e:Sums"), entry("bad", "bad_e:Sums"))
     monkeypatch.setattr(registry, "entry_points", lambda group: known)
     assert resolve("mine?top=1").spec.target == "plug_e:Sums"
-    assert {k.name for k in names()} == {"bad", "mine", *BUILT_IN}
+    assert {k.name for k in list_environments()} == {"bad", "mine", *BUILT_IN}
     assert "bad_e" not in sys.modules
     with pytest.raises(UsageError, match=r"'bad' cannot be imported: RuntimeError: never import me \(bad_e.py:1\)"):
         resolve("bad")
@@ -215,15 +223,15 @@ def test_a_plug_in_may_speak_a_scheme(monkeypatch):
 
 
 def test_the_known_names_have_descriptions():
-    known = {k.name: k.description for k in names()}
+    known = {k.name: k.description for k in list_environments()}
     assert set(BUILT_IN) <= set(known)
     assert all(text and "\n" not in text for text in known.values())
 
 
 def test_built_ins_are_registered_like_anyones():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    registered = project["project"]["entry-points"][GROUP]
-    remote = {name: target for name, target in registered.items() if target.startswith("rollbook.wire.")}
+    registered = project["project"]["entry-points"][ENTRY_POINT_GROUP]
+    remote = {name: target for name, target in registered.items() if target.startswith("rollbook.gym.")}
     assert registered == {**BUILT_IN, **remote}
     assert {"gym", "gym+agent", "gym+head", "http", "https"} <= set(remote)
 
@@ -237,11 +245,11 @@ def test_a_file_that_a_named_environment_is_made_from_is_no_blend():
 def test_an_instance_made_in_python_is_described_by_import_and_arguments():
     write("sums_g.py", SUMS)
     made = type(resolve("sums_g.py").instance)(5)
-    loaded = of(made)
+    loaded = load_instance(made)
     assert (loaded.spec.target, loaded.spec.args) == ("sums_g:Sums", {"top": 5})
     assert loaded.instance is made
     assert loaded.path == Path("sums_g.py").resolve()
-    assert of(resolve("gsm8k").instance).spec.target == "rollbook.environments.gsm8k:GSM8K"
+    assert load_instance(resolve("gsm8k").instance).spec.target == "builtin:gsm8k"
 
 
 def test_a_class_that_no_process_can_import_must_be_async():
@@ -257,5 +265,5 @@ def test_a_class_that_no_process_can_import_must_be_async():
             return True
 
     with pytest.raises(UsageError, match="Local cannot be imported by environment processes"):
-        of(Local())
-    assert of(LocalAsync()).spec.verify == "async"
+        load_instance(Local())
+    assert load_instance(LocalAsync()).spec.verify == "async"

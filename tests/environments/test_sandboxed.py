@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from rollbook import Collector
-from rollbook.core.manifest import Limits
+from rollbook.core import Limits
 from rollbook.environments import sandboxed
-from rollbook.environments.humaneval import HumanEval
-from rollbook.environments.registry import of
-from rollbook.environments.stage import Stage
+from rollbook.environments.builtin.humaneval import HumanEval
+from rollbook.environments.registry import load_instance
+from rollbook.environments.runtime import EnvironmentRuntime
 from rollbook.errors import UsageError
 from rollbook.sandbox import SandboxError
 from support.alive import eventually
@@ -44,7 +44,7 @@ def test_what_is_started_is_stopped_and_can_be_started_again():
 def test_one_that_is_cancelled_while_it_starts_leaves_nothing_behind():
     async def play() -> None:
         env, before = HumanEval(), children()
-        stage = Stage(of(env).spec, Limits(), environment=lambda: env)
+        stage = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
         opening = asyncio.create_task(stage.open())
         await asyncio.sleep(0.02)
         opening.cancel()

@@ -1,19 +1,21 @@
+import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from rollbook.core.manifest import EnvironmentSpec
+from rollbook.core import EnvironmentSpec
+from rollbook.environments.builtin.gsm8k import GSM8K
 from rollbook.environments.registry import resolve
-from rollbook.environments.snapshot import changed, load, snapshot
+from rollbook.environments.snapshot import find_changed_file, load_environment, write_snapshot
 from rollbook.errors import UsageError
 
 SUMS = """
 from pathlib import Path
-from rollbook.core.task import Task
-from rollbook.environments.environment import Environment
+from rollbook import Environment, Task
 from helper_s import double
 
 class Sums(Environment):
@@ -54,7 +56,7 @@ def here(tmp_path, monkeypatch):
 
 
 def pinned(run="run", spec="envs/sums_s.py:Sums?top=2"):
-    return snapshot(resolve(spec), Path(run) / "source")
+    return write_snapshot(resolve(spec), Path(run) / "source")
 
 
 def test_the_users_source_is_copied_with_what_it_imports_and_reads():
@@ -74,20 +76,20 @@ def test_the_digest_is_that_of_names_and_bytes():
 
 def test_an_edit_of_any_pinned_file_is_noticed_and_named():
     spec = pinned()
-    assert changed(spec, Path("run")) is None
+    assert find_changed_file(spec, Path("run")) is None
     Path("envs/unrelated_s.py").write_text("x = 1")
-    assert changed(spec, Path("run")) is None
+    assert find_changed_file(spec, Path("run")) is None
     Path("envs/lazy_s.py").write_text("def right(text, answer): return True")
-    assert changed(spec, Path("run")) == "envs/lazy_s.py"
+    assert find_changed_file(spec, Path("run")) == "envs/lazy_s.py"
     Path("envs/helper_s.py").unlink()
-    assert changed(spec, Path("run")) == "envs/helper_s.py"
+    assert find_changed_file(spec, Path("run")) == "envs/helper_s.py"
 
 
 def test_an_origin_out_of_sight_is_not_called_changed(monkeypatch, tmp_path):
     spec = pinned()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert changed(spec, tmp_path / "run") is None
+    assert find_changed_file(spec, tmp_path / "run") is None
 
 
 def test_another_process_runs_the_snapshot_and_not_the_edited_source():
@@ -97,9 +99,9 @@ def test_another_process_runs_the_snapshot_and_not_the_edited_source():
     Path("spec.json").write_bytes(msgspec.json.encode(spec))
     code = (
         "import msgspec, sys; from pathlib import Path;"
-        "from rollbook.core.manifest import EnvironmentSpec; from rollbook.environments.snapshot import load;"
+        "from rollbook.core import EnvironmentSpec; from rollbook.environments import load_environment;"
         "spec = msgspec.json.decode(Path('../spec.json').read_bytes(), type=EnvironmentSpec);"
-        "env = load(spec, Path('../run'));"
+        "env = load_environment(spec, Path('../run'));"
         "print([t.answer for t in env.tasks()], env.words(), env.verify.__code__.co_filename.split('/')[-3:])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd="envs", capture_output=True, text=True, timeout=60)
@@ -109,9 +111,9 @@ def test_another_process_runs_the_snapshot_and_not_the_edited_source():
 
 def test_the_snapshot_is_loaded_beside_the_original_of_the_same_name():
     loaded = resolve("envs/sums_s.py:Sums")
-    spec = snapshot(loaded, Path("run/source"))
+    spec = write_snapshot(loaded, Path("run/source"))
     Path("run/source/helper_s.py").write_text("def double(i): return 100 + i")
-    kept = load(spec, Path("run"))
+    kept = load_environment(spec, Path("run"))
     assert type(kept) is not loaded.cls
     assert [t.answer for t in kept.tasks()] == ["100", "101", "102"]
     assert [t.answer for t in loaded.instance.tasks()] == ["0", "2", "4"]
@@ -124,12 +126,12 @@ def test_a_package_keeps_its_shape():
     Path("pkg_t/helper.py").write_text("TOP = 2")
     text = SUMS.replace("from helper_s import double", "from ..helper import TOP\ndouble = lambda i: i + TOP")
     Path("pkg_t/inner/sums.py").write_text(text.replace('"words*.txt",', ""))
-    spec = snapshot(resolve("pkg_t.inner.sums:Sums?top=1"), Path("run/source"))
+    spec = write_snapshot(resolve("pkg_t.inner.sums:Sums?top=1"), Path("run/source"))
     kept = {p.relative_to("run/source").as_posix() for p in Path("run/source").rglob("*.py")}
     assert kept == {"pkg_t/__init__.py", "pkg_t/helper.py", "pkg_t/inner/__init__.py", "pkg_t/inner/sums.py"}
-    assert [t.answer for t in load(spec, Path("run")).tasks()] == ["2"]
+    assert [t.answer for t in load_environment(spec, Path("run")).tasks()] == ["2"]
     Path("pkg_t/helper.py").write_text("TOP = 3")
-    assert changed(spec, Path("run")) == "pkg_t/helper.py"
+    assert find_changed_file(spec, Path("run")) == "pkg_t/helper.py"
 
 
 def test_a_module_imported_by_a_computed_name_is_kept_too():
@@ -138,15 +140,28 @@ def test_a_module_imported_by_a_computed_name_is_kept_too():
     assert Path("run/source/unrelated_s.py").exists()
 
 
-def test_a_package_is_digested_and_not_copied():
-    spec = snapshot(resolve("gsm8k"), Path("run/source"))
+def test_a_built_in_is_pinned_by_its_scoring_version_and_not_copied():
+    spec = write_snapshot(resolve("gsm8k"), Path("run/source"))
     assert spec.snapshot is None
-    assert len(spec.digest) == 64
+    assert spec.digest == f"scoring-version-{GSM8K.scoring_version}"
     assert not Path("run").exists()
-    assert changed(spec, Path("run")) is None
+    assert find_changed_file(spec, Path("run")) is None
+    for digest in ("scoring-version-0", "0" * 64):
+        other = msgspec.structs.replace(spec, digest=digest)
+        assert find_changed_file(other, Path("run")) == "gsm8k"
+    assert len(list(load_environment(spec).tasks())) == 1319
+
+
+def test_an_installed_package_is_digested_and_not_copied():
+    loaded = resolve("gsm8k")
+    installed = replace(loaded, spec=msgspec.structs.replace(loaded.spec, target="msgspec.json:Sums"))
+    spec = write_snapshot(installed, Path("run/source"))
+    assert spec.snapshot is None
+    assert spec.digest == hashlib.sha256(Path(msgspec.json.__file__).read_bytes()).hexdigest()
+    assert not Path("run").exists()
+    assert find_changed_file(spec, Path("run")) is None
     other = msgspec.structs.replace(spec, digest="0" * 64)
-    assert changed(other, Path("run")) == "rollbook.environments.gsm8k"
-    assert len(list(load(spec).tasks())) == 1319
+    assert find_changed_file(other, Path("run")) == "msgspec.json"
 
 
 def test_a_pattern_of_data_files_that_matches_nothing_is_named():
@@ -164,4 +179,4 @@ def test_a_data_file_outside_the_folder_is_refused():
 
 def test_a_snapshot_without_its_run_directory_is_refused():
     with pytest.raises(UsageError, match="kept in a run directory"):
-        load(EnvironmentSpec("x.py:X", "x:X", snapshot="source"))
+        load_environment(EnvironmentSpec("x.py:X", "x:X", snapshot="source"))

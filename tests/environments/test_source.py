@@ -5,7 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rollbook.environments.source import ALIAS, closure, explain, find, import_from, is_own, place
+from rollbook.environments.source import (
+    ALIAS_PREFIX,
+    explain_error,
+    find_module_file,
+    import_closure,
+    import_from,
+    is_user_file,
+    locate_module,
+)
 from rollbook.errors import UsageError
 
 
@@ -20,11 +28,11 @@ def untouched_imports(monkeypatch):
 
 
 def test_the_library_and_packages_are_not_the_users(tmp_path):
-    assert is_own(tmp_path / "sums.py")
-    assert not is_own(Path(msgspec.__file__))
-    assert not is_own(Path(ascii_module()))
-    assert not is_own(Path(import_path_of_rollbook()))
-    assert not is_own(tmp_path / ".venv/lib/python3.11/site-packages/x.py")
+    assert is_user_file(tmp_path / "sums.py")
+    assert not is_user_file(Path(msgspec.__file__))
+    assert not is_user_file(Path(ascii_module()))
+    assert not is_user_file(Path(import_path_of_rollbook()))
+    assert not is_user_file(tmp_path / ".venv/lib/python3.11/site-packages/x.py")
 
 
 def ascii_module():
@@ -44,10 +52,10 @@ def test_a_file_in_a_package_keeps_its_dotted_name(tmp_path):
     for folder in ("pkg", "pkg/sub"):
         (tmp_path / folder / "__init__.py").touch()
     (tmp_path / "pkg/sub/sums.py").touch()
-    assert place(tmp_path / "pkg/sub/sums.py") == (tmp_path.resolve(), "pkg.sub.sums")
-    assert place(tmp_path / "pkg/__init__.py") == (tmp_path.resolve(), "pkg")
-    assert find(tmp_path, "pkg") == tmp_path / "pkg/__init__.py"
-    assert find(tmp_path, "pkg.none") is None
+    assert locate_module(tmp_path / "pkg/sub/sums.py") == (tmp_path.resolve(), "pkg.sub.sums")
+    assert locate_module(tmp_path / "pkg/__init__.py") == (tmp_path.resolve(), "pkg")
+    assert find_module_file(tmp_path, "pkg") == tmp_path / "pkg/__init__.py"
+    assert find_module_file(tmp_path, "pkg.none") is None
 
 
 def test_namesakes_in_two_folders_are_two_modules(tmp_path):
@@ -67,7 +75,7 @@ def test_a_file_called_like_the_library_does_not_replace_it(tmp_path):
     (tmp_path / "random.py").write_text("MINE = True")
     module = import_from(tmp_path, "random")
     assert module.MINE
-    assert module.__name__ == f"{ALIAS}random"
+    assert module.__name__ == f"{ALIAS_PREFIX}random"
     assert sys.modules["random"] is random
     assert import_from(tmp_path, "random") is module
 
@@ -93,7 +101,7 @@ def test_the_closure_follows_imports_wherever_they_stand(tmp_path):
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    found = {p.relative_to(root).as_posix() for p in closure(root, root / "sums.py")}
+    found = {p.relative_to(root).as_posix() for p in import_closure(root, root / "sums.py")}
     assert found == set(files) - {"unrelated.py"}
 
 
@@ -101,11 +109,11 @@ def test_a_place_in_a_library_tells_nobody_anything():
     with pytest.raises(ValueError, match="Expecting") as caught:
         json.loads("{")
     away = caught.value.with_traceback(caught.value.__traceback__.tb_next)
-    assert "(" not in explain(away).replace("(char 1)", "")
+    assert "(" not in explain_error(away).replace("(char 1)", "")
 
 
 def test_an_exception_is_explained_in_one_line_with_its_place(tmp_path):
     (tmp_path / "broken_xy.py").write_text("x = 1\n\nraise ValueError('two\\nlines')")
     with pytest.raises(ValueError) as caught:
         import_from(tmp_path, "broken_xy")
-    assert explain(caught.value, tmp_path) == f"ValueError: two lines ({tmp_path.resolve() / 'broken_xy.py'}:3)"
+    assert explain_error(caught.value, tmp_path) == f"ValueError: two lines ({tmp_path.resolve() / 'broken_xy.py'}:3)"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.alive import eventually
+from support.book_assertions import assert_adds_up, assert_complete, scored_keys, seeds_of
 from support.commands import Commands, Served
-from support.counted import assert_adds_up, assert_complete, scored_keys, seeds_of
-from support.desk import SYNC
+from support.tool_environment import SYNC
 
 BLEND = """
 tasks: 60

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from support.alive import eventually
+from support.book_assertions import assert_complete, scored_keys, seeds_of
 from support.commands import Commands, Served
-from support.counted import assert_complete, scored_keys, seeds_of
 
 pytestmark = pytest.mark.slow
 

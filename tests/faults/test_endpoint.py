@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.alive import eventually
+from support.book_assertions import assert_adds_up, assert_complete, scored_keys, seeds_of
 from support.commands import Commands, Process, Served
-from support.counted import assert_adds_up, assert_complete, scored_keys, seeds_of
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.core.manifest import Limits
-from rollbook.wire.gateway import server
-from rollbook.wire.gateway.standalone import Terms
+from rollbook.core import Limits
+from rollbook.gateway import RolloutDefaults, server
 from support.alive import alive, eventually, read_pid
+from support.book_assertions import assert_complete
 from support.commands import Commands, Process, Served
-from support.counted import assert_complete
 from support.endpoint import Endpoint
 from support.gateways import Gate
 
@@ -145,7 +144,7 @@ def test_a_giant_body_is_refused() -> None:
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "BODY_S", 0.2)
+    monkeypatch.setattr(server, "BODY_TIMEOUT_S", 0.2)
 
     async def main() -> None:
         async with Endpoint() as endpoint, Gate(endpoint.url) as gate:
@@ -176,7 +175,7 @@ def test_nobody_speaks_for_a_rollout_whose_name_they_do_not_know() -> None:
 
 def test_a_rollout_that_asks_without_end_is_ended() -> None:
     async def main() -> None:
-        terms = Terms(limits=Limits(max_turns=3))
+        terms = RolloutDefaults(limits=Limits(max_turns=3))
         async with Endpoint() as endpoint, Gate(endpoint.url, terms=terms) as gate:
             place = await gate.open()
             statuses = [(await gate.chat(place, str(number)))[0] for number in range(8)]
@@ -290,9 +289,8 @@ def test_an_agent_whose_model_goes_away_costs_no_rollout(
 
 
 def test_ports_of_programs_are_closed_again() -> None:
-    from rollbook.core.rollout import Rollout
-    from rollbook.core.task import Task
-    from rollbook.wire.gateway.local import LocalGateway
+    from rollbook.core import Rollout, Task
+    from rollbook.gateway import LocalGateway
 
     async def main() -> int:
         rollout = Rollout(task=Task("t", "x"), sample=0, seed=0, messages=[], turns=[])

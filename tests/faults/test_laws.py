@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from support.alive import eventually
+from support.book_assertions import all_keys, assert_adds_up, assert_complete, scored_keys, seeds_of
 from support.commands import Commands, Process, Served
-from support.counted import all_keys, assert_adds_up, assert_complete, scored_keys, seeds_of
 from support.sums import write_script
 
 PICKY = """
@@ -98,7 +98,7 @@ def test_law_2_a_failure_is_in_no_mean_and_what_the_policy_did_badly_is_a_score(
         assert (done.code, done.json["scored"], done.json["failed"]) == (0, 1, {}), done.stderr
 
 
-def test_law_3_what_is_written_stays_written_when_a_killed_crew_is_extended(
+def test_law_3_what_is_written_stays_written_when_a_killed_run_of_several_workers_is_extended(
     rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:
     endpoint, run = serve("--delay-s", "0.1"), tmp_path / "run"
@@ -123,7 +123,7 @@ from pathlib import Path
 from rollbook import Environment, Task
 
 where = {where!r}
-if where == "import" and Path(sys.argv[0]).name == "host.py":
+if where == "import" and Path(sys.argv[0]).name == "process_main.py":
     time.sleep(3600)
 
 class Hangs(Environment):
@@ -153,10 +153,11 @@ class Hangs(Environment):
 HURRIED = """
 import sys
 import rollbook
-from rollbook.core.manifest import Limits
-from rollbook.environments import process
+from rollbook.core import Limits
+from rollbook.environments import pool
 
-process.START_S = 2.0
+assert pool.START_S > 2.0
+pool.START_S = 2.0
 try:
     rollbook.run(*sys.argv[1:3], out=sys.argv[3], limits=Limits(verify_s=0.5, tool_s=0.5), call_s=0.5, connect_s=1.0)
 except rollbook.Shortfall as short:

@@ -11,9 +11,9 @@ from typing import Any
 
 import support.mcp_server
 from support.alive import alive, eventually
+from support.book_assertions import assert_adds_up, assert_complete
 from support.commands import MARK, Commands
-from support.counted import assert_adds_up, assert_complete
-from support.desk import call, write_talk
+from support.tool_environment import call, write_talk
 
 SOURCE = f"""
 import sys
@@ -63,7 +63,7 @@ def test_what_breaks_fails_its_own_rollout_and_what_the_model_does_wrong_is_told
     talks: dict[str, list[object]] = {"t0": [call("hang"), "so"], "t1": [call("die"), "so"], "t2": fine}
     env, script = written(rollbook.folder, "Own", talks)
     limits = "limits=Limits(tool_s=3.0), attempts={'environment_error': 1}, allow_shortfall=True"
-    words = f"from rollbook.core.manifest import Limits; rollbook.run({env!r}, {script!r}, out={str(run)!r}, {limits})"
+    words = f"from rollbook.core import Limits; rollbook.run({env!r}, {script!r}, out={str(run)!r}, {limits})"
     done = rollbook.python("-c", f"import rollbook; {words}", EXTRA_TOOL="").wait(90)
     assert done.code == 0, done.stderr
     assert_adds_up(json.loads((run / "metrics.json").read_text()), 3)
@@ -93,7 +93,11 @@ def test_what_breaks_fails_its_own_rollout_and_what_the_model_does_wrong_is_told
 
 
 def servers(rollbook: Commands) -> list[int]:
-    return [pid for pid, words in rollbook.left().items() if "mcp_server" in words and "keeper" not in words]
+    return [
+        pid
+        for pid, words in rollbook.left().items()
+        if "mcp_server" in words and "rollbook.processes.supervisor" not in words
+    ]
 
 
 def test_a_server_that_is_killed_in_the_middle_is_started_again_and_all_is_scored(rollbook: Commands) -> None:

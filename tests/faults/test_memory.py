@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from support.alive import eventually
+from support.book_assertions import assert_adds_up, assert_complete
 from support.commands import Commands, Process
-from support.counted import assert_adds_up, assert_complete
 from support.sums import write_script
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ import pytest
 
 from rollbook.models import weights
 from support.alive import eventually
+from support.book_assertions import all_keys, assert_adds_up, assert_complete, scored_keys, seeds_of
 from support.commands import Commands, Process, Served
-from support.counted import all_keys, assert_adds_up, assert_complete, scored_keys, seeds_of
 
 LANES = 8
 SLEEPY = """
@@ -105,7 +105,7 @@ def test_a_verifier_that_hangs_does_not_hold_up_a_second_signal(
     assert rollbook.nothing_left()
 
 
-def test_a_crew_drains_too(rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path) -> None:
+def test_several_workers_drain_too(rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path) -> None:
     endpoint, run = serve("--delay-s", "0.3"), tmp_path / "run"
     boss = start(rollbook, endpoint, f"{sums}?tasks=200", run, "--workers", 2)
     boss.signal(signal.SIGTERM)
@@ -156,7 +156,7 @@ def test_kill_9_leaves_no_environment_process_behind(
     boss = rollbook.start("run", tmp_path / "sleepy.py", *words)
 
     def hosts() -> list[str]:
-        return [command for command in rollbook.left().values() if "environments.host" in command]
+        return [command for command in rollbook.left().values() if "rollbook.environments.process_main" in command]
 
     assert eventually(lambda: len(hosts()) >= 2 * workers, 20), boss.stderr
     boss.kill()
@@ -165,12 +165,12 @@ def test_kill_9_leaves_no_environment_process_behind(
 
 @pytest.mark.model
 def test_kill_9_takes_the_embedded_model_with_it(rollbook: Commands, sums: str, tmp_path: Path) -> None:
-    if find_spec("xllamacpp") is None or not weights.present():
+    if find_spec("xllamacpp") is None or not weights.has_weights():
         pytest.skip("NOT TESTED: the embedded model is not here (pip install 'rollbook[local]'; rollbook local pull)")
     worker = rollbook.start("run", sums, "-o", tmp_path / "run", "--max-tokens", 256, "--offline")
 
     def server() -> list[int]:
-        return [pid for pid, command in rollbook.left().items() if "rollbook.models.server" in command]
+        return [pid for pid, command in rollbook.left().items() if "rollbook.models.embedded_server" in command]
 
     assert eventually(lambda: bool(server()) or worker.code is not None, 60), rollbook.left()
     assert server(), worker.stderr

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from support.alive import eventually
+from support.book_assertions import all_keys, assert_adds_up, assert_complete, scored_keys
 from support.commands import Commands, Process
-from support.counted import all_keys, assert_adds_up, assert_complete, scored_keys
-from support.desk import SYNC, call, life, write_desk, write_talk
+from support.tool_environment import SYNC, call, life, write_desk, write_talk
 
 POISONS = {
     "hang": call("hang"),

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book.book import Book
-from rollbook.book.rollouts import rollouts
+from rollbook.book import Book, rollouts
 from rollbook.errors import BookError
 from support.alive import eventually
+from support.book_assertions import assert_complete, scored_keys, seeds_of
 from support.commands import Commands, Process, Served
-from support.counted import assert_complete, scored_keys, seeds_of
 
 KEYS = 80
 

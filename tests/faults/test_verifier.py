@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.book_assertions import all_keys, assert_adds_up, scored_keys
 from support.commands import Commands, Process, Served
-from support.counted import all_keys, assert_adds_up, scored_keys
 
 HEAD = """
 import asyncio, ctypes, os, signal, sys, threading, time

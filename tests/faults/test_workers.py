@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book.book import Book
-from rollbook.book.marks import Scored, ScoredMark
-from rollbook.book.presence import read_presences
+from rollbook.book import Book, CountedLines, read_presences
+from rollbook.book.counted_lines import ScoredLineHeader
 from support.alive import eventually
+from support.book_assertions import all_keys, assert_adds_up, assert_complete, scored_keys
 from support.commands import Commands, Process, Served
-from support.counted import all_keys, assert_adds_up, assert_complete, scored_keys
 
 pytestmark = pytest.mark.slow
 
 ELSEWHERE = """
-import socket, sys, time
+import socket, sys
 
 socket.gethostname = lambda host=sys.argv[1]: host
-from rollbook.book import presence
-from rollbook.collect import shift
+from rollbook.book import leases
+from rollbook.engine import book_worker
 
-shift.HEARTBEAT_S = 0.2
-presence.Watch.__init__.__defaults__ = (time.monotonic, 2.0)
+assert book_worker.HEARTBEAT_S > 1 and leases.STALE_S > 10
+book_worker.HEARTBEAT_S = 0.2
+leases.STALE_S = 2.0
 
 from rollbook.cli.main import main
 
@@ -52,8 +52,8 @@ def test_workers_share_a_book_and_ask_nothing_twice(
 ) -> None:
     endpoint, run = serve("--delay-s", "0.1"), tmp_path / "run"
     plan(rollbook, endpoint, f"{sums}?tasks=60", run, "-k", 4, "--workers", workers)
-    crew = [rollbook.start("work", run, "-c", 8) for _ in range(workers)]
-    for worker in crew:
+    processes = [rollbook.start("work", run, "-c", 8) for _ in range(workers)]
+    for worker in processes:
         assert worker.wait().code == 0, worker.stderr
     assert_complete(run)
     assert set(endpoint.seeds.values()) == {1}
@@ -67,10 +67,10 @@ def test_when_one_of_four_is_killed_the_others_finish_its_share(
 ) -> None:
     endpoint, run = serve("--delay-s", "0.1"), tmp_path / "run"
     plan(rollbook, endpoint, f"{sums}?tasks=60", run, "-k", 4, "--workers", 4)
-    crew = [rollbook.start("work", run, "-c", 4) for _ in range(4)]
+    processes = [rollbook.start("work", run, "-c", 4) for _ in range(4)]
     assert eventually(lambda: len(list((run / "journals").glob("*.1.jsonl"))) == 4, 20)
-    crew[0].kill()
-    for worker in crew[1:]:
+    processes[0].kill()
+    for worker in processes[1:]:
         assert worker.wait(30).code == 0, worker.stderr
     assert_complete(run)
     assert max(endpoint.seeds.values()) <= 2
@@ -102,7 +102,7 @@ def test_a_worker_stopped_past_its_lease_and_continued_doubles_nothing(
 
 def who_counts(run: Path) -> dict[tuple[str, int], Path]:
     """The journal that each key's score is taken from."""
-    return {(line.task, line.sample): path for _, path, line in Scored(Book(run), ScoredMark)}
+    return {(line.task, line.sample): path for _, path, line in CountedLines(Book(run), ScoredLineHeader)}
 
 
 def doubled(rollbook: Commands, run: Path) -> None:

@@ -15,12 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from rollbook.book.book import Book
-from rollbook.book.marks import Failed
-from rollbook.book.rollouts import rollouts
-from rollbook.book.status import read_status
-from rollbook.collect.report import report
-from rollbook.core.schema import FILES, frozen, generate
+from rollbook.book import Book, FinalFailures, read_status, rollouts
+from rollbook.core.schema import SCHEMA_TYPES, generate_schemas, read_frozen_schema
+from rollbook.reports import make_report
 from rollbook.tokens import merge
 from support.sums import write_script, write_sums
 
@@ -34,7 +31,7 @@ def book(tmp_path: Path) -> Book:
 
 
 def test_its_numbers_are_what_they_were(book: Book) -> None:
-    made = report(book.path)
+    made = make_report(book.path)
     assert (made.requested, made.scored, made.failed, made.pending, made.dropped) == (
         12,
         9,
@@ -60,7 +57,7 @@ def test_its_rollouts_have_their_tokens_messages_and_scores(book: Book) -> None:
 
 
 def test_its_failures_stand_until_a_round_reopens_them(book: Book) -> None:
-    standing = {(mark.task, mark.sample) for mark in Failed(book)}
+    standing = {(mark.task, mark.sample) for mark in FinalFailures(book)}
     assert standing == {("sum-3", 0), ("sum-3", 1), ("sum-3", 2)}
 
 
@@ -71,7 +68,7 @@ def test_its_status_adds_up(book: Book) -> None:
 
 
 def test_the_schemas_change_only_on_purpose() -> None:
-    assert generate() == {name: frozen(name) for name in FILES}
+    assert generate_schemas() == {name: read_frozen_schema(name) for name in SCHEMA_TYPES}
 
 
 def documents(run: Path) -> Iterator[tuple[str, Any]]:
@@ -94,24 +91,24 @@ def documents(run: Path) -> Iterator[tuple[str, Any]]:
 def check(run: Path) -> set[str]:
     seen = set()
     for name, value in documents(run):
-        jsonschema.validate(value, frozen(name))
+        jsonschema.validate(value, read_frozen_schema(name))
         seen.add(name)
     return seen
 
 
 def test_the_golden_book_is_valid_by_an_independent_validator() -> None:
-    assert check(GOLDEN) == set(FILES)
+    assert check(GOLDEN) == set(SCHEMA_TYPES)
 
 
 def test_the_runs_of_earlier_versions_are_valid_too() -> None:
     old = sorted(GOLDEN.parent.glob("runs/*/run"))
     assert len(old) == 7
     for run in old:
-        assert check(run) >= set(FILES) - {"failed"}, run
+        assert check(run) >= set(SCHEMA_TYPES) - {"failed"}, run
 
 
 def test_what_is_written_today_is_valid_too(tmp_path: Path) -> None:
     from rollbook import run
 
     run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", samples=2)
-    assert check(tmp_path / "run") == set(FILES) - {"failed"}
+    assert check(tmp_path / "run") == set(SCHEMA_TYPES) - {"failed"}

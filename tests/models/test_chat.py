@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollbook.core.manifest import ModelSpec, Sampling, Settings
-from rollbook.core.message import Message
+from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat import ChatModel
 from rollbook.models.model import Completion, Model
@@ -344,7 +343,7 @@ def test_a_server_that_never_comes_up_is_an_outage_in_one_line(mode: str) -> Non
 
 
 def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.models.replica.RESPONSE_LIMIT", 100)
+    monkeypatch.setattr("rollbook.models.router.RESPONSE_LIMIT", 100)
 
     async def main() -> None:
         async with Endpoint() as endpoint, opened(endpoint, name="mock") as model:

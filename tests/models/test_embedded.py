@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.core.json import JSON
-from rollbook.core.manifest import Sampling, Settings
-from rollbook.core.message import Message
+from rollbook.core import JSON, Message, Sampling, Settings
 from rollbook.errors import ContextFull, RolloutFailed, UsageError
 from rollbook.models.embedded import EmbeddedModel
-from rollbook.models.target import resolve_model
+from rollbook.models.targets import resolve_model
 from support.alive import alive, eventually, read_pid
 
 real = [
@@ -70,7 +68,7 @@ class TestTheRealModel:
 
     def test_the_server_does_not_outlive_a_killed_parent(self, tmp_path: Path) -> None:
         code = (
-            "import asyncio, sys, time\nfrom rollbook.models.target import *\nfrom rollbook.models.embedded import *\n"
+            "import asyncio, sys, time\nfrom rollbook.models.targets import *\nfrom rollbook.models.embedded import *\n"
         )
         code += "async def main():\n model = EmbeddedModel(resolve_model([])[0], Settings(), threads=1)\n"
         code += " await model.open()\n open(sys.argv[1], 'w').write(f'{model._child.pid}\\n')\n time.sleep(60)\n"
@@ -136,7 +134,7 @@ async def every_token_has_a_logprob_though_characters_are_cut(model: EmbeddedMod
     assert plain.prompt_ids is not None
     assert plain.ids is not None
     assert plain.logprobs is not None
-    asked = await model._server._logprob([*plain.prompt_ids, *plain.ids[:2]], plain.ids[2])
+    asked = await model._server._find_logprob([*plain.prompt_ids, *plain.ids[:2]], plain.ids[2])
     assert asked == pytest.approx(plain.logprobs[2], abs=0.05)
 
 
@@ -165,7 +163,7 @@ async def a_crash_costs_one_attempt(model: EmbeddedModel) -> None:
     with pytest.raises(RolloutFailed) as caught:
         await asked
     assert caught.value.kind == "model_unavailable"
-    await model._child.exited(10)
+    await model._child.wait(10)
     assert (await model.complete(ASK, Sampling(max_tokens=2), seed=1, rollout="t#0")).turn.completion_tokens == 2
 
 
@@ -186,7 +184,7 @@ def test_offline_without_weights_says_how_to_get_them(tmp_path: Path, monkeypatc
 def test_weights_that_do_not_load_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF, or so it says")
-    monkeypatch.setattr("rollbook.models.embedded.ensure", lambda offline, say: broken)
+    monkeypatch.setattr("rollbook.models.embedded.ensure_weights", lambda offline, say: broken)
     with pytest.raises(UsageError, match="did not start") as caught:
         asyncio.run(EmbeddedModel(resolve_model([])[0], Settings()).open())
     assert "\n" not in str(caught.value)

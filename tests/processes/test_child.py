@@ -41,18 +41,18 @@ time.sleep(60)
 
 
 def test_a_child_runs_and_its_return_code_is_awaited() -> None:
-    assert asyncio.run(Child(python("raise SystemExit(7)")).exited(10)) == 7
+    assert asyncio.run(Child(python("raise SystemExit(7)")).wait(10)) == 7
 
 
 def test_a_signal_shows_as_a_negative_return_code() -> None:
-    assert asyncio.run(Child(python("import os; os.kill(os.getpid(), 9)")).exited(10)) == -signal.SIGKILL
+    assert asyncio.run(Child(python("import os; os.kill(os.getpid(), 9)")).wait(10)) == -signal.SIGKILL
 
 
 def test_waiting_for_a_child_ends_at_the_deadline() -> None:
     async def main() -> None:
         child = Child(["sleep", "60"])
         with pytest.raises(TimeoutError):
-            await child.exited(0.05)
+            await child.wait(0.05)
         assert await child.kill_tree() == -signal.SIGKILL
 
     asyncio.run(main())
@@ -70,7 +70,7 @@ def test_a_finished_child_leaves_no_descriptor_and_no_zombie() -> None:
 
     async def main() -> int:
         child = Child(python("pass"))
-        await child.exited(10)
+        await child.wait(10)
         return child.pid
 
     assert not Path(f"/proc/{asyncio.run(main())}").exists()
@@ -84,7 +84,7 @@ def test_the_log_holds_both_streams_and_its_tail_stays_readable(tmp_path: Path) 
 
     async def main() -> Child:
         child = Child(python("import sys; print('a'); print('b', file=sys.stderr); print('c', flush=True)"), log=log)
-        await child.exited(10)
+        await child.wait(10)
         return child
 
     child = asyncio.run(main())
@@ -96,10 +96,10 @@ def test_the_log_holds_both_streams_and_its_tail_stays_readable(tmp_path: Path) 
 def test_its_last_words_are_the_last_line_that_says_something(tmp_path: Path) -> None:
     async def main() -> Child:
         child = Child(python("print('no GPU'); print('-' * 40); print()"), log=tmp_path / "child.log")
-        await child.exited(10)
+        await child.wait(10)
         return child
 
-    assert asyncio.run(main()).last_words() == "no GPU"
+    assert asyncio.run(main()).last_log_line() == "no GPU"
 
 
 def test_exit_is_told_although_a_grandchild_holds_every_descriptor(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ os._exit(0)
 
     async def main() -> None:
         child = Child(python(code, tmp_path / "pid"))
-        assert await child.exited(10) == 0
+        assert await child.wait(10) == 0
         # What it left in its group went with it.
         assert eventually(lambda: not alive(read_pid(tmp_path / "pid")))
 
@@ -135,7 +135,7 @@ def test_kill_tree_reaches_a_descendant_in_another_session(tmp_path: Path) -> No
 
 
 def test_kill_tree_reaches_a_double_forked_daemon_of_a_child_that_keeps_orphans(tmp_path: Path) -> None:
-    keep = "from rollbook.processes.life import keep_orphans\nkeep_orphans()\nORPHAN = True\n"
+    keep = "from rollbook.processes.process_tree import become_subreaper\nbecome_subreaper()\nORPHAN = True\n"
 
     async def main() -> None:
         child = Child(python(keep + DAEMON, tmp_path / "pid"))
@@ -149,7 +149,7 @@ def test_kill_tree_reaches_a_double_forked_daemon_of_a_child_that_keeps_orphans(
 def test_killing_a_child_that_is_gone_does_nothing() -> None:
     async def main() -> None:
         child = Child(python("pass"))
-        await child.exited(10)
+        await child.wait(10)
         child.kill_now()
         assert await child.kill_tree() == 0
 
@@ -169,7 +169,7 @@ def test_terminate_lets_a_willing_child_end_and_kills_a_deaf_one(tmp_path: Path)
 
 
 def test_a_child_dies_when_its_parent_is_killed_outright(tmp_path: Path) -> None:
-    child = WRITE_PID + "import time\nfrom rollbook.processes.life import die_with_parent\n"
+    child = WRITE_PID + "import time\nfrom rollbook.processes.process_tree import die_with_parent\n"
     child += "die_with_parent(); note(sys.argv[1]); time.sleep(60)"
     parent = "import sys, time\nfrom rollbook.processes.child import Child\n"
     parent += f"Child([sys.executable, '-c', {child!r}, sys.argv[1]]); time.sleep(60)"
@@ -181,7 +181,7 @@ def test_a_child_dies_when_its_parent_is_killed_outright(tmp_path: Path) -> None
 
 
 def test_a_child_whose_parent_is_already_another_ends_at_once() -> None:
-    code = "from rollbook.processes.life import die_with_parent; die_with_parent(1); print('still here')"
+    code = "from rollbook.processes.process_tree import die_with_parent; die_with_parent(1); print('still here')"
     done = subprocess.run(python(code), capture_output=True, timeout=20)
     assert (done.returncode, done.stdout) == (1, b"")
 
@@ -189,14 +189,14 @@ def test_a_child_whose_parent_is_already_another_ends_at_once() -> None:
 def test_notify_after_the_end_calls_at_once_and_a_closed_loop_is_no_error() -> None:
     async def main() -> Child:
         child = Child(python("pass"))
-        await child.exited(10)
+        await child.wait(10)
         told = asyncio.Event()
-        child.notify(asyncio.get_running_loop(), told.set)
+        child.call_on_exit(asyncio.get_running_loop(), told.set)
         await asyncio.wait_for(told.wait(), 5)
         return child
 
     child = asyncio.run(main())
     closed = asyncio.new_event_loop()
     closed.close()
-    child.notify(closed, lambda: None)
+    child.call_on_exit(closed, lambda: None)
     assert child.returncode == 0

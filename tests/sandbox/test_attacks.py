@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rollbook.processes.tree import members
+from rollbook.processes import find_members
 from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
 from support.alive import eventually, open_fds
-from support.docked import PLACES, can_be_made, docked
+from support.restricted_host import PLACES, can_be_made, docked
 
 ATTACKS = sorted((Path(__file__).parent / "attacks").glob("*.py"))
 LIMITS = Limits(seconds=0.5, wall_seconds=2.0, memory_mb=128, files_mb=8, output_kb=64)
@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     try:
         with Sandbox(LIMITS, size=1) as box:
             run: Run = lambda code, limits: box.run_sync(code, limits=limits)  # noqa: E731
-            yield Place(run, lambda: len(open_fds()), lambda: len(members(os.getpid())))
+            yield Place(run, lambda: len(open_fds()), lambda: len(find_members(os.getpid())))
     except SandboxError as error:
         pytest.skip(f"no sandbox on this machine: {error}")
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from rollbook.sandbox.inner.channel import Channel
-from rollbook.sandbox.inner.errors import Gone, OneProcess, RemoteError
-from rollbook.sandbox.inner.handle import Remote, kind_of
-from rollbook.sandbox.inner.peer import Peer
-from rollbook.sandbox.inner.plain import NotPlain
+from rollbook.sandbox.inner.handles import RemoteObject, kind_of
+from rollbook.sandbox.inner.peer import OneProcess, Peer, PeerGone, RemoteError
+from rollbook.sandbox.inner.plain_data import NotPlain
 
 
 class Account:
@@ -103,7 +102,7 @@ def asking(weak: bool = False, copies: bool = False, data: bool = False) -> Iter
         candidate.expose(each)
     thread = Thread(target=candidate.serve)
     thread.start()
-    channel = Channel(ours.detach(), within_s=10)
+    channel = Channel(ours.detach(), timeout_s=10)
     try:
         yield Peer(channel, guarded=True, weak=weak, copies=copies, data=data)
     finally:
@@ -138,17 +137,17 @@ def test_what_one_that_returns_a_value_does_beside_is_seen_and_noted() -> None:
     items = [3, 1, 2]
     with asking(copies=True) as peer:
         assert call(peer, POP, items) == 2
-        assert (items, peer.beside) == ([3, 1, 2], False)
+        assert (items, peer.has_side_effects) == ([3, 1, 2], False)
     with asking() as peer:
         assert call(peer, POP, items) == 2
-        assert (items, peer.beside) == ([3, 1], True)
+        assert (items, peer.has_side_effects) == ([3, 1], True)
 
 
 def test_what_lies_within_an_argument_is_changed_and_given_back_as_the_callers_own() -> None:
     with asking() as peer:
         first, second = table = [[2], [1]]
         assert call(peer, APPLY_HERE, "sorted", table)[0] is second
-        assert peer.beside
+        assert peer.has_side_effects
         assert call(peer, APPLY_HERE, "sort", (table,)) is None
         assert (table[0] is second, table[1] is first) == (True, True)
     with asking(copies=True) as peer:
@@ -171,7 +170,7 @@ def test_what_the_tests_do_to_arguments_of_the_candidate_is_done_too() -> None:
     candidate.expose(twice)
     thread = Thread(target=candidate.serve)
     thread.start()
-    channel = Channel(ours.detach(), within_s=10)
+    channel = Channel(ours.detach(), timeout_s=10)
     assert call(Peer(channel, guarded=True), 0, grow) == [0, 1]
     channel.close()
     thread.join(10)
@@ -189,10 +188,10 @@ def test_a_coroutine_is_awaited_where_it_is() -> None:
 def test_that_the_other_end_was_gone_stays_so_whatever_the_tests_catch() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
-    peer = Peer(Channel(ours.detach(), within_s=10), guarded=True)
+    peer = Peer(Channel(ours.detach(), timeout_s=10), guarded=True)
     with contextlib.suppress(BaseException):
         peer.ask("call", 0, (), {})
-    assert isinstance(peer.objection(None), Gone)
+    assert isinstance(peer.find_objection(None), PeerGone)
 
 
 def test_an_end_of_iteration_out_of_a_call_does_not_end_a_loop_of_the_tests() -> None:
@@ -212,7 +211,7 @@ def test_exceptions_arrive_as_what_they_are() -> None:
 def test_objects_stay_and_handles_do_what_they_do() -> None:
     with asking() as peer:
         account = call(peer, ACCOUNT, "Ann")
-        assert type(account) is Remote
+        assert type(account) is RemoteObject
         assert (account.owner, account.pay(5), account.pay(amount=2), len(account), list(account)) == (
             "Ann", 5, 7, 7, ["A", "n", "n"],
         )  # fmt: skip
@@ -274,8 +273,8 @@ def test_an_end_that_is_gone_or_talks_nonsense_is_gone() -> None:
         ours, theirs = socket.socketpair()
         theirs.sendall(words)
         theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises(Gone):
-            Peer(Channel(ours.detach(), within_s=10)).ask("call", 0, (), {})
+        with pytest.raises(PeerGone):
+            Peer(Channel(ours.detach(), timeout_s=10)).ask("call", 0, (), {})
         theirs.close()
 
 
@@ -284,7 +283,7 @@ def test_an_end_that_is_gone_or_talks_nonsense_is_gone() -> None:
 )
 def test_a_request_for_what_was_not_handed_over_is_an_error_of_the_asker(request_: Any) -> None:
     ours, theirs = socket.socketpair()
-    asker, other = Channel(ours.detach(), within_s=10), Peer(Channel(theirs.detach()), guarded=True)
+    asker, other = Channel(ours.detach(), timeout_s=10), Peer(Channel(theirs.detach()), guarded=True)
     other.expose(len)
     asker.send(request_)
     thread = Thread(target=other.serve)
@@ -351,5 +350,5 @@ def test_a_kind_that_nobody_knows_is_no_value() -> None:
         other = Channel(theirs.detach())
         other.send({"value": ["handle", [0, kind]]})
         with pytest.raises(NotPlain):
-            Peer(Channel(ours.detach(), within_s=10), guarded=True).ask("call", 0, (), {})
+            Peer(Channel(ours.detach(), timeout_s=10), guarded=True).ask("call", 0, (), {})
         other.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.errors import UsageError
-from rollbook.processes.tree import members
+from rollbook.processes import find_members
 from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
 from support.alive import alive, eventually, open_fds
 
@@ -117,7 +117,7 @@ def test_nothing_survives_the_kill_of_the_host(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\nfrom rollbook.sandbox import Sandbox, Limits\n"
         "with Sandbox(Limits(seconds=60), size=1) as box:\n"
-        "    pid = next(iter(box._slots))._provider._child.pid\n"
+        "    pid = next(iter(box._launchers))._provider._child.pid\n"
         f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(pid))\n"
         "    box.run_sync('while True: pass')\n"
     )
@@ -134,8 +134,8 @@ def test_nothing_survives_the_kill_of_the_host(tmp_path: Path) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    assert eventually(lambda: len(members(root)) >= 3, 20), "launcher, zygote and guest should be up"
-    return [process.pid for process in members(root)]
+    assert eventually(lambda: len(find_members(root)) >= 3, 20), "launcher, zygote and guest should be up"
+    return [process.pid for process in find_members(root)]
 
 
 def test_beyond_the_room_for_waiting_a_run_is_refused_at_once() -> None:
@@ -166,7 +166,7 @@ def test_limits_that_the_host_itself_has_are_never_raised() -> None:
 def test_slots_that_come_up_at_the_same_time_do_not_get_in_each_others_way() -> None:
     with Sandbox(size=8) as box, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda n: box.run_sync(f"{n}").value, range(40))) == [str(n) for n in range(40)]
-        assert len(box._slots) <= 8
+        assert len(box._launchers) <= 8
 
 
 def test_a_sandbox_can_be_opened_again() -> None:
@@ -188,11 +188,11 @@ def test_a_sandbox_cancelled_while_it_opens_leaves_nothing(times: int) -> None:
             await opening
         return box
 
-    below = {process.pid for process in members(os.getpid())}
+    below = {process.pid for process in find_members(os.getpid())}
     fds = len(open_fds())
     box = asyncio.run(go())
-    assert (box._threads, box._slots) == (None, set())
-    assert eventually(lambda: {process.pid for process in members(os.getpid())} <= below)
+    assert (box._threads, box._launchers) == (None, set())
+    assert eventually(lambda: {process.pid for process in find_members(os.getpid())} <= below)
     assert eventually(lambda: len(open_fds()) <= fds)
     with box:
         assert box.run_sync("1 + 1").value == "2"
@@ -212,12 +212,12 @@ def test_one_that_cannot_open_says_so_when_it_is_not_cancelled() -> None:
         asyncio.run(go(True))
 
 
-def test_a_slot_that_cannot_come_up_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_cannot_come_up_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     with Sandbox(size=1) as box:
-        box._free.get()
-        box._free.put(None)
+        box._idle_launchers.get()
+        box._idle_launchers.put(None)
         with monkeypatch.context() as patch:
-            patch.setattr(Sandbox, "_new_slot", lambda self: 1 / 0)
+            patch.setattr(Sandbox, "_new_launcher", lambda self: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 box.run_sync("1")
         assert box.run_sync("1").value == "1"
@@ -287,13 +287,13 @@ class Walled:
 def test_the_walls_can_be_asked_for_while_threads_replace_zygotes() -> None:
     """A server says them on its loop, while runs put new zygotes in the place of dead ones."""
     box, over, before = Sandbox(), threading.Event(), sys.getswitchinterval()
-    box._slots.add(Walled())  # type: ignore[arg-type]
+    box._launchers.add(Walled())  # type: ignore[arg-type]
 
     def replace() -> None:
         while not over.is_set():
             slot = Walled()
-            box._slots.add(slot)  # type: ignore[arg-type]
-            box._slots.discard(slot)  # type: ignore[arg-type]
+            box._launchers.add(slot)  # type: ignore[arg-type]
+            box._launchers.discard(slot)  # type: ignore[arg-type]
 
     thread = threading.Thread(target=replace)
     sys.setswitchinterval(1e-6)

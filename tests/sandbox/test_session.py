@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from rollbook.errors import UsageError
-from rollbook.processes.tree import members
+from rollbook.processes import find_members
 from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
 from support.alive import alive, eventually, open_fds
 from support.codetool import run_on
@@ -37,7 +37,7 @@ def box() -> Iterator[Sandbox]:
 
 def inmates(box: Sandbox) -> int:
     """How many processes the sessions' zygote has, without itself and its launcher."""
-    return sum(alive(p.pid) for p in members(box._nursery.slot()._provider._child.pid)) - 2
+    return sum(alive(p.pid) for p in find_members(box._session_pool.get_launcher()._provider._child.pid)) - 2
 
 
 @both_kinds
@@ -203,7 +203,7 @@ def test_a_session_cancelled_while_it_opens_gives_its_place_back() -> None:
             opening = asyncio.create_task(box.session().__aenter__())
             await asyncio.sleep(0.01)
             opening.cancel()
-            await asyncio.to_thread(eventually, lambda: not box._nursery._sessions, 5)
+            await asyncio.to_thread(eventually, lambda: not box._session_pool._sessions, 5)
             async with box.session() as s:
                 return (await s.run("1")).value
 
@@ -228,8 +228,8 @@ def test_closing_the_sandbox_ends_its_sessions_and_tells_who_waits(tmp_path: Pat
     fds = len(open_fds())
     box = Sandbox(Limits(seconds=30), size=1).__enter__()
     s = box.session().__enter__()
-    zygote = box._nursery.slot()._provider._child.pid
-    family = [p.pid for p in members(zygote)]
+    zygote = box._session_pool.get_launcher()._provider._child.pid
+    family = [p.pid for p in find_members(zygote)]
     outcome: list[BaseException] = []
 
     def wait() -> None:
@@ -253,8 +253,8 @@ def test_closing_the_sandbox_ends_its_sessions_and_tells_who_waits(tmp_path: Pat
 
 def family(box: Sandbox) -> list[int]:
     """The launcher of the sessions' zygote, and the zygote."""
-    launcher = box._nursery.slot()._provider._child.pid
-    return [launcher, *(p.pid for p in members(launcher) if p.parent == launcher)]
+    launcher = box._session_pool.get_launcher()._provider._child.pid
+    return [launcher, *(p.pid for p in find_members(launcher) if p.parent == launcher)]
 
 
 @both_kinds
@@ -286,8 +286,8 @@ def test_a_zygote_killed_in_the_middle_of_a_turn_is_no_result(who: int, snapshot
 
 def test_a_zygote_that_died_while_idle_costs_no_run() -> None:
     with Sandbox(LIMITS, size=1) as box:
-        slot = next(iter(box._slots))
-        zygote = [p.pid for p in members(slot._provider._child.pid)][-1]
+        slot = next(iter(box._launchers))
+        zygote = [p.pid for p in find_members(slot._provider._child.pid)][-1]
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not alive(zygote))
         assert not slot.alive
@@ -315,7 +315,7 @@ def test_nothing_of_a_session_survives_the_kill_of_the_host(tmp_path: Path) -> N
         "with Sandbox(Limits(seconds=60), size=1) as box:\n"
         "    with box.session() as a, box.session(snapshot=True) as b:\n"
         "        a.run_sync('x = 1'), b.run_sync('x = 1')\n"
-        "        pid = box._nursery.slot()._provider._child.pid\n"
+        "        pid = box._session_pool.get_launcher()._provider._child.pid\n"
         f"        pathlib.Path({str(tmp_path / 'pid')!r}).write_text(f'{{pid}}\\n')\n"
         "        b.run_sync('while True: pass')\n"
     )
@@ -324,8 +324,10 @@ def test_nothing_of_a_session_survives_the_kill_of_the_host(tmp_path: Path) -> N
     try:
         assert eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", 30)
         zygote = int((tmp_path / "pid").read_text())
-        assert eventually(lambda: len(members(zygote)) >= 6, 20), "launcher, zygote, a session, and three of the other"
-        family = [process.pid for process in members(zygote)]
+        assert eventually(lambda: len(find_members(zygote)) >= 6, 20), (
+            "launcher, zygote, a session, and three of the other"
+        )
+        family = [process.pid for process in find_members(zygote)]
         os.kill(host.pid, signal.SIGKILL)
         assert eventually(lambda: not any(alive(pid) for pid in family), 10)
         assert os.listdir(tmp_path) == ["pid"]

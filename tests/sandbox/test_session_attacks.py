@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rollbook.processes.tree import members
+from rollbook.processes import find_members
 from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
-from rollbook.sandbox.inner import filters
-from rollbook.sandbox.persistent import Persistent
-from rollbook.sandbox.process import Process
-from rollbook.sandbox.result import Result
-from rollbook.sandbox.snapshot import Snapshot
+from rollbook.sandbox.inner import seccomp
+from rollbook.sandbox.results import Result
+from rollbook.sandbox.session_state import PersistentState, SnapshotState
+from rollbook.sandbox.supervision import GuestProcess
 from support.alive import alive, eventually
 
 LIMITS = Limits(seconds=0.4, wall_seconds=2.0, memory_mb=128, files_mb=8)
@@ -44,11 +43,11 @@ def box() -> Iterator[Sandbox]:
         pytest.skip(f"no sandbox on this machine: {error}")
 
 
-def process_of(session: Session) -> Process:
+def process_of(session: Session) -> GuestProcess:
     """The process that holds the state."""
     state = session._state
-    assert isinstance(state, (Persistent, Snapshot))
-    return state._holder if isinstance(state, Snapshot) else state._guest.process
+    assert isinstance(state, (PersistentState, SnapshotState))
+    return state._holder if isinstance(state, SnapshotState) else state._guest.process
 
 
 def survives(session: Session, snapshot: bool, result: Result) -> None:
@@ -169,8 +168,8 @@ def test_what_a_turn_patches_is_its_own_trouble(box: Sandbox, snapshot: bool) ->
 @both_kinds
 def test_a_session_whose_machinery_is_broken_is_lost_not_fooled(box: Sandbox, snapshot: bool) -> None:
     with box.session(snapshot=snapshot) as s:
-        assert s.run_sync("import sys\ncallable(sys.modules['inner.channel'].framed)").value == "True"
-        result = s.run_sync("import sys\nsys.modules['inner.channel'].framed = lambda *a: 1 / 0\n42")
+        assert s.run_sync("import sys\ncallable(sys.modules['inner.channel'].encode_frame)").value == "True"
+        result = s.run_sync("import sys\nsys.modules['inner.channel'].encode_frame = lambda *a: 1 / 0\n42")
         assert (result.status, result.value) == ("error", None)
         survives_afresh = s.run_sync("6 * 7")
         assert survives_afresh.value == "42"
@@ -232,7 +231,7 @@ def test_processes_that_a_turn_leaves_end_with_it(box: Sandbox) -> None:
     with box.session(limits=limits) as s:
         assert s.run_sync("kept = 1\n" + leave).status == "ok"
         pid = process_of(s).pid
-        assert not [p for p in members(pid) if p.pid != pid and alive(p.pid)]
+        assert not [p for p in find_members(pid) if p.pid != pid and alive(p.pid)]
         assert s.run_sync("kept").value == "1"
         twice = s.run_sync("import os\nos.fork()\n'both say this'")
         assert (twice.status, twice.value) == ("ok", "'both say this'")
@@ -247,7 +246,7 @@ def test_processes_that_fork_without_end_cost_the_session(box: Sandbox) -> None:
         assert s.run_sync("1").status == "ok"
 
 
-NUMBERS = filters.CALLS.get(platform.machine(), {})
+NUMBERS = seccomp.CALLS.get(platform.machine(), {})
 CALLS = (
     "import ctypes, fcntl, os, resource, signal, socket\n"
     "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -307,7 +306,7 @@ def test_a_turn_cannot_touch_the_holder_of_the_state(box: Sandbox, name: str, en
 
 
 def test_a_state_that_will_not_fork_is_given_up_by_a_deadline(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.sandbox.forking.FORK_S", 0.3)
+    monkeypatch.setattr("rollbook.sandbox.session_state.FORK_S", 0.3)
     with box.session(snapshot=True) as s:
         s.run_sync("import os\nos.fork = lambda: 1")
         result = s.run_sync("1")
@@ -331,7 +330,7 @@ def test_a_state_that_answers_without_a_fork_is_no_answer(box: Sandbox) -> None:
 
 
 def test_a_state_that_burns_time_instead_of_forking_is_given_up(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.sandbox.forking.FORK_CPU_S", 0.1)
+    monkeypatch.setattr("rollbook.sandbox.session_state.FORK_CPU_S", 0.1)
     burn = "import sys, time\ndef burn():\n  end = time.process_time() + 0.6\n  while time.process_time() < end: pass\n"
     with box.session(snapshot=True) as s:
         s.run_sync(burn + "sys.modules['inner.roles'].reap = burn")
@@ -398,14 +397,14 @@ def test_code_with_half_a_character_runs(box: Sandbox) -> None:
 
 
 def test_a_fork_that_never_says_hello_ends_with_the_session(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.sandbox.forking.FORK_S", 0.3)
+    monkeypatch.setattr("rollbook.sandbox.session_state.FORK_S", 0.3)
     hide = "import sys, time\nsys.modules['inner.roles'].say_hello = lambda: time.sleep(60)"
     with box.session(snapshot=True) as s:
         s.run_sync(hide)
-        zygote = box._nursery.slot()._provider._child.pid
+        zygote = box._session_pool.get_launcher()._provider._child.pid
         result = s.run_sync("1")
         assert (result.status, result.state) == ("killed", "lost")
-        assert eventually(lambda: sum(alive(p.pid) for p in members(zygote)) == 2, 5)
+        assert eventually(lambda: sum(alive(p.pid) for p in find_members(zygote)) == 2, 5)
         assert s.run_sync("2").restarted
 
 

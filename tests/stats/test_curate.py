@@ -2,10 +2,9 @@ import json
 
 import pytest
 
-from rollbook.core.json import decode, encode
+from rollbook.core import decode, encode
 from rollbook.errors import UsageError
-from rollbook.stats.curate import Buckets, Wish, curate
-from rollbook.stats.expression import Expression
+from rollbook.stats.row_selection import Buckets, CurateOptions, Expression, curate
 
 MEANS = [0.0, 0.1, 0.25, 0.3, 0.5, 0.75, 1.0, None]
 
@@ -19,20 +18,20 @@ def ids(choice):
 
 
 def test_only_what_is_true_is_kept_and_the_rows_stay_as_they_are():
-    choice = curate(lines(), Wish(keep=Expression("0 < mean < 1")))
+    choice = curate(lines(), CurateOptions(keep=Expression("0 < mean < 1")))
     assert ids(choice) == ["t1", "t2", "t3", "t4", "t5"]
     assert choice.lines[0] + b"\n" == lines()[1]
-    assert (choice.rows, choice.kept) == (8, 5)
+    assert (choice.rows, choice.matched) == (8, 5)
 
 
 def test_sorting_puts_the_unknown_last_either_way():
-    assert ids(curate(lines(), Wish(sort=Expression("mean"))))[-2:] == ["t6", "t7"]
-    assert ids(curate(lines(), Wish(sort=Expression("mean"), descending=True)))[:2] == ["t6", "t5"]
-    assert ids(curate(lines(), Wish(sort=Expression("mean"), descending=True, limit=1))) == ["t6"]
+    assert ids(curate(lines(), CurateOptions(sort=Expression("mean"))))[-2:] == ["t6", "t7"]
+    assert ids(curate(lines(), CurateOptions(sort=Expression("mean"), descending=True)))[:2] == ["t6", "t5"]
+    assert ids(curate(lines(), CurateOptions(sort=Expression("mean"), descending=True, limit=1))) == ["t6"]
 
 
 def test_buckets_have_their_lower_edge_and_the_last_one_both():
-    choice = curate(lines(), Wish(buckets=Buckets.parse("mean:0,0.25,0.5,1")))
+    choice = curate(lines(), CurateOptions(buckets=Buckets.parse("mean:0,0.25,0.5,1")))
     assert choice.buckets == {"[0, 0.25)": (2, 2), "[0.25, 0.5)": (2, 2), "[0.5, 1]": (3, 3)}
     assert choice.outside == 1
     assert json.loads(choice.lines[2])["bucket"] == "[0.25, 0.5)"
@@ -42,14 +41,14 @@ def test_buckets_have_their_lower_edge_and_the_last_one_both():
 def test_as_many_as_asked_are_drawn_from_each_bucket_and_the_seed_decides():
     rows = [json.dumps({"id": f"t{i}", "mean": i / 100}).encode() for i in range(100)]
     wish = {"buckets": Buckets.parse("mean:0,0.5,1"), "per_bucket": 5}
-    one, same, other = (curate(rows, Wish(**wish, seed=seed)) for seed in (1, 1, 2))
+    one, same, other = (curate(rows, CurateOptions(**wish, seed=seed)) for seed in (1, 1, 2))
     assert ids(one) == ids(same) != ids(other)
     assert one.buckets == {"[0, 0.5)": (50, 5), "[0.5, 1]": (50, 5)}
     assert ids(one) == sorted(ids(one), key=lambda name: int(name[1:]))
 
 
 def test_what_is_said_to_be_taken_of_a_bucket_is_what_comes_out():
-    wish = Wish(buckets=Buckets.parse("mean:0,0.25,0.5,1"), sort=Expression("mean"), descending=True, limit=4)
+    wish = CurateOptions(buckets=Buckets.parse("mean:0,0.25,0.5,1"), sort=Expression("mean"), descending=True, limit=4)
     choice = curate(lines(), wish)
     assert choice.buckets == {"[0, 0.25)": (2, 0), "[0.25, 0.5)": (2, 1), "[0.5, 1]": (3, 3)}
     assert sum(taken for _, taken in choice.buckets.values()) == len(choice.lines) == 4
@@ -63,31 +62,35 @@ def test_a_bucket_that_cannot_be_read_is_refused(text):
 
 def test_drawing_without_buckets_is_refused():
     with pytest.raises(UsageError, match="--bucket"):
-        Wish(per_bucket=3)
+        CurateOptions(per_bucket=3)
 
 
 def test_an_unknown_name_is_refused_wherever_it_stands():
-    for wish in (Wish(keep=Expression("x > 0")), Wish(sort=Expression("x")), Wish(buckets=Buckets.parse("x:0,1"))):
+    for wish in (
+        CurateOptions(keep=Expression("x > 0")),
+        CurateOptions(sort=Expression("x")),
+        CurateOptions(buckets=Buckets.parse("x:0,1")),
+    ):
         with pytest.raises(UsageError, match="unknown name x"):
             curate(lines(), wish)
 
 
 def test_a_name_that_only_some_rows_have_is_known():
     rows = [b'{"id": "a", "level": 3}', b'{"id": "b"}']
-    assert ids(curate(rows, Wish(keep=Expression("level == 3")))) == ["a"]
+    assert ids(curate(rows, CurateOptions(keep=Expression("level == 3")))) == ["a"]
 
 
 def test_values_that_cannot_be_sorted_are_refused():
     with pytest.raises(UsageError, match="--sort x"):
-        curate([b'{"x": 1}', b'{"x": "a"}'], Wish(sort=Expression("x")))
+        curate([b'{"x": 1}', b'{"x": "a"}'], CurateOptions(sort=Expression("x")))
 
 
 def test_nothing_to_choose_from_gives_nothing():
-    assert curate([], Wish(keep=Expression("mean > 0"))).lines == []
+    assert curate([], CurateOptions(keep=Expression("mean > 0"))).lines == []
 
 
 def test_a_bucket_of_the_users_own_is_not_overwritten_but_that_of_an_earlier_choice_is():
-    wish = Wish(buckets=Buckets.parse("mean:0,0.5,1"))
+    wish = CurateOptions(buckets=Buckets.parse("mean:0,0.5,1"))
     earlier = curate([encode({"id": "a", "mean": 0.2, "bucket": "[0.25, 1e+06]"})], wish)
     assert [decode(line)["bucket"] for line in earlier.lines] == ["[0, 0.5)"]
     with pytest.raises(UsageError, match="row 'a' has a field 'bucket' of its own"):
@@ -95,14 +98,14 @@ def test_a_bucket_of_the_users_own_is_not_overwritten_but_that_of_an_earlier_cho
 
 
 def test_a_product_too_large_for_a_float_is_unknown():
-    wish = Wish(keep=Expression("*".join(["9" * 300] * 3) + " > n"))
-    assert curate([encode({"id": "a", "n": 1})], wish).kept == 0
+    wish = CurateOptions(keep=Expression("*".join(["9" * 300] * 3) + " > n"))
+    assert curate([encode({"id": "a", "n": 1})], wish).matched == 0
 
 
 def test_buckets_that_lie_close_together_have_names_of_their_own():
     labels = Buckets.parse("mean:0.1234567,0.1234568,0.1234569").labels
     assert labels == ["[0.1234567, 0.1234568)", "[0.1234568, 0.1234569]"]
     again = curate(
-        [encode({"id": "a", "mean": 0.12345675, "bucket": labels[0]})], Wish(buckets=Buckets.parse("mean:0,1"))
+        [encode({"id": "a", "mean": 0.12345675, "bucket": labels[0]})], CurateOptions(buckets=Buckets.parse("mean:0,1"))
     )
     assert [decode(line)["bucket"] for line in again.lines] == ["[0, 1]"]

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from rollbook.stats.estimators import (
     Z95,
+    clip_interval,
     clustered_error,
+    confidence_interval,
     default_ks,
-    interval,
-    mean,
+    mean_or_none,
     pass_at_k,
     pass_hat_k,
     passes,
     sample_std,
     t95,
-    within,
 )
 
 small = st.integers(1, 10).flatmap(
@@ -96,16 +96,16 @@ def test_small_differences_are_differences():
 
 
 def test_what_is_undefined_is_none():
-    assert mean(0.0, 0) is None
+    assert mean_or_none(0.0, 0) is None
     assert sample_std(np.array([3.0])) is None
     assert sample_std(np.array([-1e308, 1e308])) is None
-    assert interval(1e308, 1e308, 9) is None
+    assert confidence_interval(1e308, 1e308, 9) is None
     assert clustered_error(np.array([4.0]), np.array([2.0])) is None
     assert clustered_error(np.array([4.0, 4.0]), np.array([2.0, 2.0])) is None
     assert clustered_error(np.array([]), np.array([])) is None
-    assert interval(0.5, None, 9) is None
-    assert interval(None, 0.1, 9) is None
-    assert within(None, 0, 1) is None
+    assert confidence_interval(0.5, None, 9) is None
+    assert confidence_interval(None, 0.1, 9) is None
+    assert clip_interval(None, 0, 1) is None
 
 
 def test_equal_rewards_have_no_spread_in_spite_of_rounding():
@@ -127,7 +127,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(tasks, repeats):
     n = np.full(tasks, 8.0)
     for _ in range(repeats):
         c = rng.binomial(8, rng.beta(1, 1, size=tasks))
-        bounds = interval(c.sum() / n.sum(), clustered_error(n, c.astype(float)), tasks)
+        bounds = confidence_interval(c.sum() / n.sum(), clustered_error(n, c.astype(float)), tasks)
         seen += bounds is not None
         held += bounds is not None and bounds[0] <= 0.5 <= bounds[1]
     assert 0.91 <= held / seen <= (0.98 if tasks > 2 else 1.0)
@@ -144,7 +144,7 @@ def test_students_quantile_leaves_a_fortieth_above_it(freedom):
 
 
 def test_an_interval_is_cut_to_what_is_possible():
-    assert within((-0.1, 0.4), 0.0, 1.0) == (0.0, 0.4)
+    assert clip_interval((-0.1, 0.4), 0.0, 1.0) == (0.0, 0.4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.errors import UsageError
-from rollbook.stats.expression import Expression, named
+from rollbook.stats.row_selection import Expression, rename_columns
 
 ROW = {"id": "t1", "mean": 0.5, "n": 8, "pass@4": 0.75, "std": None, "level": 3, "majority": "42"}
 
@@ -34,7 +34,7 @@ ROW = {"id": "t1", "mean": 0.5, "n": 8, "pass@4": 0.75, "std": None, "level": 3,
     ],
 )
 def test_rows_are_kept_by_what_is_said(text, kept):
-    assert Expression(text).keeps(named(ROW)) is kept
+    assert Expression(text).matches(rename_columns(ROW)) is kept
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_everything_else_is_refused_in_one_line(text):
 
 def test_unknown_names_are_answered_with_the_known_ones():
     with pytest.raises(UsageError, match=r"unknown name meen; did you mean mean\? known: mean, n"):
-        Expression("meen > 0").check(["n", "mean"])
-    Expression("mean > 0 and n > 1").check(["n", "mean"])
+        Expression("meen > 0").check_names(["n", "mean"])
+    Expression("mean > 0 and n > 1").check_names(["n", "mean"])
 
 
 def test_a_number_is_neither_true_nor_false():
     with pytest.raises(UsageError, match="compare it with something"):
-        Expression("mean + 1").keeps(named(ROW))
+        Expression("mean + 1").matches(rename_columns(ROW))
 
 
 @pytest.mark.parametrize("text", ["majority > 3", "majority + 1 > 2", "mean in n"])
 def test_what_cannot_be_compared_is_said_with_its_row(text):
     with pytest.raises(UsageError, match="t1"):
-        Expression(text).keeps(named(ROW))
+        Expression(text).matches(rename_columns(ROW))
 
 
 numbers = st.one_of(st.none(), st.integers(-3, 3))
@@ -104,4 +104,4 @@ def test_comparisons_agree_with_python_where_everything_is_known(a, b, c, first,
 )
 def test_who_writes_a_column_as_it_is_shown_is_told_its_name(text, hint):
     with pytest.raises(UsageError, match=hint):
-        Expression(text).check(["mean"])
+        Expression(text).check_names(["mean"])

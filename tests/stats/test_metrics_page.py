@@ -6,13 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollbook.stats.best import best_at_k
-from rollbook.stats.columns import SILENT, columns
-from rollbook.stats.estimators import clustered_error, interval, pass_at_k, pass_hat_k
-from rollbook.stats.profile import Profile
-from rollbook.stats.resampling import bootstrap
-from rollbook.stats.summary import metrics
-from rollbook.stats.tasks import Tasks
+from rollbook.stats.columns import NO_ANSWER, TaskStats, make_columns
+from rollbook.stats.estimators import best_at_k, clustered_error, confidence_interval, pass_at_k, pass_hat_k
+from rollbook.stats.metrics import TaskProfile, compute_metrics
+from rollbook.stats.resampling import bootstrap_interval
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
@@ -27,18 +24,18 @@ def example():
     """The rollouts of the page's own table."""
     rows, rewards, answers = [], [], []
     for row, (_, said, scores, n, passed) in enumerate(table("| task | answers |")):
-        given = [SILENT if word.strip() == "none" else int(word) for word in said.split(",")]
+        given = [NO_ANSWER if word.strip() == "none" else int(word) for word in said.split(",")]
         worth = [float(word) for word in scores.split(",")]
         assert (len(given), sum(worth)) == (int(n), float(passed))
         rows, rewards, answers = rows + [row] * len(given), rewards + worth, answers + given
-    return columns(rows, rewards, answers)
+    return make_columns(rows, rewards, answers)
 
 
 def test_the_table_of_numbers_is_what_comes_out_of_the_table_of_rollouts():
     held = example()
-    run = metrics("quiz", held, requested=12).json()
-    each = dict(Profile(held, [str(i) for i in range(10)]).rows({}, range(3)))
-    hat = Tasks(held).pass_hat(2)
+    run = compute_metrics("quiz", held, requested=12).json()
+    each = dict(TaskProfile(held, [str(i) for i in range(10)]).rows({}, range(3)))
+    hat = TaskStats(held).pass_hat(2)
     for name, *values in table("| number | q0 |"):
         tasks = hat.tolist() if name == "pass^2" else [each[row][name] for row in range(3)]
         assert [f"{value:.4f}" for value in [*tasks, run[name]]] == values
@@ -50,13 +47,13 @@ def test_the_worked_examples_are_right():
     assert "For q0 and k = 2: 3/6 = 0.5" in PAGE
     assert pass_hat_k(4, 3, 2)[0] == 0.5
     assert "(0.5 + 0.5 + 0 + 0 + 0 + 1) / 6 = 0.3333" in PAGE
-    assert Tasks(example()).maj_at([2])[2].values[1] == pytest.approx((0.5 + 0.5 + 0 + 0 + 0 + 1) / 6)
+    assert TaskStats(example()).maj_at([2])[2].values[1] == pytest.approx((0.5 + 0.5 + 0 + 0 + 0 + 1) / 6)
     assert "best@2 = 0.8333" in PAGE
     assert best_at_k(np.array([0.0, 0.5, 1.0]), np.array([3]), 2)[0] == pytest.approx(0.8333, abs=5e-5)
 
 
 def test_the_error_of_the_example_is_the_one_of_the_formula():
-    made = metrics("quiz", example(), requested=12)
+    made = compute_metrics("quiz", example(), requested=12)
     said = re.search(r"mean is ([0-9.]+) with an error of ([0-9.]+), which times 4.303", PAGE)
     average, error = map(float, said.groups())
     off = [total - 4 * 5 / 12 for total in (3, 1, 1)]
@@ -70,8 +67,8 @@ def held_shares(tasks, alpha, beta, runs, bootstraps, seed=1):
     n, truth, held = np.full(tasks, 8.0), alpha / (alpha + beta), []
     for run in range(runs):
         totals = rng.binomial(8, rng.beta(alpha, beta, tasks)).astype(float)
-        bounds = [interval(totals.sum() / n.sum(), clustered_error(n, totals), tasks)]
-        bounds += [bootstrap(n, totals, seed=run)] if run < bootstraps else []
+        bounds = [confidence_interval(totals.sum() / n.sum(), clustered_error(n, totals), tasks)]
+        bounds += [bootstrap_interval(n, totals, seed=run)] if run < bootstraps else []
         held.append([low <= truth <= high for low, high in bounds] if bounds[0] else [])
     return [np.mean([each[at] for each in held if len(each) > at]) for at in range(2 if bootstraps else 1)]
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbook.stats import resampling
-from rollbook.stats.estimators import clustered_error, interval
-from rollbook.stats.resampling import ENUMERATED, bootstrap, permutation_test, sign_test
+from rollbook.stats.estimators import clustered_error, confidence_interval
+from rollbook.stats.resampling import MAX_ENUMERATED_TASKS, bootstrap_interval, permutation_test, sign_test
 
 
 def synthetic(tasks, samples, seed, continuous=False):
@@ -24,28 +24,32 @@ def synthetic(tasks, samples, seed, continuous=False):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_bootstrap_and_the_clustered_error_agree(seed, continuous):
     n, totals = synthetic(400, 8, seed, continuous)
-    analytic = interval(totals.sum() / n.sum(), clustered_error(n, totals), len(n))
-    drawn = bootstrap(n, totals, seed=seed)
+    analytic = confidence_interval(totals.sum() / n.sum(), clustered_error(n, totals), len(n))
+    drawn = bootstrap_interval(n, totals, seed=seed)
     width = analytic[1] - analytic[0]
     assert drawn == pytest.approx(analytic, abs=0.12 * width)
 
 
 def test_both_ways_of_drawing_have_the_same_law():
     n, totals = np.full(300, 4.0), np.tile([0.0, 1.0, 4.0], 100)
-    few_kinds = bootstrap(n, totals)
-    all_different = bootstrap(n, totals + np.linspace(0, 1e-9, 300))
+    few_kinds = bootstrap_interval(n, totals)
+    all_different = bootstrap_interval(n, totals + np.linspace(0, 1e-9, 300))
     assert few_kinds == pytest.approx(all_different, abs=0.02)
 
 
 def test_the_seed_decides():
     n, totals = synthetic(50, 4, 3)
-    assert bootstrap(n, totals, seed=1) == bootstrap(n, totals, seed=1) != bootstrap(n, totals, seed=2)
+    assert (
+        bootstrap_interval(n, totals, seed=1)
+        == bootstrap_interval(n, totals, seed=1)
+        != bootstrap_interval(n, totals, seed=2)
+    )
 
 
 def test_without_spread_there_is_no_interval():
-    assert bootstrap(np.array([4.0]), np.array([2.0])) is None
-    assert bootstrap(np.full(9, 4.0), np.full(9, 4.0)) is None
-    assert bootstrap(np.array([]), np.array([])) is None
+    assert bootstrap_interval(np.array([4.0]), np.array([2.0])) is None
+    assert bootstrap_interval(np.full(9, 4.0), np.full(9, 4.0)) is None
+    assert bootstrap_interval(np.array([]), np.array([])) is None
 
 
 @settings(deadline=None)
@@ -57,13 +61,13 @@ def test_the_permutation_test_is_the_share_of_all_sign_changes(differences):
     counted = permutation_test(values)
     assert (counted.p, counted.drawn) == (pytest.approx(exact, abs=1e-12), 0)
     drawn = permutation_test(np.tile(values, 15)) if np.count_nonzero(values) else None
-    assert drawn is None or drawn.drawn == (10_000 if np.count_nonzero(values) * 15 > ENUMERATED else 0)
+    assert drawn is None or drawn.drawn == (10_000 if np.count_nonzero(values) * 15 > MAX_ENUMERATED_TASKS else 0)
 
 
 def test_what_is_drawn_agrees_with_what_is_counted(monkeypatch):
     values = np.array([0.5, 0.25, -0.25, 1.0, 0.75, -0.5, 0.25])
     counted = permutation_test(values)
-    monkeypatch.setattr(resampling, "ENUMERATED", 0)
+    monkeypatch.setattr(resampling, "MAX_ENUMERATED_TASKS", 0)
     drawn = permutation_test(values)
     assert (counted.drawn, drawn.drawn) == (0, 10_000)
     assert drawn.p == pytest.approx(counted.p, abs=0.03)

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollbook.book.book import Book, Draft
-from rollbook.core.failure import Failure
-from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import EnvironmentSpec, Limits, Manifest, ModelSpec, Round, Sampling, Settings
-from rollbook.core.message import Message
-from rollbook.core.plan import part
-from rollbook.core.rollout import Rollout, Timing, seed_of
-from rollbook.core.score import Score
-from rollbook.core.task import Task
-from rollbook.core.turn import Turn
+from rollbook.book import Book, BookDraft
+from rollbook.core import (
+    SCHEMA_VERSION,
+    EnvironmentSpec,
+    Failure,
+    Limits,
+    Manifest,
+    Message,
+    ModelSpec,
+    Rollout,
+    Round,
+    Sampling,
+    Score,
+    Settings,
+    Task,
+    Timing,
+    Turn,
+    derive_seed,
+    make_part,
+)
 from rollbook.errors import RolloutFailed
 
 ENV = "Sums"
@@ -28,13 +38,13 @@ def make_book(
     """A planned book of sums; the odd one, or all of them, are asked in other words."""
     spec = EnvironmentSpec("sums.py:Sums", "sums:Sums")
     manifest = Manifest(
-        SCHEMA, "f00d", 1.0, {ENV: spec}, ModelSpec("toy"), Sampling(), samples, 0, Limits(), {"rollbook": "0"}
+        SCHEMA_VERSION, "f00d", 1.0, {ENV: spec}, ModelSpec("toy"), Sampling(), samples, 0, Limits(), {"rollbook": "0"}
     )
-    with Draft(path) as draft:
+    with BookDraft(path) as draft:
         words = [asking if odd is None or i == odd else ASKING for i in range(tasks)]
         given = (Task(id=f"t{i}", prompt=words[i].format(i=i), answer=str(2 * i)) for i in range(tasks))
         count = draft.add_tasks(given, ENV)
-        return draft.finish(manifest, [part((0, count), (0, samples), workers)])
+        return draft.finish(manifest, [make_part((0, count), (0, samples), workers)])
 
 
 def open_round(book: Book, retry: list[str] | None = None) -> Round:
@@ -44,12 +54,12 @@ def open_round(book: Book, retry: list[str] | None = None) -> Round:
 
 def played(book: Book, row: int, sample: int, *, tokens: bool = False, round_number: int = 1) -> Rollout:
     """A rollout that was answered but not yet judged."""
-    task = book.tasks.task(row)
+    task = book.tasks.read(row)
     ids = ([1, 2, row], [3, 4 + sample], [-0.5, -0.25]) if tokens else (None, None, None)
     return Rollout(
         task=task,
         sample=sample,
-        seed=seed_of(0, task.id, sample),
+        seed=derive_seed(0, task.id, sample),
         round=round_number,
         messages=[*task.messages, Message("assistant", str(task.answer))],
         turns=[Turn(*ids, 3, 2)],
@@ -60,12 +70,12 @@ def played(book: Book, row: int, sample: int, *, tokens: bool = False, round_num
 def scored(book: Book, row: int, sample: int, reward: float = 1.0, **more: object) -> Rollout:
     """A rollout with a score."""
     rollout = played(book, row, sample, **more)  # type: ignore[arg-type]
-    rollout.score = Score(reward, answer=str(book.tasks.task(row).answer))
+    rollout.score = Score(reward, answer=str(book.tasks.read(row).answer))
     return rollout
 
 
 def failed(book: Book, row: int, sample: int, kind: str = "model_timeout", **more: object) -> Rollout:
     """A rollout that failed."""
     rollout = played(book, row, sample, **more)  # type: ignore[arg-type]
-    rollout.failure = Failure.of(RolloutFailed(kind, "test", "as asked"))
+    rollout.failure = Failure.from_error(RolloutFailed(kind, "test", "as asked"))
     return rollout

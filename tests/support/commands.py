@@ -16,7 +16,7 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from support.alive import alive, eventually
-from support.forked import SOURCE, Forked
+from support.forked_command import SOURCE, Forked
 
 MARK = "ROLLBOOK_TEST_MARK"
 _open = build_opener(ProxyHandler({})).open
@@ -100,8 +100,8 @@ class Process:
 class Commands:
     """Runs `rollbook ARGUMENTS` in a folder. All that it starts, however far removed, carries a mark.
 
-    A command is a fork of the nursery's, which saves it the start of Python; where it is given variables that Python
-    heeds when it starts, it is started as anybody would.
+    A command is a fork of the fork server, which saves it the start of Python; where it is given variables that
+    Python reads when it starts, it is started the usual way.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -10,10 +10,9 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from rollbook.core.manifest import Settings
-from rollbook.wire.gateway.record import Record
-from rollbook.wire.gateway.serve import Serving, opened
-from rollbook.wire.gateway.standalone import Standalone, Terms
+from rollbook.core import Settings
+from rollbook.gateway import GatewayOptions, Record, RolloutDefaults
+from rollbook.gateway.standalone import StandaloneGateway, open_upstream
 
 KEY = "the-key"
 
@@ -29,16 +28,20 @@ class Place(msgspec.Struct):
 class Gate:
     """`async with Gate(endpoint.url) as gate: place = await gate.open()`."""
 
-    def __init__(self, *upstream: str, terms: Terms | None = None, out: Path | None = None, **settings: Any) -> None:
-        self._asked = Serving(upstream=list(upstream), terms=terms or Terms(), settings=Settings(**settings))
+    def __init__(
+        self, *upstream: str, terms: RolloutDefaults | None = None, out: Path | None = None, **settings: Any
+    ) -> None:
+        self._asked = GatewayOptions(
+            upstream=list(upstream), defaults=terms or RolloutDefaults(), settings=Settings(**settings)
+        )
         self._out = out
         self.said: list[str] = []
 
     async def __aenter__(self) -> Self:
-        self._model = opened(self._asked, self.said.append)
-        made = Standalone(await self._model.__aenter__(), self._asked.terms, KEY, self._out, self.said.append)
+        self._model = open_upstream(self._asked, self.said.append)
+        made = StandaloneGateway(await self._model.__aenter__(), self._asked.defaults, KEY, self._out, self.said.append)
         self._made = made
-        self._runner = web.AppRunner(made.app(), shutdown_timeout=1.0, handler_cancellation=True)
+        self._runner = web.AppRunner(made.make_app(), shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 QUIZ = """
 from rollbook import Environment, Score, Task
-from rollbook.environments.rows import rows
+from rollbook.environments.data_rows import rows
 
 
 class Quiz(Environment):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rollbook.processes.tree import members
-from rollbook.sandbox import Limits, Sandbox, owner
-from rollbook.sandbox.hierarchies import candidates, clocks
+from rollbook.processes import find_members
+from rollbook.sandbox import Limits, Sandbox, cgroups
+from rollbook.sandbox.cgroups import list_cpu_folders, list_memory_folders
 from support.alive import eventually
 
 ATTACKS = Path(__file__).parent.parent / "sandbox" / "attacks"
@@ -50,10 +50,10 @@ class Soaked(NamedTuple):
 
 def held() -> Held:
     """Looked up in the kernel."""
-    below = [process.pid for process in members(os.getpid()) if process.pid != os.getpid()]
-    temporary = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith(owner.prefix())]
-    bases = [*(base for base, _ in candidates()), *clocks()]
-    groups = [name for base in bases for name in listed(base) if name.startswith(owner.prefix())]
+    below = [process.pid for process in find_members(os.getpid()) if process.pid != os.getpid()]
+    temporary = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith(cgroups.owner_prefix())]
+    bases = [*(base for base, _ in list_memory_folders()), *list_cpu_folders()]
+    groups = [name for base in bases for name in listed(base) if name.startswith(cgroups.owner_prefix())]
     mounts = max((lines(f"/proc/{pid}/mountinfo") for pid in below), default=0)
     return Held(len(below), len(os.listdir("/proc/self/fd")), mounts, len(temporary), len(groups))
 

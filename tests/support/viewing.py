@@ -10,9 +10,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from rollbook.view.folder import Folder
-from rollbook.view.opened import Shelf
-from rollbook.view.server import LONGEST, make_app
+from rollbook.viewer import RunCache, RunFolder
+from rollbook.viewer.server import MAX_URL_BYTES, make_app
 
 TOKEN = "the-token"
 
@@ -21,7 +20,7 @@ class Served:
     """Serves a folder for as long as the block."""
 
     def __init__(self, folder: Path) -> None:
-        self._app = make_app(Shelf(Folder(folder)), TOKEN)
+        self._app = make_app(RunCache(RunFolder(folder)), TOKEN)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -41,7 +40,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _start(self) -> int:
-        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=0.1, max_line_size=LONGEST)
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=0.1, max_line_size=MAX_URL_BYTES)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         return self._runner.addresses[0][1]

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.core.turn import Turn
+from rollbook.core import Turn
 from rollbook.errors import TokenError
 from rollbook.tokens import Sequence, merge
-from rollbook.tokens.merge import ANSWER_DIFFERS, ANSWER_LEFT_OUT, HISTORY_EDITED, HISTORY_LEFT_OUT, SHORTER
+from rollbook.tokens.sequences import ANSWER_DIFFERS, ANSWER_LEFT_OUT, HISTORY_EDITED, HISTORY_LEFT_OUT, SHORTER
 
 THINK, END = 90, 99
 

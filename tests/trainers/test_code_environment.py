@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from rollbook.errors import UsageError
-from rollbook.trainers.nemo_rl import CodeEnvironment, Return
+from rollbook.trainers.nemo_rl import CodeEnvironment, StepReturn
 from support.alive import eventually
 from support.codetool import Talk, code, code_environment, log
 
@@ -27,7 +27,7 @@ def contents(back):
 def test_a_step_gives_nemo_rls_six_fields_in_their_order(env):
     back = env.step([log(code("6 * 7")), log("done")], [{"task": "a"}, None])
     observations, metadata, stops, rewards, terminateds, answers = back
-    assert Return._fields == ("observations", "metadata", "next_stop_strings", "rewards", "terminateds", "answers")
+    assert StepReturn._fields == ("observations", "metadata", "next_stop_strings", "rewards", "terminateds", "answers")
     assert observations == [
         {"role": "environment", "content": "<result>42</result>"},
         {"role": "environment", "content": ""},
@@ -41,7 +41,7 @@ def test_a_step_gives_nemo_rls_six_fields_in_their_order(env):
 
 
 def test_without_torch_rewards_are_numpy_arrays_of_the_same_type(env, monkeypatch):
-    monkeypatch.setattr("rollbook.trainers.nemo_rl.environment.find_spec", lambda name: None)
+    monkeypatch.setattr("rollbook.trainers.formats.find_spec", lambda name: None)
     back = env.step([log("no code")], [{}])
     assert isinstance(back.rewards, numpy.ndarray)
     assert (back.rewards.dtype, back.terminateds.dtype) == (numpy.float32, numpy.bool_)
@@ -218,7 +218,7 @@ def test_a_lease_runs_out_and_the_next_turn_says_so():
     with code_environment(session_lease_seconds=0.2, max_sessions=4) as env:
         talk = Talk(env)
         talk.run("x = 1")
-        assert eventually(lambda: env._crew._workers[0]._sessions._held == {}, 5)
+        assert eventually(lambda: env._workers._workers[0]._sessions._held == {}, 5)
         assert talk.run("'x' in globals()") == "session: began afresh; what earlier turns made is gone\nFalse"
         assert talk.metadata["session_turn"] == 2
         talk.env.step([log(code("y"))] * 6, [{}] * 6)
@@ -256,7 +256,7 @@ def test_several_workers_in_one_process_share_the_samples():
         first = env.step([log(code(f"x = {n}")) for n in range(12)], [{} for _ in range(12)])
         again = env.step([log(code("x")) for _ in range(12)], first.metadata)
         assert contents(again) == [f"<result>{n}</result>" for n in range(12)]
-        held = [len(worker._sessions) for worker in env._crew._workers]
+        held = [len(worker._sessions) for worker in env._workers._workers]
         assert sum(held) == 12
         assert sum(count > 0 for count in held) >= 2
 
@@ -285,7 +285,7 @@ def test_shutdown_leaves_nothing_running_and_is_quick():
 
 
 def test_without_ray_remote_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("rollbook.trainers.nemo_rl.environment.find_spec", lambda name: None)
+    monkeypatch.setattr("rollbook.trainers.nemo_rl.code_environment.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"Ray is not installed; CodeEnvironment\(cfg\) works in this process"):
         CodeEnvironment.remote({})
 

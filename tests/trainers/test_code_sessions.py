@@ -5,9 +5,8 @@ import threading
 import pytest
 
 from rollbook.sandbox import Limits, Sandbox, SandboxError
-from rollbook.trainers.nemo_rl.sample import Asked, Refused
-from rollbook.trainers.nemo_rl.sessions import Sessions
-from rollbook.trainers.nemo_rl.tally import Tally, total
+from rollbook.trainers.nemo_rl.code_samples import CodeRequest, SampleRefused
+from rollbook.trainers.nemo_rl.code_workers import EventCounter, SessionTable, sum_counts
 from support.alive import eventually
 
 
@@ -21,7 +20,7 @@ def box():
 
 
 def asking(name, turn=None, memory_mb=64):
-    return Asked(name, turn, ("1",), 1.0, memory_mb)
+    return CodeRequest(name, turn, ("1",), 1.0, memory_mb)
 
 
 @pytest.fixture
@@ -29,8 +28,8 @@ def sessions(box):
     made = []
 
     def make(lease_s=60.0, most=8):
-        tally = Tally()
-        made.append(Sessions(lambda _: box.session().__enter__(), lease_s, most, tally))
+        tally = EventCounter()
+        made.append(SessionTable(lambda _: box.session().__enter__(), lease_s, most, tally))
         return made[-1], tally
 
     yield make
@@ -82,7 +81,7 @@ def test_who_was_idle_longest_makes_room(sessions):
 def test_there_is_no_room_when_all_are_busy(sessions):
     room, _ = sessions(most=1)
     room.claim(asking("a"))
-    with pytest.raises(Refused, match="1 sessions have a turn under way"):
+    with pytest.raises(SampleRefused, match="1 sessions have a turn under way"):
         room.claim(asking("b"))
     room.release("a")
     assert use(room, "b").session.alive
@@ -91,11 +90,11 @@ def test_there_is_no_room_when_all_are_busy(sessions):
 def test_two_samples_with_one_id_are_found_out(sessions):
     room, _ = sessions()
     room.claim(asking("a"))
-    with pytest.raises(Refused, match="turn under way"):
+    with pytest.raises(SampleRefused, match="turn under way"):
         room.claim(asking("a"))
     room.release("a")
     use(room, "a")
-    with pytest.raises(Refused, match="has had 1 turns, this sample 5"):
+    with pytest.raises(SampleRefused, match="has had 1 turns, this sample 5"):
         room.claim(asking("a", turn=5))
     use(room, "a", turn=1)
 
@@ -103,24 +102,24 @@ def test_two_samples_with_one_id_are_found_out(sessions):
 def test_memory_does_not_change_in_the_middle(sessions):
     room, _ = sessions()
     use(room, "a")
-    with pytest.raises(Refused, match="began with 64 MiB and keeps them, 128 MiB cannot be had"):
+    with pytest.raises(SampleRefused, match="began with 64 MiB and keeps them, 128 MiB cannot be had"):
         room.claim(asking("a", memory_mb=128))
     use(room, "a")
 
 
-def test_what_was_given_up_is_closed_after_its_turn(sessions):
+def test_what_was_abandoned_is_closed_after_its_turn(sessions):
     room, _ = sessions()
     held = room.claim(asking("a"))
-    room.give_up("a")
-    room.give_up("never there")
+    room.abandon("a")
+    room.abandon("never there")
     room.release("a")
     assert (len(room), held.session.alive) == (0, False)
 
 
-def test_what_is_given_up_the_moment_its_turn_ends_is_closed_at_once(sessions):
+def test_what_is_abandoned_the_moment_its_turn_ends_is_closed_at_once(sessions):
     room, _ = sessions()
     held = use(room, "a")
-    room.give_up("a")
+    room.abandon("a")
     assert (len(room), held.session.alive) == (0, False)
     assert use(room, "a", turn=0).turns == 1
 
@@ -129,7 +128,7 @@ def test_a_session_that_cannot_begin_leaves_nothing_behind():
     def fails(_):
         raise SandboxError("no")
 
-    room = Sessions(fails, 60.0, 8, Tally())
+    room = SessionTable(fails, 60.0, 8, EventCounter())
     with pytest.raises(SandboxError):
         room.claim(asking("a"))
     assert len(room) == 0
@@ -137,8 +136,8 @@ def test_a_session_that_cannot_begin_leaves_nothing_behind():
 
 
 def test_counts_are_those_since_the_last_time():
-    tally = Tally()
+    tally = EventCounter()
     tally.add("a")
     tally.add("a", 0.5)
     assert (tally.take(), tally.take()) == ({"a": 1.5}, {})
-    assert total([{"a": 1}, {"a": 2, "b": 3}, {}]) == {"a": 3, "b": 3}
+    assert sum_counts([{"a": 1}, {"a": 2, "b": 3}, {}]) == {"a": 3, "b": 3}

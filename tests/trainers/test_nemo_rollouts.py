@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollbook.core.json import decode, encode
-from rollbook.core.task import Task
+from rollbook.core import Task, decode, encode
 from rollbook.errors import UsageError
 from rollbook.tokens import merge
+from rollbook.trainers.formats import message_log
 from rollbook.trainers.nemo_rl import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
-from rollbook.trainers.nemo_rl.failures import Reason, missing
-from rollbook.trainers.nemo_rl.message_log import message_log
+from rollbook.trainers.nemo_rl.rollouts import MissingReason, make_rows_missing
 from support.endpoint import Endpoint
-from support.played import played
 from support.sums import SUMS, write_sums
+from support.token_rollouts import played
 
 
 def examples(count: int) -> list[dict[str, Any]]:
@@ -90,7 +89,7 @@ def test_an_endpoint_that_fails_is_the_infrastructures_fault(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("side", ["infra", "data"])
 def test_failures_pickle_with_all_they_say(side: Any) -> None:
-    error = missing(40, {row: Reason(side, f"why {row}") for row in range(20)})
+    error = make_rows_missing(40, {row: MissingReason(side, f"why {row}") for row in range(20)})
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is {"infra": InfraFailure, "data": DataFailure}[side]
     assert (str(back), back.rows, back.reasons) == (str(error), list(range(20)), error.reasons)

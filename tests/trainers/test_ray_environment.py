@@ -8,8 +8,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make test-ray has an environment with it")
 
-from rollbook.trainers.nemo_rl import CodeEnvironment, environment  # noqa: E402
-from rollbook.trainers.nemo_rl.crew import owner  # noqa: E402
+from rollbook.trainers.nemo_rl import CodeEnvironment  # noqa: E402
+from rollbook.trainers.nemo_rl import code_environment as code_environment_module  # noqa: E402
+from rollbook.trainers.nemo_rl.code_workers import choose_worker  # noqa: E402
 from support.alive import eventually  # noqa: E402
 from support.codetool import code, code_environment, log  # noqa: E402
 
@@ -70,7 +71,7 @@ def test_the_actor_answers_as_the_class_does(started):
 def test_sessions_stick_to_their_workers(started):
     env = started(num_workers=3)
     first = step(env, [code(f"x = {n}") for n in range(12)], [{} for _ in range(12)])
-    assert len({owner(one["session_id"], 3) for one in first.metadata}) > 1
+    assert len({choose_worker(one["session_id"], 3) for one in first.metadata}) > 1
     shuffled = [*range(11, -1, -1)]
     again = step(env, [code("x")] * 12, [first.metadata[n] for n in shuffled])
     assert contents(again) == [f"<result>{n}</result>" for n in shuffled]
@@ -95,11 +96,11 @@ def test_many_steps_at_once_run_at_once(started):
 def test_a_worker_that_dies_costs_its_sessions_and_nothing_else(started):
     env = started(worker_group="mortal", num_workers=2)
     first = step(env, [code(f"x = {n}") for n in range(8)], [{} for _ in range(8)])
-    victim = owner(first.metadata[0]["session_id"], 2)
+    victim = choose_worker(first.metadata[0]["session_id"], 2)
     ray.kill(ray.get_actor(f"rollbook-code-mortal-{victim}"))
     second = step(env, [code("'x' in globals()")] * 8, first.metadata)
     for text, one in zip(contents(second), first.metadata, strict=True):
-        if owner(one["session_id"], 2) == victim:
+        if choose_worker(one["session_id"], 2) == victim:
             assert text == "\n\n<result>\nsession: began afresh; what earlier turns made is gone\nFalse\n</result>"
         else:
             assert text == "<result>True</result>"
@@ -130,7 +131,7 @@ def test_shutdown_ends_the_workers(started):
 
 
 def test_nemo_rls_way_to_create_an_environment_works(started):
-    actor_class = environment.CodeEnvironment
+    actor_class = code_environment_module.CodeEnvironment
     env = actor_class.options(runtime_env={"env_vars": {"A": "b"}}).remote({"num_workers": 1})
     assert contents(step(env, [code("2 + 2")], [{}])) == ["<result>4</result>"]
     ray.kill(env)

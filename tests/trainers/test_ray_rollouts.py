@@ -13,10 +13,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make test-ray has an environment with it")
 
-from rollbook.core.json import decode, encode  # noqa: E402
-from rollbook.core.task import Task  # noqa: E402
-from rollbook.trainers.background import Background  # noqa: E402
+from rollbook.core import Task, decode, encode  # noqa: E402
 from rollbook.trainers.nemo_rl import DataFailure, RolloutEnvironment  # noqa: E402
+from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from support.endpoint import Endpoint  # noqa: E402
 from support.sums import SUMS, write_sums  # noqa: E402
 
@@ -42,7 +41,7 @@ def cluster() -> Iterator[None]:
 
 
 def test_results_stream_and_a_failure_keeps_its_type(tmp_path: Path) -> None:
-    background, endpoint = Background("endpoint"), Endpoint(vllm=True)
+    background, endpoint = BackgroundLoop("endpoint"), Endpoint(vllm=True)
     background.run(endpoint.__aenter__())
     sums = [Task(f"sum-{i}", f"What is {i} + {i}?", answer=str(2 * i), env="Sums") for i in range(3)]
     rows: list[dict[str, Any]] = [decode(encode(task.line())) for task in sums]

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.collect.blend import Entry
-from rollbook.core.json import decode, encode
-from rollbook.core.task import Task
+from rollbook.core import Task, decode, encode
+from rollbook.engine import Entry
 from rollbook.errors import UsageError
-from rollbook.trainers.rows import agent_of, read_row, shown, tasks_of
+from rollbook.trainers.rows import read_environment_name, read_prompt, read_row, read_tasks
 from support.sums import write_sums
 
 GYM = {
@@ -24,33 +23,33 @@ GYM = {
 def test_rows_are_read_by_the_environment_they_are_for(tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_bytes(encode(GYM) + b"\n")
-    first, second = tasks_of(Entry(env="math", data=str(data)), [GYM, {**GYM, "expected_answer": "3", "id": "b"}])
+    first, second = read_tasks(Entry(env="math", data=str(data)), [GYM, {**GYM, "expected_answer": "3", "id": "b"}])
     assert (first.prompt, first.answer, first.level, second.answer, second.id) == ("What is 1 + 1?", "2", 3, "3", "b")
 
 
 def test_a_row_that_cannot_be_read_is_named_by_its_place_among_all_rows() -> None:
     with pytest.raises(UsageError, match=r"^row 9: "):
-        tasks_of(Entry(env="gsm8k"), [GYM, {"nothing": 1}], [4, 9])
+        read_tasks(Entry(env="gsm8k"), [GYM, {"nothing": 1}], [4, 9])
 
 
 def test_a_line_of_tasks_jsonl_is_its_task_whatever_the_environment(tmp_path: Path) -> None:
     task = Task("sum-1", "What is 1 + 1?", answer="2", env="Sums", level=4)
-    (back,) = tasks_of(Entry(env=write_sums(tmp_path)), [decode(encode(task.line()))])
+    (back,) = read_tasks(Entry(env=write_sums(tmp_path)), [decode(encode(task.line()))])
     assert (back.id, back.prompt, back.answer, back.level) == ("sum-1", "What is 1 + 1?", "2", 4)
 
 
 def test_an_environment_that_reads_no_rows_says_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="rollbook plan"):
-        tasks_of(Entry(env=write_sums(tmp_path)), [GYM])
+        read_tasks(Entry(env=write_sums(tmp_path)), [GYM])
 
 
 def test_who_plays_a_row_and_what_it_shows() -> None:
-    assert agent_of(GYM) == "math_agent"
-    assert agent_of({"agent_ref": "math_agent"}) == "math_agent"
-    assert agent_of({"id": "a", "env": "Sums", "messages": []}) == "Sums"
-    assert agent_of({"question": "?"}) is None
-    assert shown(GYM) == [{"role": "user", "content": "What is 1 + 1?"}]
-    assert shown({"responses_create_params": {"input": "Hi"}}) == [{"role": "user", "content": "Hi"}]
+    assert read_environment_name(GYM) == "math_agent"
+    assert read_environment_name({"agent_ref": "math_agent"}) == "math_agent"
+    assert read_environment_name({"id": "a", "env": "Sums", "messages": []}) == "Sums"
+    assert read_environment_name({"question": "?"}) is None
+    assert read_prompt(GYM) == [{"role": "user", "content": "What is 1 + 1?"}]
+    assert read_prompt({"responses_create_params": {"input": "Hi"}}) == [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize("text", ["[1]", "{"])

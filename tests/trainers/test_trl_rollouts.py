@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from rollbook import Task
-from rollbook.core.turn import Turn
+from rollbook.core import Turn
 from rollbook.errors import Shortfall, UsageError
-from rollbook.trainers.background import Background
-from rollbook.trainers.sample import sample_of
-from rollbook.trainers.trl import Rollouts, exported
-from rollbook.trainers.trl.prompts import Prompts, messages_of
-from rollbook.trainers.trl.rollouts import sampling_of
+from rollbook.trainers.formats import sample_of
+from rollbook.trainers.task_runner import BackgroundLoop
+from rollbook.trainers.trl import Rollouts, to_trl
+from rollbook.trainers.trl.rollouts import PromptIndex, read_messages, read_sampling
 from support.endpoint import Endpoint
-from support.played import played
 from support.sums import SUMS, write_sums
+from support.token_rollouts import played
 
 TRAINER = SimpleNamespace(
     args=SimpleNamespace(temperature=0.7, top_p=0.9, max_completion_length=24),
@@ -31,7 +30,7 @@ BROKEN = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    background, made = Background("endpoint"), Endpoint(vllm=True)
+    background, made = BackgroundLoop("endpoint"), Endpoint(vllm=True)
     background.run(made.__aenter__())
     yield made
     background.run(made.__aexit__())
@@ -42,7 +41,7 @@ def test_rows_have_exact_tokens_and_masked_ones_no_reward() -> None:
     nothing = played([1], [2], reward=None)
     nothing.turns = [Turn()]
     rollouts = [played([1, 2], [3], [1, 2, 3, 4], [5], reward=1.0), played([6], [7, 8], reward=None), nothing]
-    assert exported([sample_of(r) for r in rollouts], pad_id=0) == {
+    assert to_trl([sample_of(r) for r in rollouts], pad_id=0) == {
         "prompt_ids": [[1, 2], [6], [0]],
         "completion_ids": [[3, 4, 5], [7, 8], [0]],
         "logprobs": [[-0.5, 0.0, -0.5], [0.0, 0.0], [0.0]],
@@ -69,9 +68,9 @@ def test_every_prompt_is_played_and_comes_back_in_its_place(tmp_path: Path, endp
 
 def test_sampled_as_all_arguments_of_the_trainer_say() -> None:
     args = SimpleNamespace(temperature=0.7, top_p=0.9, max_completion_length=24, top_k=0, min_p=None)
-    assert sampling_of(args).extra == {}
+    assert read_sampling(args).extra == {}
     args = SimpleNamespace(**vars(args) | {"top_k": 5, "repetition_penalty": 1.1, "generation_kwargs": {"stop": ["x"]}})
-    asked = sampling_of(args)
+    asked = read_sampling(args)
     assert (asked.temperature, asked.top_p, asked.max_tokens) == (0.7, 0.9, 24)
     assert asked.extra == {"top_k": 5, "repetition_penalty": 1.1, "stop": ["x"]}
 
@@ -94,20 +93,20 @@ def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: End
 
 def test_tasks_are_found_by_what_a_dataset_makes_of_their_prompts() -> None:
     task = Task("a", messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
-    prompts = Prompts([task, Task("b", "Ho")])
+    prompts = PromptIndex([task, Task("b", "Ho")])
     as_datasets_hold_it = [{**message, "tool_calls": None, "name": None} for message in prompts.rows()[0]["prompt"]]
-    assert prompts.asked(as_datasets_hold_it) is task
-    assert prompts.asked("Ho").id == "b"
+    assert prompts.find_by_prompt(as_datasets_hold_it) is task
+    assert prompts.find_by_prompt("Ho").id == "b"
     with pytest.raises(UsageError, match="a prompt of no task"):
-        prompts.asked("He")
+        prompts.find_by_prompt("He")
     with pytest.raises(UsageError, match="no task is called 'c'"):
-        prompts.named("c")
+        prompts.find_by_id("c")
     with pytest.raises(UsageError, match="one prompt and two answers"):
-        Prompts([Task("a", "?", answer="1"), Task("b", "?", answer="2")])
+        PromptIndex([Task("a", "?", answer="1"), Task("b", "?", answer="2")])
 
 
 def test_calls_as_trl_holds_them_become_ours() -> None:
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
-    (message,) = messages_of([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    (message,) = read_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert message.tool_calls is not None
     assert (message.tool_calls[0].function.name, message.tool_calls[0].function.arguments) == ("add", '{"a":1}')

@@ -23,14 +23,12 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage  # noqa: 
 from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class  # noqa: E402
 from verl.utils.import_utils import load_class_from_fqn  # noqa: E402
 
-from rollbook.core.json import decode, encode  # noqa: E402
-from rollbook.core.task import Task  # noqa: E402
+from rollbook.core import Task, decode, encode  # noqa: E402
 from rollbook.errors import Shortfall, UsageError  # noqa: E402
-from rollbook.trainers.background import Background  # noqa: E402
-from rollbook.trainers.rows import environment_of  # noqa: E402
+from rollbook.trainers.rows import make_environment  # noqa: E402
+from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from rollbook.trainers.verl import GymDataset, RollbookAgentLoopManager  # noqa: E402
-from rollbook.trainers.verl.asked import addresses  # noqa: E402
-from rollbook.trainers.verl.block import read_block  # noqa: E402
+from rollbook.trainers.verl.config import find_servers, read_config  # noqa: E402
 from support.endpoint import Endpoint  # noqa: E402
 from support.sums import SUMS, write_sums  # noqa: E402
 
@@ -41,7 +39,7 @@ PROMPT, RESPONSE, WAIT_S = 64, 24, 60
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    background, made = Background("endpoint"), Endpoint(vllm=True)
+    background, made = BackgroundLoop("endpoint"), Endpoint(vllm=True)
     background.run(made.__aenter__())
     yield made
     background.run(made.__aexit__())
@@ -206,8 +204,8 @@ def test_every_example_composes_with_verls_own_configuration(
         given = compose(name)
     OmegaConf.resolve(given)
     assert (given.trainer.nnodes, given.trainer.use_v1, given.algorithm.adv_estimator) == (4, True, "grpo")
-    block = read_block(given.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-    found = [environment_of(entry) for entry in block.entries(EXAMPLES).values()]
+    block = read_config(given.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    found = [make_environment(entry) for entry in block.entries(EXAMPLES).values()]
     assert [type(one).__name__ for one in found] == {
         "math": ["Math"],
         "workplace": ["Workplace"],
@@ -329,9 +327,9 @@ def test_verls_own_servers_are_asked_for_by_its_load_balancer(queue: Any) -> Non
             return ["10.0.0.1:8000", "http://10.0.0.2:8000/v1"]
 
     client = type("Client", (), {"_load_balancer": Balancer.remote()})()
-    assert addresses(client) == ["http://10.0.0.1:8000/v1", "http://10.0.0.2:8000/v1"]
+    assert find_servers(client) == ["http://10.0.0.1:8000/v1", "http://10.0.0.2:8000/v1"]
     with pytest.raises(UsageError, match="`urls` in the rollbook: block"):
-        addresses(object())
+        find_servers(object())
 
 
 def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
@@ -356,9 +354,9 @@ def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
 
 
 def test_another_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rollbook.trainers.verl import versions
+    from rollbook.trainers.verl import config as config_module
 
-    assert versions.check_verl().startswith("0.9.")
-    monkeypatch.setattr(versions, "version", lambda _: "0.8.0")
+    assert config_module.check_verl().startswith("0.9.")
+    monkeypatch.setattr(config_module, "version", lambda _: "0.8.0")
     with pytest.raises(UsageError, match=r"verl 0.8.0 is installed, and this works with 0.9"):
-        versions.check_verl()
+        config_module.check_verl()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rollbook.core.turn import Turn
-from rollbook.trainers.sample import sample_of
+from rollbook.core import Turn
+from rollbook.trainers.formats import sample_of
 from rollbook.trainers.verl import Prompt, trajectories
-from support.played import played
+from support.token_rollouts import played
 
 PROMPT = Prompt("u-1", {"raw_prompt": [{"role": "user", "content": "?"}], "data_source": "math", "index": 3}, 12)
 

@@ -1,6 +1,33 @@
-"""How a model meets an environment: `SingleAnswer`, `ToolLoop`, `Dialogue`; `agent_for` picks the one it needs.
-`Program` is any command from outside, which asks over HTTP; what serves it lies above and is found by entry point.
+"""How a model works on the tasks of an environment.
 
-An agent drives the conversation of one rollout; it never scores. May import models and environments; knows nothing of
-books, chunks or retries.
+`choose_agent` picks the built-in agent that an environment needs (single answer, tool loop, dialogue). `Program` is an
+outside command that calls the model over HTTP; the gateway that serves it is found by entry point. An agent drives the
+conversation of one rollout and never scores it. It knows nothing of run directories, chunks or retries.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.agents.agent import Agent, EnvironmentAccess
+    from rollbook.agents.program import Program
+    from rollbook.agents.selection import check_agent_unchanged, choose_agent, make_program, resolve_agent
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "agent": "Agent EnvironmentAccess",
+            "program": "Program",
+            "selection": "check_agent_unchanged choose_agent make_program resolve_agent",
+        },
+    )
+
+__all__ = [
+    "Agent",
+    "EnvironmentAccess",
+    "Program",
+    "check_agent_unchanged",
+    "choose_agent",
+    "make_program",
+    "resolve_agent",
+]

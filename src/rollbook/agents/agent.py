@@ -1,17 +1,18 @@
-"""What every agent does: carry one rollout from its prompt to its last message."""
+"""What every agent does: carry one rollout from its prompt to its last message.
+
+An agent drives the conversation of one rollout; it never scores.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from rollbook.core.json import JSON
-from rollbook.core.message import Message
-from rollbook.core.rollout import Rollout
-from rollbook.models.ask import Ask as Ask
+from rollbook.core import JSON, Message, Rollout
+from rollbook.models import AskModel
 
 
-class World(Protocol):
+class EnvironmentAccess(Protocol):
     """What an agent may do with the environment of its rollout."""
 
     tools: Sequence[JSON]
@@ -27,5 +28,5 @@ class World(Protocol):
 class Agent(Protocol):
     """Plays a rollout: every answer goes into `rollout.messages` and `rollout.turns` as it comes, never later."""
 
-    async def play(self, rollout: Rollout, ask: Ask, world: World) -> None:
+    async def play(self, rollout: Rollout, ask: AskModel, environment: EnvironmentAccess) -> None:
         """Carry the conversation to its end."""

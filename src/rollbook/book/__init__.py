@@ -1,5 +1,133 @@
-"""The run directory: everything a run is, in plain files.
+"""The run directory ("book"): everything about a run, in plain files.
 
-`Book` opens one, `Draft` makes one, `Journal` writes marks durably, `Claims` hands out chunks, `Ledger` reads back what
-dead workers left, `marks` streams what counts. May import core, processes and tokens; knows no model, no environment.
+`Book` opens a run directory and `BookDraft` creates one. `Journal` appends lines durably, `ChunkClaimer` claims chunks
+by lease, `CountedLines` decides which line of a key counts, `rollouts` streams the counted lines. The package imports
+core, processes and tokens, and knows no model and no environment.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.book.book import Book, BookDraft, refuse_occupied
+    from rollbook.book.claims import (
+        MAX_WORKER_DEATHS,
+        REFRESH_S,
+        ChunkClaimer,
+        Claim,
+        KeyHistory,
+        is_closed,
+        is_finished,
+    )
+    from rollbook.book.counted_lines import (
+        NO_EPOCH,
+        CountedLines,
+        FailedLineHeader,
+        FinalFailures,
+        LineIndex,
+        LineReader,
+        is_counted,
+        is_still_final,
+        iterate_parts,
+        list_journals,
+        malformed_line_error,
+        read_turns,
+        rollouts,
+        sidecar_path,
+        worker_of_journal,
+    )
+    from rollbook.book.durable_files import explain_disk_errors, lock_run, sync_folder, write_atomically, write_new
+    from rollbook.book.journal import Journal, JournalEntry
+    from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
+    from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
+    from rollbook.book.status import RunStatus, name_state, read_status
+    from rollbook.book.tasks import TaskFile, read_rows
+    from rollbook.book.workers import (
+        HEARTBEAT_S,
+        InFlightKeys,
+        WorkerGone,
+        count_workers,
+        make_presence,
+        next_heartbeat_s,
+        publish_worker_gone,
+        read_presences,
+        write_heartbeat,
+    )
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "book": "Book BookDraft refuse_occupied",
+            "claims": "ChunkClaimer Claim KeyHistory MAX_WORKER_DEATHS REFRESH_S is_closed is_finished",
+            "counted_lines": (
+                "CountedLines FailedLineHeader FinalFailures LineIndex LineReader NO_EPOCH is_counted is_still_final "
+                "iterate_parts list_journals malformed_line_error read_turns rollouts sidecar_path worker_of_journal"
+            ),
+            "durable_files": "explain_disk_errors lock_run sync_folder write_atomically write_new",
+            "journal": "Journal JournalEntry",
+            "leases": "Leases PeerMonitor WorkerMonitor",
+            "seals": "SealedExtents Seals find_reopened_kinds write_seals",
+            "status": "RunStatus name_state read_status",
+            "tasks": "TaskFile read_rows",
+            "workers": (
+                "HEARTBEAT_S InFlightKeys WorkerGone count_workers make_presence next_heartbeat_s publish_worker_gone "
+                "read_presences write_heartbeat"
+            ),
+        },
+    )
+
+__all__ = [
+    "HEARTBEAT_S",
+    "MAX_WORKER_DEATHS",
+    "NO_EPOCH",
+    "REFRESH_S",
+    "Book",
+    "BookDraft",
+    "ChunkClaimer",
+    "Claim",
+    "CountedLines",
+    "FailedLineHeader",
+    "FinalFailures",
+    "InFlightKeys",
+    "Journal",
+    "JournalEntry",
+    "KeyHistory",
+    "Leases",
+    "LineIndex",
+    "LineReader",
+    "PeerMonitor",
+    "RunStatus",
+    "SealedExtents",
+    "Seals",
+    "TaskFile",
+    "WorkerGone",
+    "WorkerMonitor",
+    "count_workers",
+    "explain_disk_errors",
+    "find_reopened_kinds",
+    "is_closed",
+    "is_counted",
+    "is_finished",
+    "is_still_final",
+    "iterate_parts",
+    "list_journals",
+    "lock_run",
+    "make_presence",
+    "malformed_line_error",
+    "name_state",
+    "next_heartbeat_s",
+    "publish_worker_gone",
+    "read_presences",
+    "read_rows",
+    "read_status",
+    "read_turns",
+    "refuse_occupied",
+    "rollouts",
+    "sidecar_path",
+    "sync_folder",
+    "worker_of_journal",
+    "write_atomically",
+    "write_heartbeat",
+    "write_new",
+    "write_seals",
+]

@@ -16,36 +16,32 @@ from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.durable import REFUSALS, alone, sync_folder, write_new, write_whole
+from rollbook.book.durable_files import DISK_ERRORS, lock_run, sync_folder, write_atomically, write_new
+from rollbook.book.seals import measure_extent
 from rollbook.book.tasks import TaskFile, write_tasks
-from rollbook.book.vouched import extent_of
-from rollbook.core.json import pretty
-from rollbook.core.line import SCHEMA
-from rollbook.core.manifest import Manifest, Round, Settings
-from rollbook.core.plan import Chunks, Part, Plan, part
-from rollbook.core.task import Task
+from rollbook.core import SCHEMA_VERSION, Chunks, Manifest, Part, Plan, Round, Settings, Task, encode_pretty, make_part
 from rollbook.errors import BookError, BookUnwritable, UsageError
 
 T = TypeVar("T")
 FOLDERS = ("rounds", "workers", "leases", "journals", "done")
 
 
-class Draft:
+class BookDraft:
     """A run directory in the making: built aside and renamed into place, so that it is whole or absent."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         refuse_occupied(self.path)
         self.folder = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        self._seen: set[str] = set()
+        self._task_ids: set[str] = set()
 
-    def __enter__(self) -> Draft:
+    def __enter__(self) -> BookDraft:
         try:
             self.folder.mkdir(parents=True)
             self._tasks = open(self.folder / "tasks.jsonl", "wb")
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
-            raise unwritable(self.path, error) from None
+            raise unwritable_error(self.path, error) from None
         return self
 
     def __exit__(
@@ -55,32 +51,32 @@ class Draft:
             self._tasks.close()
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in REFUSALS:
-            raise unwritable(self.path, error) from None
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            raise unwritable_error(self.path, error) from None
 
     def add_tasks(self, tasks: Iterable[Task], env: str) -> int:
         """Append an environment's tasks; returns how many there were."""
-        return write_tasks(self._tasks, tasks, env, self._seen)
+        return write_tasks(self._tasks, tasks, env, self._task_ids)
 
     def copy_tasks(self, book: Book) -> None:
         """Take over another book's tasks as they are."""
         with open(book.path / "tasks.jsonl", "rb") as file:
             shutil.copyfileobj(file, self._tasks)
 
-    def finish(self, manifest: Manifest, parts: list[Part], first: Settings | None = None) -> Book:
+    def finish(self, manifest: Manifest, parts: list[Part], first_settings: Settings | None = None) -> Book:
         """Freeze the meaning and the plan, open the first round if its settings are known, and put all in place."""
         self._tasks.flush()
         os.fsync(self._tasks.fileno())
         for name in FOLDERS:
             (self.folder / name).mkdir()
         size = (self.folder / "tasks.jsonl").stat().st_size
-        frozen = msgspec.structs.replace(manifest, tasks=extent_of(self.folder / "tasks.jsonl", size))
-        write_whole(self.folder / "plan.json", pretty(Plan(SCHEMA, parts)))
-        write_whole(self.folder / "run.json", pretty(frozen))
-        if first is not None:
-            write_whole(
+        frozen = msgspec.structs.replace(manifest, tasks=measure_extent(self.folder / "tasks.jsonl", size))
+        write_atomically(self.folder / "plan.json", encode_pretty(Plan(SCHEMA_VERSION, parts)))
+        write_atomically(self.folder / "run.json", encode_pretty(frozen))
+        if first_settings is not None:
+            write_atomically(
                 self.folder / "rounds" / "0001.json",
-                pretty(Round(SCHEMA, 1, time.time(), first, meaning_of(self.folder))),
+                encode_pretty(Round(SCHEMA_VERSION, 1, time.time(), first_settings, hash_manifest(self.folder))),
             )
         try:
             os.rename(self.folder, self.path)
@@ -91,12 +87,12 @@ class Draft:
         return Book(self.path)
 
 
-def unwritable(path: Path, error: OSError) -> UsageError:
+def unwritable_error(path: Path, error: OSError) -> UsageError:
     """Where no run can be begun."""
     return UsageError(f"cannot write to {path.parent}: {error.strerror}; make room, or choose another --out")
 
 
-def meaning_of(run: Path) -> str:
+def hash_manifest(run: Path) -> str:
     """What tells an edited run.json."""
     return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
 
@@ -119,12 +115,14 @@ class Book:
         self.path = Path(path)
         if not (self.path / "run.json").is_file():
             raise UsageError(f"{self.path} is not a run directory: it has no run.json")
-        self.manifest = self._read("run.json", Manifest)
-        if self.manifest.schema != SCHEMA:
-            raise BookError(f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads {SCHEMA}")
+        self.manifest = self._read_json("run.json", Manifest)
+        if self.manifest.schema != SCHEMA_VERSION:
+            raise BookError(
+                f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads {SCHEMA_VERSION}"
+            )
         self.tasks = self._open_tasks()
         self.load_plan()
-        self._check_count()
+        self._check_task_count()
         for name in FOLDERS:
             if not (self.path / name).exists():  # many ways of copying leave empty folders out
                 (self.path / name).mkdir(exist_ok=True)
@@ -135,7 +133,7 @@ class Book:
             raise BookError(f"{path} is missing: restore it from a copy of the run")
         return TaskFile(path)
 
-    def _check_count(self) -> None:
+    def _check_task_count(self) -> None:
         """Every task that the plan asks for is there; rows may have been appended since they were counted."""
         asked = max((part.tasks[1] for part in self.plan.parts), default=0)
         if asked > len(self.tasks):
@@ -146,12 +144,12 @@ class Book:
 
     def load_plan(self) -> None:
         """Read the plan, again if it was extended meanwhile."""
-        self.plan = self._read("plan.json", Plan)
+        self.plan = self._read_json("plan.json", Plan)
         self.chunks = Chunks(self.plan)
 
-    def _read(self, name: str, kind: type[T]) -> T:
+    def _read_json(self, name: str, struct_type: type[T]) -> T:
         try:
-            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+            return msgspec.json.decode((self.path / name).read_bytes(), type=struct_type)
         except FileNotFoundError:
             raise BookError(f"{self.path / name} is missing: restore it from a copy of the run") from None
         except msgspec.DecodeError as error:
@@ -160,15 +158,15 @@ class Book:
     def rounds(self) -> list[Round]:
         """Every start of this run, oldest first."""
         names = sorted(p.name for p in (self.path / "rounds").glob("[0-9]*.json"))
-        return [self._read(f"rounds/{name}", Round) for name in names]
+        return [self._read_json(f"rounds/{name}", Round) for name in names]
 
     def open_round(self, settings: Settings) -> Round:
         """Record a new start with its settings."""
         number = len(self.rounds()) + 1
         while True:
-            opened = Round(SCHEMA, number, time.time(), settings, meaning_of(self.path))
+            opened = Round(SCHEMA_VERSION, number, time.time(), settings, hash_manifest(self.path))
             try:
-                if write_new(self.path / "rounds" / f"{number:04}.json", pretty(opened)):
+                if write_new(self.path / "rounds" / f"{number:04}.json", encode_pretty(opened)):
                     return opened
             except OSError as error:
                 raise BookUnwritable(f"{self.path} cannot be written: {error.strerror}") from None
@@ -177,7 +175,7 @@ class Book:
     def check_meaning(self) -> None:
         """Refuse to go on with what was edited since the run began: its scores would mean two things."""
         began = next((r.meaning for r in self.rounds() if r.meaning), "")
-        if began and began != meaning_of(self.path):
+        if began and began != hash_manifest(self.path):
             raise BookError(
                 f"{self.path / 'run.json'} was edited since the run began: restore it from a copy of the run"
             )
@@ -186,13 +184,13 @@ class Book:
     def check_tasks(self) -> None:
         """Refuse tasks that were edited since they were planned: what was scored is not what they ask."""
         held, path = self.manifest.tasks, self.path / "tasks.jsonl"
-        if held and extent_of(path, held.bytes) != held:
+        if held and measure_extent(path, held.bytes) != held:
             raise BookError(f"{path} was edited since the run began: restore it from a copy of the run")
 
     def add_parts(self, parts: list[Part]) -> None:
         """Ask for more keys: the plan grows, what was there stays."""
-        grown = Plan(SCHEMA, [*self.plan.parts, *parts])
-        write_whole(self.path / "plan.json", pretty(grown))
+        grown = Plan(SCHEMA_VERSION, [*self.plan.parts, *parts])
+        write_atomically(self.path / "plan.json", encode_pretty(grown))
         self.load_plan()
 
     def add_tasks(self, tasks: Iterable[Task], env: str) -> tuple[int, int]:
@@ -205,54 +203,54 @@ class Book:
         self.tasks.refresh()
         return first, len(self.tasks)
 
-    def ask(self, tasks: list[Task], env: str, samples: int) -> None:
+    def request_samples(self, tasks: list[Task], env: str, samples: int) -> None:
         """Ask for `samples` of each task: new ones are appended; one that comes again gets samples it has not had."""
-        with alone(self.path):  # against `extend`, and against one of ours that nobody waits for any more
+        with lock_run(self.path):  # against `extend`, and against one of ours that nobody waits for any more
             self.load_plan()
-            self._ask(tasks, env, samples)
+            self._request_samples(tasks, env, samples)
 
-    def _ask(self, tasks: list[Task], env: str, samples: int) -> None:
+    def _request_samples(self, tasks: list[Task], env: str, samples: int) -> None:
         fresh: dict[str, Task] = {}
         again: list[str] = []
         for task in tasks:
-            known = fresh.get(task.id) or self._known(task.id)
+            known = fresh.get(task.id) or self._find_task(task.id)
             if known is None:
                 fresh[task.id] = task
             else:
-                check_same(known, task)
+                check_same_task(known, task)
                 again.append(task.id)
-        parts = [part(self.add_tasks(fresh.values(), env), (0, samples), 1)] if fresh else []
+        parts = [make_part(self.add_tasks(fresh.values(), env), (0, samples), 1)] if fresh else []
         for task_id in again:
             row = self.tasks.rows[task_id]
             held = max(p.samples[1] for p in [*self.plan.parts, *parts] if p.tasks[0] <= row < p.tasks[1])
-            parts.append(part((row, row + 1), (held, held + samples), 1))
+            parts.append(make_part((row, row + 1), (held, held + samples), 1))
         self.add_parts(parts)
 
-    def _known(self, task_id: str) -> Task | None:
+    def _find_task(self, task_id: str) -> Task | None:
         row = self.tasks.rows.get(task_id)
-        return None if row is None else self.tasks.task(row)
+        return None if row is None else self.tasks.read(row)
 
     def extend(self, samples: int, workers: int) -> int:
         """Add the samples below `samples` that a task was not asked for yet; returns how many keys that adds."""
-        with alone(self.path):
+        with lock_run(self.path):
             self.load_plan()
-            parts = [part(tasks, gap, workers) for tasks, gap in gaps(self.plan.parts, samples)]
+            parts = [make_part(tasks, gap, workers) for tasks, gap in find_missing_samples(self.plan.parts, samples)]
             if parts:
                 self.add_parts(parts)
         return sum(p.keys for p in parts)
 
 
-def check_same(known: Task, task: Task) -> None:
+def check_same_task(known: Task, task: Task) -> None:
     """An id names one task: scoring an old one under a new one's name would be a lie."""
     if (known.messages, known.answer, known.fields) != (task.messages, task.answer, task.fields):
         raise UsageError(f"task {task.id!r} was asked before with other content: give it another id")
 
 
-def gaps(parts: list[Part], samples: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def find_missing_samples(parts: list[Part], samples: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Ranges of tasks, each with a range of samples below `samples` that no part asks of them.
 
-    >>> from rollbook.core.plan import Part
-    >>> list(gaps([Part((0, 2), (0, 2), [4]), Part((1, 2), (3, 4), [1])], 5))
+    >>> from rollbook.core.manifest import Part
+    >>> list(find_missing_samples([Part((0, 2), (0, 2), [4]), Part((1, 2), (3, 4), [1])], 5))
     [((0, 1), (2, 5)), ((1, 2), (2, 3)), ((1, 2), (4, 5))]
     """
     edges = sorted({edge for p in parts for edge in p.tasks})

@@ -1,4 +1,4 @@
-"""A worker's way through a book: which chunk to take next, and when there is nothing left to take."""
+"""How a worker gets its chunks: which one to claim next, and what earlier owners of a chunk left in it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,146 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.lease import Leases
-from rollbook.book.ledger import Inheritance, Ledger, Past
-from rollbook.book.obituary import read_obituary, workers_and_dead
-from rollbook.book.presence import Watch, count_presences, read_presence
-from rollbook.book.seal import Seals, reopened
-from rollbook.core.manifest import Round
-from rollbook.core.plan import Chunk
-from rollbook.core.seal import Extent, Seal
+from rollbook.book.counted_lines import (
+    FailedLineHeader,
+    KeyMap,
+    LineReader,
+    ScoredLineHeader,
+    is_counted,
+    is_still_final,
+)
+from rollbook.book.leases import Leases, WorkerMonitor
+from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent
+from rollbook.book.workers import count_workers, list_joined_and_gone, read_in_flight, read_presence, read_worker_gone
+from rollbook.core import Chunk, Extent, Round, Seal
 
-LOOK_S = 1.0
-LOOKS_IN_ALL = 10
+MAX_WORKER_DEATHS = 3
+_ScoredAt: TypeAlias = tuple[str, int, int, int]
+_FailedAt: TypeAlias = tuple[str, int, int, FailedLineHeader]
+
+
+class KeyHistory(msgspec.Struct):
+    """What is known of one key: scored, failed for good, or tried so and so often by this round."""
+
+    scored: bool = False
+    failed: str | None = None
+    tries: dict[str, int] = {}
+    deaths: int = 0
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts this round has spent on it."""
+        return sum(self.tries.values())
+
+
+class ChunkHistory(msgspec.Struct):
+    """A chunk's keys with a past, and the bytes that say so (for its seal)."""
+
+    keys: dict[tuple[int, int], KeyHistory] = {}
+    files: dict[str, Extent] = {}
+    dropped: int = 0
+
+
+class _WorkerLines(msgspec.Struct):
+    """The marks of one worker in chunks that were open when it was read."""
+
+    sizes: dict[str, int] = {}
+    scored: dict[int, list[_ScoredAt]] = {}
+    failed: dict[int, list[_FailedAt]] = {}
+    extents: dict[str, Extent] = {}
+
+
+class TakeoverReader:
+    """Reads dead workers' journals, each at most once while it does not change."""
+
+    def __init__(self, book: Book, leases: Leases, round_: Round) -> None:
+        self._book, self._leases, self._round = book, leases, round_
+        self._lines_by_worker: dict[str, _WorkerLines] = {}
+        self._keys: KeyMap | None = None
+
+    def read_history(self, chunk: int, epoch: int, seals: dict[int, Seal]) -> ChunkHistory:
+        """What a chunk's owners before `epoch` left."""
+        heritage = ChunkHistory()
+        rounds, seal = self._book.rounds(), seals.get(chunk)
+        for worker, first in sorted(self._leases.find_owners(chunk).items(), key=lambda item: item[1]):
+            if first < epoch:
+                found = self._read_worker(worker, seals)
+                heritage.files |= found.extents
+                self._add_scored(heritage, found.scored.get(chunk, []), seal, first)
+                self._add_failed(heritage, found.failed.get(chunk, []), seal, first, rounds)
+                self._add_in_flight(heritage, chunk, worker, first)
+        heritage.files |= seal.files if seal else {}
+        return heritage
+
+    def _add_scored(self, history: ChunkHistory, marks: list[_ScoredAt], seal: Seal | None, epoch: int) -> None:
+        for name, end, row, sample in marks:
+            past = history.keys.setdefault((row, sample), KeyHistory())
+            valid = is_counted(seal, epoch, name, end)
+            history.dropped += past.scored or not valid
+            past.scored |= valid
+
+    def _add_failed(
+        self, history: ChunkHistory, marks: list[_FailedAt], seal: Seal | None, epoch: int, rounds: list[Round]
+    ) -> None:
+        for name, end, row, line in marks:
+            if not is_counted(seal, epoch, name, end):
+                continue
+            past = history.keys.setdefault((row, line.sample), KeyHistory())
+            if line.round == self._round.number:
+                past.tries[line.failure.kind] = past.tries.get(line.failure.kind, 0) + 1
+            if line.final:
+                past.failed = line.failure.kind if is_still_final(line, rounds) else None
+
+    def _add_in_flight(self, history: ChunkHistory, chunk: int, worker: str, epoch: int) -> None:
+        if self._leases.read_lease(chunk, epoch).round != self._round.number:
+            return
+        mine = set(self._book.chunks[chunk])
+        for key in read_in_flight(self._book.path, worker) & mine:
+            history.keys.setdefault(key, KeyHistory()).deaths += 1
+
+    def _read_worker(self, worker: str, seals: dict[int, Seal]) -> _WorkerLines:
+        paths = sorted((self._book.path / "journals").glob(f"{worker}.*"))
+        sizes = {p.name: p.stat().st_size for p in paths}
+        held = self._lines_by_worker.get(worker)
+        if held is None or held.sizes != sizes:
+            held = self._lines_by_worker[worker] = self._scan(paths, sizes, seals)
+        return held
+
+    def _scan(self, paths: list[Path], sizes: dict[str, int], seals: dict[int, Seal]) -> _WorkerLines:
+        self._keys = self._keys or KeyMap(self._book)
+        found = _WorkerLines(sizes=sizes)
+        over = {number for number, seal in seals.items() if not seal.failed}
+        for path in paths:
+            if path.name.endswith(".failures.jsonl"):
+                self._scan_failed(path, found, over)
+            elif path.suffix == ".jsonl":
+                self._scan_scored(path, found, over)
+            found.extents[path.name] = measure_extent(path, sizes[path.name])
+        return found
+
+    def _scan_scored(self, path: Path, found: _WorkerLines, over: set[int]) -> None:
+        assert self._keys
+        for end, line in LineReader(ScoredLineHeader).read(path, found.sizes[path.name]):
+            at = self._keys.find(line.task, line.sample)
+            if at and at[2] not in over:
+                found.scored.setdefault(at[2], []).append((path.name, end, at[0], line.sample))
+
+    def _scan_failed(self, path: Path, found: _WorkerLines, over: set[int]) -> None:
+        assert self._keys
+        for end, line in LineReader(FailedLineHeader).read(path, found.sizes[path.name]):
+            at = self._keys.find(line.task, line.sample)
+            if at and at[2] not in over:
+                found.failed.setdefault(at[2], []).append((path.name, end, at[0], line))
+
+
+REFRESH_S = 1.0
+REFRESHES_PER_S = 10
 """How often all workers together look in a second: each has to ask the file system for all that is still open."""
 
 
@@ -29,17 +154,17 @@ class Claim(msgspec.Struct):
 
     chunk: Chunk
     epoch: int
-    todo: list[tuple[int, int, Past]]
+    todo: list[tuple[int, int, KeyHistory]]
     scored: int = 0
     failed: dict[str, int] = {}
     dropped: int = 0
     files: dict[str, Extent] = {}
-    left: int = 0
+    keys_left: int = 0
     since_segment: int = 1
     resealed: bool = False
 
 
-class Claims:
+class ChunkClaimer:
     """Hands a worker its chunks: those of the dead first, then fresh ones in their order, then what else is free.
 
     It looks at the disk, so it is asked in a thread, one question at a time; what it is told may come at any moment.
@@ -50,33 +175,33 @@ class Claims:
         book: Book,
         round_: Round,
         worker: str,
-        watch: Watch | None = None,
+        monitor: WorkerMonitor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._book, self._round = book, round_
         self.leases = Leases(book.path, worker, round_.number)
-        self._ledger = Ledger(book, self.leases, round_)
+        self._takeover = TakeoverReader(book, self.leases, round_)
         self._seals = Seals(book.path)
-        self._watch = watch or Watch(book.path)
+        self._monitor = monitor or WorkerMonitor(book.path)
         self._clock = clock
-        self._looked = self._heard = -math.inf
-        self._pause = LOOK_S
-        self._mourned: set[str] = set()
-        self._left: dict[int, int] = {}
+        self._refreshed_at = self._gone_read_at = -math.inf
+        self._pause = REFRESH_S
+        self._known_gone: set[str] = set()
+        self._left_behind: dict[int, int] = {}
         self._fresh = 0
-        self._held: set[int] = set()
-        self._told: deque[tuple[int, Seal | None]] = deque()
+        self._owned: set[int] = set()
+        self._messages: deque[tuple[int, Seal | None]] = deque()
         self._rounds = book.rounds()
         self._first = len(self._rounds) == 1
-        self._order = book.chunks.side_by_side() if len(book.manifest.environments) > 1 else None
+        self._order = book.chunks.interleave_parts() if len(book.manifest.environments) > 1 else None
         self._refresh()
 
-    def _look(self) -> bool:
+    def _refresh_if_due(self) -> bool:
         """Read leases and seals again: at most once a second, and no more often if hundreds would."""
         now = self._clock()
-        if now - self._looked < self._pause:
+        if now - self._refreshed_at < self._pause:
             return False
-        self._looked = now
+        self._refreshed_at = now
         self._refresh()
         return True
 
@@ -84,40 +209,44 @@ class Claims:
         # Seals before leases: a chunk sealed in between then looks held, never free. Only a later round opens chunks
         # again for what failed in them: in a first one the names of the seals say enough.
         if self._first:
-            self._seals.list()
+            self._seals.list_numbers()
         else:
             self._seals.refresh()
         self.leases.refresh()
 
-    def next(self) -> Claim | None:
+    def claim_next(self) -> Claim | None:
         """Claim a chunk; None if there is none to be had just now."""
-        self._listen()
-        return self._next_left() or self._next_fresh() or (self._next_orphan() if self._look() else None)
+        self._apply_messages()
+        return (
+            self._claim_left_behind()
+            or self._claim_fresh()
+            or (self._claim_orphan() if self._refresh_if_due() else None)
+        )
 
-    def _next_left(self) -> Claim | None:
+    def _claim_left_behind(self) -> Claim | None:
         """What the dead are known to have left: it was begun first, so it may be the biggest of all that is open."""
         now = self._clock()
-        if now - self._heard >= self._pause:
-            self._heard = now
-            self._hear()
-        if self._left:
+        if now - self._gone_read_at >= self._pause:
+            self._gone_read_at = now
+            self._read_gone_workers()
+        if self._left_behind:
             self.leases.refresh()  # everyone hears of the dead, and most find that others were there before
-        while self._left:
-            number, epoch = self._left.popitem()
+        while self._left_behind:
+            number, epoch = self._left_behind.popitem()
             if self.leases.epochs.get(number) == epoch and self.leases.claim(number, epoch + 1):
-                return self._claimed(number, epoch + 1)
+                return self._make_claim(number, epoch + 1)
         return None
 
-    def _hear(self) -> None:
-        joined, dead = workers_and_dead(self._book.path)
-        self._pause = max(LOOK_S, len(joined) / LOOKS_IN_ALL)
-        for worker in sorted(dead - self._mourned):
-            self._mourned.add(worker)
-            obituary, presence = read_obituary(self._book.path, worker), read_presence(self._book.path, worker)
+    def _read_gone_workers(self) -> None:
+        joined, dead = list_joined_and_gone(self._book.path)
+        self._pause = max(REFRESH_S, len(joined) / REFRESHES_PER_S)
+        for worker in sorted(dead - self._known_gone):
+            self._known_gone.add(worker)
+            obituary, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
             if obituary and (presence is None or presence.counter == obituary.counter):
-                self._left.update(obituary.chunks)
+                self._left_behind.update(obituary.chunks)
 
-    def _next_fresh(self) -> Claim | None:
+    def _claim_fresh(self) -> Claim | None:
         if self._fresh < len(self._book.chunks):
             self.leases.refresh()  # one reading of names is cheaper than a try at a chunk that another has
         while self._fresh < len(self._order or self._book.chunks):
@@ -125,88 +254,88 @@ class Claims:
             if number in self.leases.epochs or number in self._seals.numbers:
                 continue
             if self.leases.claim(number, 1):
-                return self._claimed(number, 1)
+                return self._make_claim(number, 1)
             self.leases.refresh()  # where one was quicker, many may have been
         return None
 
-    def _next_orphan(self) -> Claim | None:
+    def _claim_orphan(self) -> Claim | None:
         gone: dict[str, bool] = {}
-        self._pause = max(LOOK_S, count_presences(self._book.path) / LOOKS_IN_ALL)
+        self._pause = max(REFRESH_S, count_workers(self._book.path) / REFRESHES_PER_S)
         for number in self.open_chunks():
             epoch = self.leases.epochs.get(number, 0)
-            if number in self._held or not self._free(number, epoch, gone):
+            if number in self._owned or not self._is_free(number, epoch, gone):
                 continue
             if self.leases.claim(number, epoch + 1):
-                self._looked = -math.inf  # there may be more where this came from
-                return self._claimed(number, epoch + 1)
+                self._refreshed_at = -math.inf  # there may be more where this came from
+                return self._make_claim(number, epoch + 1)
         return None
 
-    def _free(self, number: int, epoch: int, gone: dict[str, bool]) -> bool:
+    def _is_free(self, number: int, epoch: int, gone: dict[str, bool]) -> bool:
         seal = self._seals.all.get(number)
         if epoch == 0 or (seal is not None and seal.epoch >= epoch):
             return True
-        owner = self.leases.lease(number, epoch).worker
+        owner = self.leases.read_lease(number, epoch).worker
         if owner not in gone:
-            gone[owner] = self._watch.gone(owner, read_presence(self._book.path, owner))
+            gone[owner] = self._monitor.is_gone(owner, read_presence(self._book.path, owner))
         return gone[owner]
 
-    def _claimed(self, number: int, epoch: int) -> Claim:
+    def _make_claim(self, number: int, epoch: int) -> Claim:
         chunk = self._book.chunks[number]
-        self._held.add(number)
+        self._owned.add(number)
         sealed = number in self._seals.numbers
         if sealed and number not in self._seals.all:
             self._seals.read(number)
         fresh = epoch == 1 and not sealed
-        heritage = Inheritance() if fresh else self._ledger.inherit(number, epoch, self._seals.all)
+        heritage = ChunkHistory() if fresh else self._takeover.read_history(number, epoch, self._seals.all)
         claim = Claim(chunk, epoch, [], dropped=heritage.dropped, files=heritage.files)
         claim.resealed = sealed
         for key in chunk:
             past = heritage.keys.get(key)
             if past is None:
-                claim.todo.append((*key, Past()))
+                claim.todo.append((*key, KeyHistory()))
             elif past.scored:
                 claim.scored += 1
             elif past.failed:
                 claim.failed[past.failed] = claim.failed.get(past.failed, 0) + 1
             else:
                 claim.todo.append((*key, past))
-        claim.left = len(claim.todo)
+        claim.keys_left = len(claim.todo)
         return claim
 
     def release(self, number: int) -> None:
         """We no longer work on a chunk: another worker has it."""
-        self._told.append((number, None))
+        self._messages.append((number, None))
 
-    def sealed(self, number: int, seal: Seal) -> None:
+    def record_seal(self, number: int, seal: Seal) -> None:
         """We sealed a chunk: no need to read that back from the disk."""
-        self._told.append((number, seal))
+        self._messages.append((number, seal))
 
-    def _listen(self) -> None:
-        while self._told:
-            number, seal = self._told.popleft()
-            self._held.discard(number)
+    def _apply_messages(self) -> None:
+        while self._messages:
+            number, seal = self._messages.popleft()
+            self._owned.discard(number)
             if seal is not None:
                 self._seals.add(number, seal)
 
     def open_chunks(self) -> list[int]:
         """Chunks that this round still has to see to, as of the last look."""
-        return [n for n in range(len(self._book.chunks)) if not self._closed(n)]
+        return [n for n in range(len(self._book.chunks)) if not self._is_closed(n)]
 
-    def _closed(self, number: int) -> bool:
-        return number in self._seals.numbers if self._first else closed(self._seals.all.get(number), self._rounds)
+    def _is_closed(self, number: int) -> bool:
+        return number in self._seals.numbers if self._first else is_closed(self._seals.all.get(number), self._rounds)
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether every chunk is sealed for this round."""
-        self._listen()
-        return not self.open_chunks() or (self._look() and not self.open_chunks())
+        self._apply_messages()
+        return not self.open_chunks() or (self._refresh_if_due() and not self.open_chunks())
 
 
-def closed(seal: Seal | None, rounds: Sequence[Round]) -> bool:
+def is_closed(seal: Seal | None, rounds: Sequence[Round]) -> bool:
     """Whether a chunk is over: sealed, and nothing in it is tried again by a later round."""
-    return seal is not None and not reopened(seal.failed, seal.round, rounds)
+    return seal is not None and not find_reopened_kinds(seal.failed, seal.round, rounds)
 
 
-def nothing_left(book: Book, rounds: Sequence[Round]) -> bool:
+def is_finished(book: Book, rounds: Sequence[Round]) -> bool:
     """Whether these rounds leave nothing to do in a book."""
     seals = Seals(book.path).refresh()
-    return all(closed(seals.get(number), rounds) for number in range(len(book.chunks)))
+    return all(is_closed(seals.get(number), rounds) for number in range(len(book.chunks)))

@@ -1,4 +1,4 @@
-"""journals/: one worker's marks, appended and fsynced in groups. A mark counts once its group is on the disk."""
+"""journals/: one worker's lines, appended and fsynced in groups. A line counts once its group is on the disk."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.claims import Claim
-from rollbook.book.durable import sync_folder
-from rollbook.core.json import encode
-from rollbook.core.line import failed_line, scored_line
-from rollbook.core.rollout import Rollout
-from rollbook.core.seal import Extent
-from rollbook.core.turn import TokenRef
+from rollbook.book.durable_files import sync_folder
+from rollbook.core import Extent, Rollout, TokenRef, encode, make_failed_line, make_scored_line
 from rollbook.errors import BookUnwritable
-from rollbook.tokens.sidecar import encode as encode_tokens
+from rollbook.tokens import encode_tokens
 
 SEGMENT_BYTES = 64 << 20
 COMMIT_S = 0.1
-UNWRITTEN_BYTES = 32 << 20
+MAX_UNWRITTEN_BYTES = 32 << 20
 
 
-class Mark(msgspec.Struct, frozen=True):
+class JournalEntry(msgspec.Struct, frozen=True):
     """One rollout on its way to the disk; `final` matters for failed attempts only."""
 
     rollout: Rollout
@@ -33,7 +29,7 @@ class Mark(msgspec.Struct, frozen=True):
     claim: Claim | None = None
 
 
-class _File:
+class _AppendFile:
     """One append-only file: what is buffered, what is durable, and the hash of the durable bytes."""
 
     def __init__(self, path: Path) -> None:
@@ -92,9 +88,9 @@ class _Segment:
     def __init__(self, folder: Path, worker: str, number: int) -> None:
         self.number = number
         stem = f"{worker}.{number}"
-        self.tokens = _File(folder / f"{stem}.tokens")
-        self.failures = _File(folder / f"{stem}.failures.jsonl")
-        self.scored = _File(folder / f"{stem}.jsonl")
+        self.tokens = _AppendFile(folder / f"{stem}.tokens")
+        self.failures = _AppendFile(folder / f"{stem}.failures.jsonl")
+        self.scored = _AppendFile(folder / f"{stem}.jsonl")
         self.files = (self.tokens, self.failures, self.scored)
 
     @property
@@ -102,17 +98,17 @@ class _Segment:
         """The largest of its files."""
         return max(file.size for file in self.files)
 
-    def add(self, mark: Mark) -> int:
+    def add(self, entry: JournalEntry) -> int:
         """Encode a mark into the buffers; gives its size."""
-        refs = self._tokens(mark.rollout)
-        if mark.rollout.score is not None:
-            file, line = self.scored, encode(scored_line(mark.rollout, refs))
+        refs = self._add_tokens(entry.rollout)
+        if entry.rollout.score is not None:
+            file, line = self.scored, encode(make_scored_line(entry.rollout, refs))
         else:
-            file, line = self.failures, encode(failed_line(mark.rollout, refs, mark.final))
+            file, line = self.failures, encode(make_failed_line(entry.rollout, refs, entry.final))
         file.add(line + b"\n")
         return len(line)
 
-    def _tokens(self, rollout: Rollout) -> list[TokenRef | None]:
+    def _add_tokens(self, rollout: Rollout) -> list[TokenRef | None]:
         refs: list[TokenRef | None] = []
         held: list[int] = []
         for turn in rollout.turns:
@@ -137,13 +133,13 @@ class _Segment:
 class Journal:
     """A worker's pen. `add` does not wait for the disk; `durable` is called with each group once it is there."""
 
-    def __init__(self, run: Path, worker: str, durable: Callable[[list[Mark]], None]) -> None:
-        self._folder, self._worker, self._on_durable = run / "journals", worker, durable
+    def __init__(self, run: Path, worker: str, on_durable: Callable[[list[JournalEntry]], None]) -> None:
+        self._folder, self._worker, self._on_durable = run / "journals", worker, on_durable
         self._segments = [_Segment(self._folder, worker, 1)]
-        self._marks: list[Mark] = []
+        self._entries: list[JournalEntry] = []
         self._bytes = 0
         self._wake = asyncio.Event()
-        self._hurried = asyncio.Event()
+        self._flush_requested = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._closing = False
@@ -160,42 +156,42 @@ class Journal:
         """Begin committing in the background."""
         self._task = asyncio.create_task(self._commit_loop(), name="journal")
 
-    async def add(self, mark: Mark) -> None:
+    async def add(self, entry: JournalEntry) -> None:
         """Take a mark; waits only while too much is unwritten."""
         if not self._room.is_set():
             await self._room.wait()
         if self.broken:
             raise self.broken
-        self._bytes += self._segments[-1].add(mark)
-        self._marks.append(mark)
-        if self._bytes > UNWRITTEN_BYTES:
+        self._bytes += self._segments[-1].add(entry)
+        self._entries.append(entry)
+        if self._bytes > MAX_UNWRITTEN_BYTES:
             self._room.clear()
         self._wake.set()
 
     async def _commit_loop(self) -> None:
-        while not self.broken and not (self._closing and not self._marks):
+        while not self.broken and not (self._closing and not self._entries):
             await self._wake.wait()
-            if not self._closing and not self._hurried.is_set():
-                await self._gather()
+            if not self._closing and not self._flush_requested.is_set():
+                await self._wait_for_group()
             self._wake.clear()
-            if self._marks:
+            if self._entries:
                 await self._commit()
 
-    async def _gather(self) -> None:
+    async def _wait_for_group(self) -> None:
         """Let a group form, unless nobody else is coming."""
         try:
             async with asyncio.timeout(COMMIT_S):
-                await self._hurried.wait()
+                await self._flush_requested.wait()
         except TimeoutError:
             return
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Nobody else is coming just now: commit what there is."""
-        self._hurried.set()
+        self._flush_requested.set()
 
     async def _commit(self) -> None:
-        self._hurried.clear()
-        marks, self._marks, self._bytes = self._marks, [], 0
+        self._flush_requested.clear()
+        marks, self._entries, self._bytes = self._entries, [], 0
         segment = self._segments[-1]
         pending = [(file, file.take()) for file in segment.files]
         if segment.size >= SEGMENT_BYTES:
@@ -203,7 +199,7 @@ class Journal:
         try:
             await asyncio.to_thread(_write_all, pending)
         except OSError as error:
-            self._write_again(marks, error)
+            self._rewrite(marks, error)
         else:
             self._failures = 0
             if segment is not self._segments[-1]:
@@ -211,7 +207,7 @@ class Journal:
             self._on_durable(marks)
         self._room.set()
 
-    def _write_again(self, marks: list[Mark], error: OSError) -> None:
+    def _rewrite(self, entries: list[JournalEntry], error: OSError) -> None:
         """Behind the last good group nothing is known: what was not acknowledged goes into a new segment, once."""
         self._failures += 1
         if self._failures > 1:
@@ -219,8 +215,8 @@ class Journal:
             self.broken = BookUnwritable(f"{self._folder} cannot be written ({reason}): make room, then resume")
             return
         self._rotate()
-        self._marks = [*marks, *self._marks]
-        for mark in self._marks:
+        self._entries = [*entries, *self._entries]
+        for mark in self._entries:
             self._segments[-1].add(mark)
         self._wake.set()
 
@@ -246,6 +242,6 @@ class Journal:
             segment.close()
 
 
-def _write_all(pending: list[tuple[_File, bytes]]) -> None:
+def _write_all(pending: list[tuple[_AppendFile, bytes]]) -> None:
     for file, data in pending:
         file.write(data)

@@ -7,14 +7,13 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.lease import Leases
-from rollbook.book.presence import Watch, read_presences
-from rollbook.book.seal import Seals, reopened
-from rollbook.core.presence import Held, Presence
-from rollbook.core.seal import Seal
+from rollbook.book.leases import Leases, WorkerMonitor
+from rollbook.book.seals import Seals, find_reopened_kinds
+from rollbook.book.workers import read_presences
+from rollbook.core import Held, Presence, Seal
 
 
-class Status(msgspec.Struct, frozen=True):
+class RunStatus(msgspec.Struct, frozen=True):
     """Requested = scored + failed + pending. Chunks in work count as of their worker's last heartbeat."""
 
     run: str
@@ -32,7 +31,7 @@ class Status(msgspec.Struct, frozen=True):
     in_flight: int
 
 
-def read_status(run: str | Path) -> Status:
+def read_status(run: str | Path) -> RunStatus:
     """The state of a run as its files say."""
     book = Book(run)
     rounds = book.rounds()
@@ -40,25 +39,25 @@ def read_status(run: str | Path) -> Status:
     leases = Leases(book.path)
     seals = Seals(book.path).refresh()
     leases.refresh()
-    watch = Watch(book.path)
-    alive = [name for name, p in sorted(presences.items()) if not watch.gone(name, p)]
+    watch = WorkerMonitor(book.path)
+    alive = [name for name, p in sorted(presences.items()) if not watch.is_gone(name, p)]
     scored, done, dropped = 0, 0, 0
     failed: dict[str, int] = {}
     for number in range(len(book.chunks)):
-        seal, held = seals.get(number), _held(number, leases, presences)
-        open_again = reopened(seal.failed, seal.round, rounds) if seal else set()
+        seal, held = seals.get(number), _find_worker_counts(number, leases, presences)
+        open_again = find_reopened_kinds(seal.failed, seal.round, rounds) if seal else set()
         done += seal is not None and not open_again
         dropped += seal.dropped if seal else 0
-        counted = _chunk(seal, held, open_again, leases.epochs.get(number, 0))
+        counted = _count_chunk(seal, held, open_again, leases.epochs.get(number, 0))
         scored += counted.scored
         for kind, count in counted.failed.items():
             failed[kind] = failed.get(kind, 0) + count
     requested = book.plan.requested
     pending = requested - scored - sum(failed.values())
-    return Status(
+    return RunStatus(
         book.manifest.run,
         str(book.path),
-        state_of(requested, scored, pending, bool(alive)) if presences else "planned",
+        name_state(requested, scored, pending, bool(alive)) if presences else "planned",
         len(rounds),
         requested,
         scored,
@@ -72,7 +71,7 @@ def read_status(run: str | Path) -> Status:
     )
 
 
-def state_of(requested: int, scored: int, pending: int, alive: bool) -> str:
+def name_state(requested: int, scored: int, pending: int, alive: bool) -> str:
     """One word for where a run stands."""
     if scored == requested:
         return "finished"
@@ -81,13 +80,13 @@ def state_of(requested: int, scored: int, pending: int, alive: bool) -> str:
     return "interrupted" if pending else "shortfall"
 
 
-def _held(number: int, leases: Leases, presences: dict[str, Presence]) -> Held | None:
+def _find_worker_counts(number: int, leases: Leases, presences: dict[str, Presence]) -> Held | None:
     epoch = leases.epochs.get(number, 0)
-    presence = presences.get(leases.lease(number, epoch).worker) if epoch else None
+    presence = presences.get(leases.read_lease(number, epoch).worker) if epoch else None
     return presence.chunks.get(number) if presence else None
 
 
-def _chunk(seal: Seal | None, held: Held | None, open_again: set[str], epoch: int) -> Held:
+def _count_chunk(seal: Seal | None, held: Held | None, open_again: set[str], epoch: int) -> Held:
     """The counts of one chunk: its owner's word while it is in work, its seal's otherwise."""
     if held is not None and (seal is None or epoch > seal.epoch):
         return held

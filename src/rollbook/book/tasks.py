@@ -12,30 +12,29 @@ from typing import BinaryIO
 
 import msgspec
 
-from rollbook.core.json import to_line
-from rollbook.core.task import Task, TaskLine
+from rollbook.core import Task, TaskLine, encode_line
 from rollbook.errors import BookError, UsageError
 
-RECENT = 256
-_line = msgspec.json.Decoder(TaskLine)
+MAX_CACHED_TASKS = 256
+_line_decoder = msgspec.json.Decoder(TaskLine)
 
 
-class _Id(msgspec.Struct):
+class _TaskId(msgspec.Struct):
     id: str
 
 
-_id = msgspec.json.Decoder(_Id)
+_id_decoder = msgspec.json.Decoder(_TaskId)
 
 
 def read_rows(path: Path, count: int) -> dict[str, int]:
     """Task id to row, for the first so many rows of a tasks.jsonl. Large: let go of it when it has served."""
     with open(path, "rb", buffering=1 << 20) as file:
-        return {_id_of(path, row, line): row for row, line in enumerate(islice(file, count))}
+        return {_read_id(path, row, line): row for row, line in enumerate(islice(file, count))}
 
 
-def _id_of(path: Path, row: int, line: bytes) -> str:
+def _read_id(path: Path, row: int, line: bytes) -> str:
     try:
-        return _id.decode(line).id
+        return _id_decoder.decode(line).id
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BookError(f"{path}:{row + 1}: not a task line: {error}") from None
 
@@ -51,7 +50,7 @@ def write_tasks(file: BinaryIO, tasks: Iterable[Task], env: str, seen: set[str])
         seen.add(task.id)
         task.env = env
         try:
-            file.write(to_line(task.line()))
+            file.write(encode_line(task.line()))
         except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{env}: task {task.id!r} does not fit JSON: {error}") from None
     return count
@@ -64,12 +63,12 @@ class TaskFile:
         self.path = path
         self._offsets = array("Q", [0])
         self._rows: dict[str, int] | None = None
-        self._recent: dict[int, Task] = {}
+        self._cache: dict[int, Task] = {}
         self._handle = os.open(path, os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._handle)
-        self._index()
+        self._index_rows()
 
-    def _index(self) -> None:
+    def _index_rows(self) -> None:
         offset = self._offsets[-1]
         with open(self.path, "rb", buffering=1 << 20) as file:
             file.seek(offset)
@@ -84,29 +83,29 @@ class TaskFile:
 
     def refresh(self) -> None:
         """Take in rows appended since."""
-        self._index()
+        self._index_rows()
 
-    def raw(self, row: int) -> bytes:
+    def read_raw(self, row: int) -> bytes:
         """The bytes of one row."""
         start, stop = self._offsets[row], self._offsets[row + 1]
         return os.pread(self._handle, stop - start, start)
 
-    def task(self, row: int) -> Task:
+    def read(self, row: int) -> Task:
         """The task of one row; a few are held, since samples of one task come one after another."""
-        task = self._recent.get(row)
+        task = self._cache.get(row)
         if task is None:
-            if len(self._recent) >= RECENT:
-                self._recent.clear()
-            task = self._recent[row] = self._decode(row, self.raw(row))
+            if len(self._cache) >= MAX_CACHED_TASKS:
+                self._cache.clear()
+            task = self._cache[row] = self._decode(row, self.read_raw(row))
         return task
 
     def _decode(self, row: int, raw: bytes) -> Task:
         try:
-            return Task.from_line(_line.decode(raw))
+            return Task.from_line(_line_decoder.decode(raw))
         except msgspec.DecodeError as error:
             raise BookError(f"{self.path}:{row + 1}: not a task line: {error}") from None
 
-    def block(self, rows: Iterable[int]) -> dict[int, Task]:
+    def read_many(self, rows: Iterable[int]) -> dict[int, Task]:
         """Several rows at once, read in one go: the rows of a chunk lie side by side."""
         wanted = sorted(set(rows))
         if not wanted:
@@ -120,7 +119,7 @@ class TaskFile:
         return found
 
     def __iter__(self) -> Iterator[Task]:
-        return (self._decode(row, self.raw(row)) for row in range(len(self)))
+        return (self._decode(row, self.read_raw(row)) for row in range(len(self)))
 
     @property
     def rows(self) -> dict[str, int]:

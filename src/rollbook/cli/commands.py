@@ -1,42 +1,83 @@
-"""The table of commands: a name, the module that has it, and its line of help. Nothing is imported to show it."""
+"""The table of commands: a name, the module and function that has it, its line of help. Showing it imports nothing."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
-    """A command: its module has the function `command`, or a list SUBCOMMANDS."""
+class CommandEntry(NamedTuple):
+    """A command: the function that carries it out, or the list of functions that are its subcommands."""
 
     module: str
+    attribute: str
     help: str
 
 
 COMMANDS = {
-    "run": Entry("rollbook.cli.run", "Ask a model every task, score each answer, report."),
-    "plan": Entry("rollbook.cli.plan", "Write a run directory without asking any model."),
-    "work": Entry("rollbook.cli.work", "Join a run as one more worker, from any terminal or machine."),
-    "submit": Entry("rollbook.cli.submit", "Hand a run to a cluster: an array of workers and one report."),
-    "status": Entry("rollbook.cli.status", "Show how far a run is."),
-    "resume": Entry("rollbook.cli.resume", "Finish exactly what a run is missing."),
-    "cancel": Entry("rollbook.cli.cancel", "End the jobs of a run; what is scored stays."),
-    "logs": Entry("rollbook.cli.logs", "Show what the workers of a run said, wherever they ran."),
-    "extend": Entry("rollbook.cli.extend", "Add samples to a run."),
-    "report": Entry("rollbook.cli.report", "Show the numbers of a run, computed from its files."),
-    "profile": Entry("rollbook.cli.profile", "Write what every task came to, one row a task."),
-    "curate": Entry("rollbook.cli.curate", "Choose tasks by what they came to, as data for the next run."),
-    "view": Entry("rollbook.cli.view", "Look at runs in a browser, down to the tokens, live."),
-    "compare": Entry("rollbook.cli.compare", "Set two runs of the same tasks against each other."),
-    "export": Entry("rollbook.cli.export", "Write a run's rollouts in a form that others read."),
-    "import": Entry("rollbook.cli.importing", "Make a run directory of what NeMo Gym collected."),
-    "reverify": Entry("rollbook.cli.reverify", "Score a run's stored rollouts again, without a model."),
-    "check": Entry("rollbook.cli.check", "Say whether an environment is sound, without a model."),
-    "score": Entry("rollbook.cli.score", "Score one given answer, without a model."),
-    "serve": Entry("rollbook.cli.serve", "Serve an environment to NeMo Gym."),
-    "gateway": Entry("rollbook.cli.gateway", "Let any agent ask a model, and record it turn by turn."),
-    "gym-config": Entry("rollbook.cli.gym_config", "Write what NeMo Gym needs to use an environment."),
-    "sandbox": Entry("rollbook.cli.sandbox", "Run untrusted Python, here or for others over HTTP."),
-    "envs": Entry("rollbook.cli.envs", "List the environments that are installed."),
-    "doctor": Entry("rollbook.cli.doctor", "Say what this machine can do, with the reason for each no."),
-    "local": Entry("rollbook.cli.local", "Fetch the weights of the embedded model."),
+    "run": CommandEntry(
+        "rollbook.cli.run_commands", "run_command", "Ask a model every task, score each answer, report."
+    ),
+    "plan": CommandEntry(
+        "rollbook.cli.run_commands", "plan_command", "Write a run directory without asking any model."
+    ),
+    "work": CommandEntry(
+        "rollbook.cli.run_commands", "work_command", "Join a run as one more worker, from any terminal or machine."
+    ),
+    "submit": CommandEntry(
+        "rollbook.cli.run_commands", "submit_command", "Hand a run to a cluster: an array of workers and one report."
+    ),
+    "status": CommandEntry("rollbook.cli.job_commands", "status_command", "Show how far a run is."),
+    "resume": CommandEntry("rollbook.cli.run_commands", "resume_command", "Finish exactly what a run is missing."),
+    "cancel": CommandEntry(
+        "rollbook.cli.job_commands", "cancel_command", "End the jobs of a run; what is scored stays."
+    ),
+    "logs": CommandEntry(
+        "rollbook.cli.job_commands", "logs_command", "Show what the workers of a run said, wherever they ran."
+    ),
+    "extend": CommandEntry("rollbook.cli.run_commands", "extend_command", "Add samples to a run."),
+    "report": CommandEntry(
+        "rollbook.cli.report_commands", "report_command", "Show the numbers of a run, computed from its files."
+    ),
+    "profile": CommandEntry(
+        "rollbook.cli.report_commands", "profile_command", "Write what every task came to, one row a task."
+    ),
+    "curate": CommandEntry(
+        "rollbook.cli.report_commands", "curate_command", "Choose tasks by what they came to, as data for the next run."
+    ),
+    "view": CommandEntry(
+        "rollbook.cli.report_commands", "view_command", "Look at runs in a browser, down to the tokens, live."
+    ),
+    "compare": CommandEntry(
+        "rollbook.cli.report_commands", "compare_command", "Set two runs of the same tasks against each other."
+    ),
+    "export": CommandEntry(
+        "rollbook.cli.report_commands", "export_command", "Write a run's rollouts in a form that others read."
+    ),
+    "import": CommandEntry(
+        "rollbook.cli.report_commands", "import_command", "Make a run directory of what NeMo Gym collected."
+    ),
+    "reverify": CommandEntry(
+        "rollbook.cli.verify_commands", "reverify_command", "Score a run's stored rollouts again, without a model."
+    ),
+    "check": CommandEntry(
+        "rollbook.cli.verify_commands", "check_command", "Say whether an environment is sound, without a model."
+    ),
+    "score": CommandEntry("rollbook.cli.verify_commands", "score_command", "Score one given answer, without a model."),
+    "serve": CommandEntry("rollbook.cli.serve_commands", "serve_command", "Serve an environment to NeMo Gym."),
+    "gateway": CommandEntry(
+        "rollbook.cli.serve_commands", "gateway_command", "Let any agent ask a model, and record it turn by turn."
+    ),
+    "gym-config": CommandEntry(
+        "rollbook.cli.serve_commands", "gym_config_command", "Write what NeMo Gym needs to use an environment."
+    ),
+    "sandbox": CommandEntry(
+        "rollbook.cli.machine_commands", "SANDBOX_COMMANDS", "Run untrusted Python, here or for others over HTTP."
+    ),
+    "envs": CommandEntry("rollbook.cli.machine_commands", "envs_command", "List the environments that are installed."),
+    "doctor": CommandEntry(
+        "rollbook.cli.machine_commands", "doctor_command", "Say what this machine can do, with the reason for each no."
+    ),
+    "local": CommandEntry(
+        "rollbook.cli.machine_commands", "LOCAL_COMMANDS", "Fetch the weights of the embedded model."
+    ),
 }

@@ -1,19 +1,61 @@
-"""Every option, declared once: its names, its help, and what its text may be."""
+"""The options of the command line, each declared once: its names, its help, and what its text may be.
+
+A command that takes what some function makes of options has that function's options (`compose_options`).
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 
-from rollbook.core.json import JSON, decode
-from rollbook.core.manifest import FIXED, Limits, Sampling
+from rollbook.core import JSON, RESERVED_SAMPLING_KEYS, Limits, Sampling, decode
 from rollbook.errors import UsageError
 
-Target: TypeAlias = Annotated[
+R = TypeVar("R")
+
+
+def compose_options(name: str, make: Callable[..., object]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Put the parameters of `make` in the place of the parameter `name`, which becomes what it makes of them.
+
+    >>> @compose_options("full_name", lambda first, last: f"{first} {last}")
+    ... def greet(full_name, loudly=False):
+    ...     return f"Hello {full_name}"
+    >>> list(inspect.signature(greet).parameters), greet(first="Ada", last="Lovelace")
+    (['first', 'last', 'loudly'], 'Hello Ada Lovelace')
+    """
+    taken = inspect.signature(make, eval_str=True).parameters
+
+    def decorate(command: Callable[..., R]) -> Callable[..., R]:
+        @wraps(command)
+        def called(**values: object) -> R:
+            made = make(**{option: values.pop(option) for option in taken if option in values})
+            return command(**values, **{name: made})
+
+        _set_signature(called, command, name, list(taken.values()))
+        return called
+
+    return decorate
+
+
+def _set_signature(
+    called: Callable[..., object], command: Callable[..., object], name: str, taken: list[inspect.Parameter]
+) -> None:
+    """Give a function the signature that typer and the next `gathered` read."""
+    own = inspect.signature(command, eval_str=True)
+    spread = [p for mine in own.parameters.values() for p in (taken if mine.name == name else [mine])]
+    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in spread]
+    called.__annotations__ = {p.name: p.annotation for p in named}
+    called.__signature__ = own.replace(parameters=named, return_annotation=None)  # type: ignore[attr-defined]
+
+
+EnvironmentArg: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
@@ -21,7 +63,7 @@ Target: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-Asked: TypeAlias = Annotated[
+EnvironmentOrBlendArg: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
@@ -31,7 +73,7 @@ Asked: TypeAlias = Annotated[
     ),
 ]
 Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
-Begun: TypeAlias = Annotated[
+StartedRun: TypeAlias = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
@@ -106,7 +148,7 @@ Temperature: TypeAlias = Annotated[
 ]
 TopP: TypeAlias = Annotated[float, typer.Option("--top-p", metavar="P", min=0.0, max=1.0, help="Nucleus sampling.")]
 MaxTokens: TypeAlias = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Tokens of one answer.")]
-Extra: TypeAlias = Annotated[
+ExtraSampling: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--sampling", metavar="KEY=VALUE", help="Anything else the endpoint takes; may be repeated."),
 ]
@@ -191,7 +233,7 @@ SAMPLING = Sampling()
 LIMITS = Limits()
 
 
-def concurrency_of(text: str | None) -> int | str | None:
+def parse_concurrency(text: str | None) -> int | str | None:
     """The value of -c: a whole number from 1, or auto."""
     if text is None or text == "auto":
         return text
@@ -200,17 +242,17 @@ def concurrency_of(text: str | None) -> int | str | None:
     return int(text)
 
 
-def max_failures_of(text: str | None) -> str | None:
+def parse_max_failures(text: str | None) -> str | None:
     """The value of --max-failures: a count, or a share in percent."""
     if text is None or re.fullmatch(r"\d+|\d+(\.\d+)?%", text, re.ASCII):
         return text
     raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
 
 
-def extra_sampling(pairs: list[str] | None) -> dict[str, JSON]:
+def parse_sampling(pairs: list[str] | None) -> dict[str, JSON]:
     """The values of --sampling: JSON where they are JSON, else text.
 
-    >>> extra_sampling(["top_k=20", "stop=END"])
+    >>> parse_sampling(["top_k=20", "stop=END"])
     {'top_k': 20, 'stop': 'END'}
     """
     extra = {}
@@ -218,20 +260,20 @@ def extra_sampling(pairs: list[str] | None) -> dict[str, JSON]:
         key, equals, text = pair.partition("=")
         if not key or not equals:
             raise UsageError(f"--sampling {pair}: write key=value, as in --sampling top_k=20")
-        if key in ("temperature", "top_p", "max_tokens", *FIXED):
+        if key in ("temperature", "top_p", "max_tokens", *RESERVED_SAMPLING_KEYS):
             raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
-        extra[key] = value_of(text)
+        extra[key] = parse_value(text)
     return extra
 
 
-def finite(**options: float | None) -> None:
+def check_finite(**options: float | None) -> None:
     """Refuse what is a number to Python and nonsense to everyone else: nan, and a wait without end."""
     for name, value in options.items():
         if value is not None and not math.isfinite(value):
             raise UsageError(f"--{name.replace('_', '-')} {value}: not a finite number")
 
 
-def value_of(text: str) -> JSON:
+def parse_value(text: str) -> JSON:
     """A value that was written on the command line: JSON where it is JSON, else text."""
     try:
         return decode(text)
@@ -239,7 +281,7 @@ def value_of(text: str) -> JSON:
         return text
 
 
-def changes(
+def collect_settings(
     model: Model = None,
     concurrency: Concurrency = None,
     workers: Workers = None,
@@ -255,27 +297,69 @@ def changes(
     judge_timeout: JudgeTimeout = None,
 ) -> dict[str, JSON]:
     """The operational settings that were given, by their names in Settings; what was not given is not there."""
-    finite(call_timeout=call_timeout, connect_timeout=connect_timeout, outage=outage)
+    check_finite(call_timeout=call_timeout, connect_timeout=connect_timeout, outage=outage)
     given = {
         "urls": model or None,
-        "concurrency": concurrency_of(concurrency),
+        "concurrency": parse_concurrency(concurrency),
         "workers": workers,
         "call_s": call_timeout,
         "connect_s": connect_timeout,
         "outage_s": outage,
         "api_key_env": api_key_env,
         "fail_fast": fail_fast,
-        "max_failures": max_failures_of(max_failures),
+        "max_failures": parse_max_failures(max_failures),
         "offline": offline,
-        **judged(judge, judge_key_env, judge_timeout),
+        **collect_judge_settings(judge, judge_key_env, judge_timeout),
     }
     return {name: value for name, value in given.items() if value is not None}
 
 
-def judged(
+def collect_judge_settings(
     judge: Judge = None, judge_key_env: JudgeKeyEnv = None, judge_timeout: JudgeTimeout = None
 ) -> dict[str, JSON]:
     """The settings that are about the judge, likewise."""
-    finite(judge_timeout=judge_timeout)
+    check_finite(judge_timeout=judge_timeout)
     given = {"judge_urls": judge or None, "judge_key_env": judge_key_env, "judge_s": judge_timeout}
     return {name: value for name, value in given.items() if value is not None}
+
+
+Runs: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run directories; those of the same run are read as one.",
+        show_default=False,
+    ),
+]
+Ks: TypeAlias = Annotated[
+    str | None,
+    typer.Option("-k", metavar="K,...", help="Which numbers @k. [default: powers of two up to the samples]"),
+]
+Threshold: TypeAlias = Annotated[
+    float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")
+]
+Markdown: TypeAlias = Annotated[bool, typer.Option("--markdown", help="Print a table to paste.")]
+Prefix: TypeAlias = Annotated[
+    str, typer.Option("--prefix", metavar="TEXT", help="Put before the names of the numbers.")
+]
+ResamplingSeed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", help="Decides what is drawn.")]
+
+
+def parse_ks(text: str | None) -> list[int] | None:
+    """The value of -k: whole numbers from 1, ascending and each once.
+
+    >>> parse_ks("8,1,2,2")
+    [1, 2, 8]
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) <= 100_000 for word in words):
+        raise UsageError(f"-k {text}: write whole numbers from 1, as in -k 1,2,4,8")
+    return sorted({int(word) for word in words})
+
+
+def check_threshold(value: float) -> float:
+    """The value of --threshold: a finite number."""
+    check_finite(threshold=value)
+    return value

@@ -1,7 +1,56 @@
-"""Where workers and model servers run when one machine is not enough. A cluster is only a way of starting them.
+"""Workers and model servers on more than one machine.
 
-`profile` is what people write about their cluster, `script` the text that Slurm is given, `submit` sends it, `node` is
-what runs on the other side, `servers` are model servers that a worker brings along. `ray` does the same
-with actors of a Ray cluster. All state is the run directory: `jobs.jsonl` says what was submitted, the book what came
-of it. May import collect and below; nobody but the command line imports it.
+`profile` describes a cluster, `slurm` writes and submits its jobs, `node` is what a job runs, `servers` starts model
+servers next to workers, `ray` does the same with Ray actors, `ssh` reaches a cluster from outside. The run directory
+holds all state: `jobs.jsonl` lists what was submitted, the journals hold the results.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.clusters.api import submit
+    from rollbook.clusters.job_files import ClusterJob, ServerKind, ServerSpec, SubmissionOrder, was_sent_to_ray
+    from rollbook.clusters.job_status import ClusterStatus, cancel_run, find_logs, read_cluster_status, wait_for_jobs
+    from rollbook.clusters.profile import ClusterProfile, check_profile, read_profile
+    from rollbook.clusters.resubmission import extend_submitted_run, resubmit, was_submitted
+    from rollbook.clusters.ssh import read_ssh_run
+    from rollbook.clusters.submission import Submission, find_run_path, preview_scripts, submit_request
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "api": "submit",
+            "job_files": "ClusterJob ServerKind ServerSpec SubmissionOrder was_sent_to_ray",
+            "job_status": "ClusterStatus cancel_run find_logs read_cluster_status wait_for_jobs",
+            "profile": "ClusterProfile check_profile read_profile",
+            "resubmission": "extend_submitted_run resubmit was_submitted",
+            "ssh": "read_ssh_run",
+            "submission": "Submission find_run_path preview_scripts submit_request",
+        },
+    )
+
+__all__ = [
+    "ClusterJob",
+    "ClusterProfile",
+    "ClusterStatus",
+    "ServerKind",
+    "ServerSpec",
+    "Submission",
+    "SubmissionOrder",
+    "cancel_run",
+    "check_profile",
+    "extend_submitted_run",
+    "find_logs",
+    "find_run_path",
+    "preview_scripts",
+    "read_cluster_status",
+    "read_profile",
+    "read_ssh_run",
+    "resubmit",
+    "submit",
+    "submit_request",
+    "wait_for_jobs",
+    "was_sent_to_ray",
+    "was_submitted",
+]

@@ -1,4 +1,4 @@
-"""RUN/jobs/NNNN/install.py, a copy of this file: `python install.py WORDS...` installs, and then is `python WORDS...`.
+"""RUN/jobs/NNNN/install.py, a copy of this file: `python install.py WORDS...` installs, then is `python WORDS...`.
 
 The first job that comes makes a virtual environment beside the submissions, under a lock; the others wait for it, and
 later ones find it there. Runs where Rollbook is not installed yet: the standard library and nothing else.
@@ -17,102 +17,102 @@ import time
 import venv
 from pathlib import Path
 
-OLDEST = (3, 11)
-WITHIN_S = 1800.0
-LOOK_S = 1.0
+MIN_PYTHON = (3, 11)
+TIMEOUT_S = 1800.0
+POLL_S = 1.0
 
 
-class CannotInstall(Exception):
+class InstallError(Exception):
     """One line that says why."""
 
 
-def installed(folder: Path) -> str:
+def ensure_environment(folder: Path) -> str:
     """The Python of an environment that has all this submission asks for."""
     told = json.loads((folder / "install.json").read_text())
-    home = folder.parent / f"venv-{key_of(folder, told)}"
-    handle = _locked(home.with_suffix(".lock"))
+    home = folder.parent / f"venv-{hash_environment(folder, told)}"
+    handle = _lock(home.with_suffix(".lock"))
     try:
         if not (home / "ready").exists():
-            _made(folder, home, told)
+            _create_once(folder, home, told)
     finally:
         os.close(handle)
     return str(home / "bin" / "python")
 
 
-def key_of(folder: Path, told: dict[str, str | None]) -> str:
+def hash_environment(folder: Path, settings: dict[str, str | None]) -> str:
     """What an environment is made of, and by which Python: another of either is another environment."""
-    parts = [sys.version.encode(), sys.executable.encode(), (folder / str(told["wheel"])).read_bytes()]
-    parts += [Path(told["requirements"]).read_bytes()] if told["requirements"] else []
+    parts = [sys.version.encode(), sys.executable.encode(), (folder / str(settings["wheel"])).read_bytes()]
+    parts += [Path(settings["requirements"]).read_bytes()] if settings["requirements"] else []
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:12]
 
 
-def _locked(path: Path) -> int:
+def _lock(path: Path) -> int:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    end = time.monotonic() + WITHIN_S
+    end = time.monotonic() + TIMEOUT_S
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return handle
         except BlockingIOError:
             if time.monotonic() > end:
-                raise CannotInstall(f"{path}: held by another job for {WITHIN_S:g} s") from None
-            time.sleep(LOOK_S)
+                raise InstallError(f"{path}: held by another job for {TIMEOUT_S:g} s") from None
+            time.sleep(POLL_S)
         except OSError as error:
-            raise CannotInstall(f"{path}: this file system takes no lock ({error.strerror})") from None
+            raise InstallError(f"{path}: this file system takes no lock ({error.strerror})") from None
 
 
-def _made(folder: Path, home: Path, told: dict[str, str | None]) -> None:
+def _create_once(folder: Path, home: Path, settings: dict[str, str | None]) -> None:
     """Make it. What went wrong once is not tried again by every other worker of this submission."""
     failed = folder / f"failed-{home.name}.txt"
     if failed.exists():
-        raise CannotInstall(failed.read_text().strip())
-    _say(f"installing into {home}")
+        raise InstallError(failed.read_text().strip())
+    _log(f"installing into {home}")
     shutil.rmtree(home, ignore_errors=True)
     try:
-        _make(folder, home, told)
-    except CannotInstall as error:
+        _create_environment(folder, home, settings)
+    except InstallError as error:
         failed.write_text(f"{error}\n")
         raise
     (home / "ready").touch()
 
 
-def _make(folder: Path, home: Path, told: dict[str, str | None]) -> None:
+def _create_environment(folder: Path, home: Path, settings: dict[str, str | None]) -> None:
     try:
         venv.create(home, with_pip=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise CannotInstall(f"{sys.executable} cannot make a virtual environment: {error}") from None
-    words = [str(folder / str(told["wheel"]))]
-    words += ["-r", told["requirements"]] if told["requirements"] else []
-    at = Path(told["requirements"]).parent if told["requirements"] else folder
+        raise InstallError(f"{sys.executable} cannot make a virtual environment: {error}") from None
+    words = [str(folder / str(settings["wheel"]))]
+    words += ["-r", settings["requirements"]] if settings["requirements"] else []
+    at = Path(settings["requirements"]).parent if settings["requirements"] else folder
     pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *words]
     try:
-        done = subprocess.run(pip, cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WITHIN_S)
+        done = subprocess.run(pip, cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise CannotInstall(f"pip did not end within {WITHIN_S:g} s") from None
+        raise InstallError(f"pip did not end within {TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()]
-        raise CannotInstall(f"pip: {lines[-1].removeprefix('ERROR: ')}")
+        raise InstallError(f"pip: {lines[-1].removeprefix('ERROR: ')}")
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
     sys.stderr.flush()
 
 
 def main(words: list[str]) -> int:
     """Install and go on; comes back only if that cannot be done."""
-    why = _gone_on(words)
+    why = _install_and_exec(words)
     sys.stderr.write(f"rollbook: --install: {why}\n")
     return 2
 
 
-def _gone_on(words: list[str]) -> str:
-    if sys.version_info < OLDEST:
+def _install_and_exec(words: list[str]) -> str:
+    if sys.version_info < MIN_PYTHON:
         return f"{sys.executable} is too old: say `python:` in the profile, 3.11 or newer"
     try:
-        python = installed(Path(__file__).absolute().parent)
+        python = ensure_environment(Path(__file__).absolute().parent)
         os.execv(python, [python, "-P", *words])
-    except (CannotInstall, OSError) as error:
+    except (InstallError, OSError) as error:
         return str(error)
 
 

@@ -1,24 +1,27 @@
-"""A cluster profile: the YAML file in which people say once how jobs are to be asked for on their cluster."""
+"""A cluster profile: the YAML file in which people describe once how jobs are requested on their cluster.
+
+Names that people know from other pipelines (NeMo-Skills' expname, num_chunks, random_seeds, ...) are translated to
+ours. Every mistake in the file is one line with its place.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from rollbook.clusters.known_names import translated
-from rollbook.collect.yamlfile import Given, YamlFile
-from rollbook.core.json import JSON
+from rollbook.core import JSON, YamlEntry, YamlFile
 from rollbook.errors import UsageError
 
-TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d|\d+:\d\d:\d\d:\d\d")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-OWN = (
+TIME_FORMAT = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d|\d+:\d\d:\d\d:\d\d")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+RESERVED_OPTIONS = (
     "array",
     "dependency",
     "output",
@@ -43,14 +46,14 @@ OWN = (
     "export",
 )
 """What the scripts say themselves, or have a key of their own in the profile."""
-BEGINS_LIKE_OWN = ("gpus",)
+ALLOWED_PREFIXES = ("gpus",)
 """Options in their own right; all else that one of ours begins with is taken by sbatch for ours."""
 
-Runtime = Literal["none", "pyxis", "apptainer"]
-PARTS = ("worker", "server", "report")
+ContainerRuntime = Literal["none", "pyxis", "apptainer"]
+ROLES = ("worker", "server", "report")
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class RoleProfile(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker, a model server or the report job has of its own.
 
     `image` is a key of the profile's `images`; `image_path` is an image itself.
@@ -63,7 +66,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str | None = None
 
 
-class Ssh(msgspec.Struct, frozen=True, kw_only=True):
+class SshTarget(msgspec.Struct, frozen=True, kw_only=True):
     """From where jobs are submitted, if not from here: a host that ssh knows, and the folder there for run directories.
 
     `python` is the one over there that has Rollbook.
@@ -74,7 +77,7 @@ class Ssh(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterProfile(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are asked for. `secrets` are names of variables; their values stay in the environment."""
 
     name: str = "rollbook"
@@ -91,76 +94,76 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     restarts: Annotated[int, Meta(ge=0)] = 20
     grace_s: Annotated[int, Meta(ge=60)] = 120
     after: list[str] = []
-    container: Runtime = "none"
+    container: ContainerRuntime = "none"
     images: dict[str, str] = {}
     mounts: list[str] = []
     secrets: list[str] = []
     setup: list[str] = []
     python: str | None = None
     sandbox_python: str | None = None
-    ssh: Ssh | None = None
-    worker: Part = Part()
-    server: Part = Part()
-    report: Part = Part()
+    ssh: SshTarget | None = None
+    worker: RoleProfile = RoleProfile()
+    server: RoleProfile = RoleProfile()
+    report: RoleProfile = RoleProfile()
     workers: Annotated[int, Meta(ge=1)] | None = None
     samples: Annotated[int, Meta(ge=1)] | None = None
     seed: int | None = None
 
     def image_of(self, name: str) -> str | None:
         """The image that a part runs in; None where it runs in none."""
-        part: Part = getattr(self, name)
+        part: RoleProfile = getattr(self, name)
         return self.images[part.image] if part.image else part.image_path
 
 
-def read_profile(path: str | Path) -> Profile:
+def read_profile(path: str | Path) -> ClusterProfile:
     """The profile in a file; every mistake in it is one line."""
     file = YamlFile(Path(path))
-    found, counted = translated(file, file.mapping(file.root, "a cluster profile"))
+    found, counted = translate_names(file, file.read_mapping(file.root, "a cluster profile"))
     values: dict[str, JSON] = dict(counted)
-    for name in PARTS:
+    for name in ROLES:
         if name in found:
-            values[name] = _part(file, name, found.pop(name))
+            values[name] = _read_role(file, name, found.pop(name))
     if "ssh" in found:
-        values["ssh"] = Ssh(**file.fields(file.mapping(found.pop("ssh"), "ssh"), Ssh, "ssh"))
+        values["ssh"] = SshTarget(**file.read_fields(file.read_mapping(found.pop("ssh"), "ssh"), SshTarget, "ssh"))
     if "time" in found:
-        values["time"] = _time(file, found.pop("time"))
+        values["time"] = _read_time(file, found.pop("time"))
     if "after" in found:
-        values["after"] = _listed(file, found.pop("after"))
-    values |= file.fields(found, Profile, "a cluster profile")
-    return checked(Profile(**values), str(path))
+        values["after"] = _read_list(file, found.pop("after"))
+    values |= file.read_fields(found, ClusterProfile, "a cluster profile")
+    return check_profile(ClusterProfile(**values), str(path))
 
 
-def _part(file: YamlFile, name: str, given: Given) -> Part:
-    return Part(**file.fields(file.mapping(given, name), Part, name))
+def _read_role(file: YamlFile, name: str, entry: YamlEntry) -> RoleProfile:
+    return RoleProfile(**file.read_fields(file.read_mapping(entry, name), RoleProfile, name))
 
 
-def _time(file: YamlFile, given: Given) -> str:
+def _read_time(file: YamlFile, entry: YamlEntry) -> str:
     """As it was written: YAML takes 4:00:00 for a number."""
-    text = given.node.value
-    if not isinstance(text, str) or not TIME.fullmatch(text):
-        raise file.wrong(given.line, f"time: {text!r} is no time of Slurm's, such as 240, 4:00:00 or 1-12:00:00")
+    text = entry.node.value
+    if not isinstance(text, str) or not TIME_FORMAT.fullmatch(text):
+        raise file.error_at(entry.line, f"time: {text!r} is no time of Slurm's, such as 240, 4:00:00 or 1-12:00:00")
     return text
 
 
-def _listed(file: YamlFile, given: Given) -> list[str]:
+def _read_list(file: YamlFile, entry: YamlEntry) -> list[str]:
     """One or several job ids or run directories."""
-    value = file.value(given)
+    value = file.read_value(entry)
     return [str(each) for each in (value if isinstance(value, list) else [value])]
 
 
-def checked(profile: Profile, where: str) -> Profile:
+def check_profile(profile: ClusterProfile, where: str) -> ClusterProfile:
     """The profile, if what it says can be done."""
     try:
-        _check(profile)
+        _check_values(profile)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     return profile
 
 
-def _check(profile: Profile) -> None:
+def _check_values(profile: ClusterProfile) -> None:
     if profile.gpus and profile.gres:
         raise UsageError("gpus and gres both say which devices a job gets: give one of them")
-    for value in _texts(profile):
+    for value in _list_texts(profile):
         if not value.isprintable():
             raise UsageError(f"{value!r}: a value has to be one line of printable text")
     for option in profile.options:
@@ -170,10 +173,10 @@ def _check(profile: Profile) -> None:
     for line in profile.setup:
         if "#SBATCH" in line:
             raise UsageError(f"setup: {line!r}: options of sbatch belong into `options:`")
-    for name in PARTS:
-        _check_part(profile, name)
+    for name in ROLES:
+        _check_role(profile, name)
     for name in profile.secrets:
-        if not VARIABLE.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             raise UsageError(f"secrets: {name.partition('=')[0]}: give the name of a variable, never its value")
     for mount in profile.mounts:
         _check_mount(mount)
@@ -182,24 +185,24 @@ def _check(profile: Profile) -> None:
         _check_ssh(profile.ssh)
 
 
-def _check_ssh(ssh: Ssh) -> None:
-    if not HOST.fullmatch(ssh.host):
+def _check_ssh(ssh: SshTarget) -> None:
+    if not HOST_NAME.fullmatch(ssh.host):
         raise UsageError(f"ssh: host: {ssh.host!r} is no name that ssh takes, such as login or me@login.cluster.org")
     for name, path in (("path", ssh.path), ("python", ssh.python)):
         if not path.startswith("/"):
             raise UsageError(f"ssh: {name}: {path!r}: give a path over there, from the root on")
 
 
-def _texts(profile: Profile) -> list[str]:
+def _list_texts(profile: ClusterProfile) -> list[str]:
     plain: dict[str, JSON] = msgspec.to_builtins(profile)
-    return [text for value in plain.values() for text in _leaves(value)]
+    return [text for value in plain.values() for text in _list_leaves(value)]
 
 
-def _leaves(value: JSON) -> list[str]:
+def _list_leaves(value: JSON) -> list[str]:
     if isinstance(value, dict):
-        return [text for pair in value.items() for each in pair for text in _leaves(each)]
+        return [text for pair in value.items() for each in pair for text in _list_leaves(each)]
     if isinstance(value, list):
-        return [text for each in value for text in _leaves(each)]
+        return [text for each in value for text in _list_leaves(each)]
     return [value] if isinstance(value, str) else []
 
 
@@ -211,13 +214,13 @@ def _check_option(option: str) -> None:
         raise UsageError(f"options: {option}: write options of sbatch as --name=value")
     if name == "export":
         raise UsageError("options: --export: jobs inherit everything; name what they must have under `secrets:`")
-    ours = next((own for own in OWN if own.startswith(name)), None)
-    if ours and name not in BEGINS_LIKE_OWN:
+    ours = next((own for own in RESERVED_OPTIONS if own.startswith(name)), None)
+    if ours and name not in ALLOWED_PREFIXES:
         raise UsageError(f"options: {option}: --{ours} is set by Rollbook or by a key of its own in the profile")
 
 
-def _check_part(profile: Profile, name: str) -> None:
-    part: Part = getattr(profile, name)
+def _check_role(profile: ClusterProfile, name: str) -> None:
+    part: RoleProfile = getattr(profile, name)
     if part.image is not None and part.image_path is not None:
         raise UsageError(f"{name}: image and image_path are both given: give the key or the image itself")
     if part.image is not None and part.image not in profile.images:
@@ -228,9 +231,9 @@ def _check_part(profile: Profile, name: str) -> None:
     for mount in part.mounts:
         _check_mount(mount)
     for variable in part.environment:
-        if not VARIABLE.fullmatch(variable):
+        if not VARIABLE_NAME.fullmatch(variable):
             raise UsageError(f"{name}: environment: {variable!r} is no name of a variable")
-        if SECRET.search(variable):
+        if SECRET_NAME.search(variable):
             raise UsageError(f"{name}: environment: {variable} looks like a secret: name it under `secrets:` instead")
 
 
@@ -241,10 +244,83 @@ def _check_mount(mount: str) -> None:
         raise UsageError(f"mounts: {mount}: write /here:/there or /here:/there:ro, both from the root on")
 
 
-def _check_one_image(profile: Profile) -> None:
+def _check_one_image(profile: ClusterProfile) -> None:
     worker, server = profile.image_of("worker"), profile.image_of("server")
     if worker and server and worker != server:
         raise UsageError(
             "worker and server have different images: a worker in an image starts its server in the same one; "
             "leave the worker's image out, and only the server runs in one"
         )
+
+
+OTHER_NAMES = {
+    "expname": "name",
+    "num_random_seeds": "samples",
+    "starting_seed": "seed",
+    "num_chunks": "workers",
+    "dependent_jobs": "restarts",
+    "run_after": "after",
+}
+MAX_SAMPLES = 1_000_000
+SEED_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def translate_names(file: YamlFile, entries: Mapping[str, YamlEntry]) -> tuple[dict[str, YamlEntry], dict[str, JSON]]:
+    """What a profile says under our names, and what `random_seeds` comes to."""
+    ours: dict[str, YamlEntry] = {}
+    for name, given in entries.items():
+        called = OTHER_NAMES.get(name, name)
+        if called in ours or (called != name and called in entries):
+            raise file.error_at(given.line, f"{name} is called {called} here, and that is given as well")
+        ours[called] = given
+    _refuse_unsupported(file, ours)
+    return ours, _read_seeds(file, ours)
+
+
+def _refuse_unsupported(file: YamlFile, entries: dict[str, YamlEntry]) -> None:
+    """What has no counterpart, because the book knows it already."""
+    if "chunk_ids" in entries:
+        way = "workers claim chunks themselves, and `rollbook resume RUN` does what is missing; leave it out"
+        raise file.error_at(entries["chunk_ids"].line, f"chunk_ids: {way}")
+    if "rerun_done" in entries:
+        given = entries.pop("rerun_done")
+        if file.read_value(given) is not False:
+            way = "what is scored stays scored; start a new run with another --out"
+            raise file.error_at(given.line, f"rerun_done: {way}")
+
+
+def _read_seeds(file: YamlFile, entries: dict[str, YamlEntry]) -> dict[str, JSON]:
+    if "random_seeds" not in entries:
+        return {}
+    given = entries.pop("random_seeds")
+    for other in ("samples", "seed"):
+        if other in entries:
+            raise file.error_at(given.line, f"random_seeds says {other} too: give one of them")
+    try:
+        seeds = parse_seeds(file.read_value(given))
+    except UsageError as error:
+        raise file.error_at(given.line, error) from None
+    return {"samples": len(seeds), "seed": seeds[0]}
+
+
+def parse_seeds(value: JSON) -> list[int]:
+    """Seeds as a list, or as text: "0,1,2" or "0..2".
+
+    >>> parse_seeds("4..6"), parse_seeds([0, 1])
+    ([4, 5, 6], [0, 1])
+    """
+    words = value if isinstance(value, list) else str(value).split(",")
+    span = SEED_RANGE.fullmatch(str(value))
+    if span and int(span[2]) - int(span[1]) > MAX_SAMPLES:
+        raise UsageError(f"random_seeds: {value}: more than {MAX_SAMPLES} samples of every task")
+    seeds = list(range(int(span[1]), int(span[2]) + 1)) if span else [_parse_whole(word) for word in words]
+    if not seeds or seeds != list(range(seeds[0], seeds[0] + len(seeds))):
+        raise UsageError("random_seeds: samples are numbered one after another; give seeds without gaps, such as 0..7")
+    return seeds
+
+
+def _parse_whole(word: JSON) -> int:
+    text = str(word).strip()
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"random_seeds: {word!r} is not a whole number")
+    return int(text)

@@ -1,5 +1,136 @@
-"""The nouns, and nothing else: task, message, turn, score, failure, rollout, plan, and the lines of a book.
+"""The domain types: task, message, turn, score, failure, rollout, plan, and the records of a run directory.
 
-No I/O and no clock here. Everything may import from core; core imports only `rollbook.errors`. The JSON Schemas in
-`core/schemas` are generated from these nouns and may only change together with `SCHEMA`.
+No I/O and no clock. Every package may import core; core imports only `rollbook.errors`. The JSON Schemas in
+`core/schemas` are generated from these types and change only together with `SCHEMA_VERSION`.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.core.failure import FAILURE_KINDS, Failure, FailureSide, attempts_allowed, check_retry_rules, reopens
+    from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty
+    from rollbook.core.manifest import (
+        MINIMUM_LIMITS,
+        RESERVED_SAMPLING_KEYS,
+        AgentSpec,
+        Chunk,
+        Chunks,
+        EnvironmentSpec,
+        Limits,
+        Manifest,
+        ModelSpec,
+        Part,
+        Plan,
+        Rescored,
+        Round,
+        Sampling,
+        Settings,
+        Terms,
+        ToolFormat,
+        make_part,
+    )
+    from rollbook.core.message import Function, Message, ToolCall, as_messages
+    from rollbook.core.records import (
+        SCHEMA_VERSION,
+        Extent,
+        FailedLine,
+        Held,
+        Lease,
+        Presence,
+        ScoredLine,
+        Seal,
+        TokenRef,
+        TurnLine,
+        make_failed_line,
+        make_scored_line,
+        make_turn_line,
+    )
+    from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, derive_seed, require_finite
+    from rollbook.core.stored_targets import BUILTIN_PREFIX, scoring_digest
+    from rollbook.core.task import Task, TaskLine
+    from rollbook.core.yaml_file import YamlEntry, YamlFile
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "failure": "FAILURE_KINDS Failure FailureSide attempts_allowed check_retry_rules reopens",
+            "json": "JSON decode encode encode_line encode_pretty",
+            "manifest": (
+                "AgentSpec Chunk Chunks EnvironmentSpec Limits MINIMUM_LIMITS Manifest ModelSpec Part Plan "
+                "RESERVED_SAMPLING_KEYS Rescored Round Sampling Settings Terms ToolFormat make_part"
+            ),
+            "message": "Function Message ToolCall as_messages",
+            "records": (
+                "Extent FailedLine Held Lease Presence SCHEMA_VERSION ScoredLine Seal TokenRef TurnLine "
+                "make_failed_line make_scored_line make_turn_line"
+            ),
+            "rollout": "Rollout Score Timing Turn Usage as_score derive_seed require_finite",
+            "stored_targets": "BUILTIN_PREFIX scoring_digest",
+            "task": "Task TaskLine",
+            "yaml_file": "YamlEntry YamlFile",
+        },
+    )
+
+__all__ = [
+    "BUILTIN_PREFIX",
+    "FAILURE_KINDS",
+    "JSON",
+    "MINIMUM_LIMITS",
+    "RESERVED_SAMPLING_KEYS",
+    "SCHEMA_VERSION",
+    "AgentSpec",
+    "Chunk",
+    "Chunks",
+    "EnvironmentSpec",
+    "Extent",
+    "FailedLine",
+    "Failure",
+    "FailureSide",
+    "Function",
+    "Held",
+    "Lease",
+    "Limits",
+    "Manifest",
+    "Message",
+    "ModelSpec",
+    "Part",
+    "Plan",
+    "Presence",
+    "Rescored",
+    "Rollout",
+    "Round",
+    "Sampling",
+    "Score",
+    "ScoredLine",
+    "Seal",
+    "Settings",
+    "Task",
+    "TaskLine",
+    "Terms",
+    "Timing",
+    "TokenRef",
+    "ToolCall",
+    "ToolFormat",
+    "Turn",
+    "TurnLine",
+    "Usage",
+    "YamlEntry",
+    "YamlFile",
+    "as_messages",
+    "as_score",
+    "attempts_allowed",
+    "check_retry_rules",
+    "decode",
+    "derive_seed",
+    "encode",
+    "encode_line",
+    "encode_pretty",
+    "make_failed_line",
+    "make_part",
+    "make_scored_line",
+    "make_turn_line",
+    "reopens",
+    "require_finite",
+    "scoring_digest",
+]

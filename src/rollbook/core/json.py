@@ -1,4 +1,4 @@
-"""The JSON that crosses our borders: one type for it, one way to write it."""
+"""JSON as it enters and leaves Rollbook: one type for its values, one encoder and one decoder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ encode = _encoder.encode
 decode = _decoder.decode
 
 
-def to_line(value: object) -> bytes:
+def encode_line(value: object) -> bytes:
     """One JSON object on one line, newline included."""
     return _encoder.encode(value) + b"\n"
 
 
-def pretty(value: object) -> bytes:
+def encode_pretty(value: object) -> bytes:
     """The same for files that people open: indented, newline at the end."""
     return msgspec.json.format(_encoder.encode(value), indent=2) + b"\n"

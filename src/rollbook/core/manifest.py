@@ -1,21 +1,29 @@
-"""What a run means (frozen in run.json) and how each start of it is operated (rounds/NNNN.json)."""
+"""What a run means (run.json), how each start of it is operated (rounds/NNNN.json), and its keys (plan.json).
+
+The plan is a list of parts, each a block of keys that is cut into chunks; workers claim chunks. The class names and
+docstrings are part of the JSON Schemas in core/schemas.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from rollbook.core.json import JSON
-from rollbook.core.seal import Extent
+from rollbook.core.records import Extent
+from rollbook.core.stored_targets import translate_target
 
 ToolFormat: TypeAlias = Literal["native", "schema", "text"]
 """How tools are offered and called: by the server's own fields, as JSON text held to a schema, or as free text."""
 
-FIXED = frozenset(("seed", "n", "model", "messages"))
+RESERVED_SAMPLING_KEYS = frozenset(("seed", "n", "model", "messages"))
 """What an endpoint takes and nobody may give as sampling: the run decides it."""
 
-LEAST: dict[str, float] = {
+MINIMUM_LIMITS: dict[str, float] = {
     "verify_s": 0.001,
     "tool_s": 0.001,
     "rollout_s": 0.001,
@@ -70,11 +78,12 @@ class Terms(msgspec.Struct, frozen=True):
 class EnvironmentSpec(msgspec.Struct, frozen=True):
     """An environment as an import spec plus JSON arguments; never a pickle.
 
-    `target` is module:Class. `snapshot` names the folder of the run directory that holds the user's own source, put
-    first on the import path; None for installed packages. `digest` is the sha256 of the source it was loaded from.
-    `tools` are the schemas of its tools as models are shown them; `offers` says that its tasks may have further ones,
-    `replies` that it speaks back, `plays` that it carries out whole rollouts itself, `appeals` that it asks a judge
-    where the run has one. `terms` are its own in a blend; None: those of the run.
+    `target` is module:Class, or builtin:NAME for an environment that is part of Rollbook. `snapshot` names the folder
+    of the run directory that holds the user's own source, put first on the import path; None for installed packages.
+    `digest` is the sha256 of the source it was loaded from. `tools` are the schemas of its tools as models are shown
+    them; `offers` says that its tasks may have further ones, `replies` that it speaks back, `plays` that it carries
+    out whole rollouts itself, `appeals` that it asks a judge where the run has one. `terms` are its own in a blend;
+    None: those of the run.
     """
 
     spec: str
@@ -92,7 +101,12 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     appeals: bool = False
     terms: Terms | None = None
 
-    def same(self, other: EnvironmentSpec) -> bool:
+    def __post_init__(self) -> None:
+        target, digest = translate_target(self.target, self.digest)
+        msgspec.structs.force_setattr(self, "target", target)
+        msgspec.structs.force_setattr(self, "digest", digest)
+
+    def is_same_source(self, other: EnvironmentSpec) -> bool:
         """Whether both are the same source with the same arguments."""
         return (self.target, self.args, self.digest) == (other.target, other.args, other.digest)
 
@@ -152,7 +166,7 @@ class Manifest(msgspec.Struct, frozen=True):
     def mixed(self) -> bool:
         """Whether the scores of this run are by more than one verifier."""
         kept = self.rescored.kept if self.rescored else {}
-        return any(not by.same(self.environments[name]) for name, several in kept.items() for by in several)
+        return any(not by.is_same_source(self.environments[name]) for name, several in kept.items() for by in several)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -186,3 +200,109 @@ class Round(msgspec.Struct, frozen=True):
     settings: Settings
     meaning: str = ""
     """The sha256 of run.json when this round began: no later round goes on with another meaning."""
+
+
+MAX_CHUNK_KEYS = 256
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A block of keys: tasks[0] <= row in tasks.jsonl < tasks[1], samples[0] <= sample < samples[1].
+
+    `chunks` are the sizes of consecutive chunks over the block's keys, task by task.
+    """
+
+    tasks: tuple[int, int]
+    samples: tuple[int, int]
+    chunks: list[int]
+
+    @property
+    def keys(self) -> int:
+        """How many keys the block holds."""
+        return (self.tasks[1] - self.tasks[0]) * (self.samples[1] - self.samples[0])
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All blocks; `extend` appends one, nothing is ever changed."""
+
+    schema: int
+    parts: list[Part]
+
+    @property
+    def requested(self) -> int:
+        """How many rollouts are asked for in all."""
+        return sum(part.keys for part in self.parts)
+
+    @property
+    def samples(self) -> int:
+        """How many tries at a task are asked for, at most: `extend` may have added some."""
+        return max((part.samples[1] for part in self.parts), default=0)
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A range of keys: the unit that a worker claims."""
+
+    number: int
+    part: Part
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many keys it holds."""
+        return self.stop - self.start
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Its keys as (row in tasks.jsonl, sample)."""
+        width = self.part.samples[1] - self.part.samples[0]
+        for position in range(self.start, self.stop):
+            row, sample = divmod(position, width)
+            yield self.part.tasks[0] + row, self.part.samples[0] + sample
+
+
+class Chunks(Sequence[Chunk]):
+    """The chunks of a plan by number, found in logarithmic time and held as bare integers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._parts = plan.parts
+        self._ends = [list(accumulate(part.chunks)) for part in plan.parts]
+        self._first = [0, *accumulate(len(part.chunks) for part in plan.parts)]
+
+    def __len__(self) -> int:
+        return self._first[-1]
+
+    def __getitem__(self, number: int) -> Chunk:  # type: ignore[override]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        at = bisect_right(self._first, number) - 1
+        local = number - self._first[at]
+        ends = self._ends[at]
+        return Chunk(number, self._parts[at], ends[local - 1] if local else 0, ends[local])
+
+    def interleave_parts(self) -> list[int]:
+        """The numbers of all chunks in an order in which every part gets ahead at the same pace.
+
+        >>> Chunks(Plan(1, [Part((0, 4), (0, 1), [2, 1, 1]), Part((4, 8), (0, 1), [2, 1, 1])])).interleave_parts()
+        [0, 3, 1, 4, 2, 5]
+        """
+        done = [start / ends[-1] for ends in self._ends if ends for start in (0, *ends[:-1])]
+        return sorted(range(len(done)), key=done.__getitem__)
+
+
+def compute_chunk_sizes(keys: int, workers: int) -> list[int]:
+    """Big chunks first and singles last, so that the last worker to finish is not far behind.
+
+    >>> compute_chunk_sizes(10, 1)
+    [5, 2, 1, 1, 1]
+    """
+    sizes = []
+    while keys:
+        size = min(MAX_CHUNK_KEYS, max(1, keys // (2 * workers)))
+        sizes.append(size)
+        keys -= size
+    return sizes
+
+
+def make_part(tasks: tuple[int, int], samples: tuple[int, int], workers: int) -> Part:
+    """A block of keys with its chunks sized for so many workers."""
+    keys = (tasks[1] - tasks[0]) * (samples[1] - samples[0])
+    return Part(tasks, samples, compute_chunk_sizes(keys, workers))

@@ -1,17 +1,79 @@
-"""A rollout: one key (task id, sample) carried to its end."""
+"""One rollout in memory: its turns, its score or failure, its usage, its timing and its seed.
+
+A turn is one model call with exactly the tokens that the server reports. A score is always a finite number.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+from numbers import Real
 
 import msgspec
 
 from rollbook.core.failure import Failure
 from rollbook.core.json import JSON
 from rollbook.core.message import Message
-from rollbook.core.score import Score
 from rollbook.core.task import Task
-from rollbook.core.turn import Turn
+from rollbook.errors import InvalidReward
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """One call. The three id fields are all present (token for token what the server reported) or all None."""
+
+    prompt_ids: list[int] | None = None
+    ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = "stop"
+    seconds: float = 0.0
+    model_version: str | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer was cut: by the token limit, or because the prompt no longer fitted."""
+        return self.finish_reason in ("length", "context_length")
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether exact ids were recorded for this call."""
+        return self.ids is not None
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A reward with what it is made of, the answer that was read, and anything worth keeping."""
+
+    reward: float
+    parts: dict[str, float] = {}
+    answer: str | None = None
+    info: dict[str, JSON] = {}
+
+    def __post_init__(self) -> None:
+        set_field = msgspec.structs.force_setattr
+        set_field(self, "reward", require_finite(self.reward, "the reward"))
+        set_field(self, "parts", {str(k): require_finite(v, f"part {k!r}") for k, v in self.parts.items()})
+        if self.answer is not None:
+            set_field(self, "answer", str(self.answer))
+
+
+def require_finite(value: object, what: str) -> float:
+    """The value as a finite float; anything else is an InvalidReward that names it."""
+    if not isinstance(value, Real | bool) and not hasattr(value, "__float__"):
+        raise InvalidReward(f"{what} is {value!r} ({type(value).__name__}), not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidReward(f"{what} is {number}, not a finite number")
+    return number
+
+
+def as_score(value: object) -> Score:
+    """What a verifier may return (bool, number or Score) as a Score.
+
+    >>> as_score(True).reward
+    1.0
+    """
+    return value if isinstance(value, Score) else Score(require_finite(value, "the reward"))
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +141,7 @@ class Rollout(msgspec.Struct, kw_only=True):
         return Usage(sum(t.prompt_tokens for t in self.turns), sum(t.completion_tokens for t in self.turns))
 
 
-def seed_of(run_seed: int, task_id: str, sample: int) -> int:
+def derive_seed(run_seed: int, task_id: str, sample: int) -> int:
     """A sample's seed: a hash, so that adding tasks or samples changes no other; 31 bits, which every server takes."""
     digest = hashlib.blake2b(f"{run_seed}\0{task_id}\0{sample}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -1,6 +1,6 @@
-"""The JSON Schemas of a run directory's files, generated from the nouns and frozen in core/schemas.
+"""The JSON Schemas of a run directory's files, generated from the structs of core and frozen in core/schemas.
 
-python -m rollbook.core.schema      writes them anew: a change on purpose, with a new SCHEMA
+python -m rollbook.core.schema      writes them again: only for an intended change, with a new SCHEMA_VERSION
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ from typing import Any
 
 import msgspec
 
-from rollbook.core.json import pretty
-from rollbook.core.lease import Lease
-from rollbook.core.line import FailedLine, ScoredLine
-from rollbook.core.manifest import Manifest, Round
-from rollbook.core.plan import Plan
-from rollbook.core.presence import Presence
-from rollbook.core.seal import Seal
+from rollbook.core.json import encode_pretty
+from rollbook.core.manifest import Manifest, Plan, Round
+from rollbook.core.records import FailedLine, Lease, Presence, ScoredLine, Seal
 from rollbook.core.task import TaskLine
 
-FOLDER = Path(__file__).parent / "schemas"
-FILES: dict[str, type[msgspec.Struct]] = {
+SCHEMA_FOLDER = Path(__file__).parent / "schemas"
+SCHEMA_TYPES: dict[str, type[msgspec.Struct]] = {
     "run": Manifest,
     "task": TaskLine,
     "plan": Plan,
@@ -34,27 +30,30 @@ FILES: dict[str, type[msgspec.Struct]] = {
 }
 
 
-def generate() -> dict[str, dict[str, Any]]:
+def generate_schemas() -> dict[str, dict[str, Any]]:
     """Every schema by the name of its file."""
-    return {name: _clean(msgspec.json.schema(noun)) for name, noun in FILES.items()}
+    return {name: _clean_descriptions(msgspec.json.schema(noun)) for name, noun in SCHEMA_TYPES.items()}
 
 
-def _clean(value: Any) -> Any:
+def _clean_descriptions(value: Any) -> Any:
     """Docstrings without their indentation, which newer Pythons strip and older ones keep."""
     if isinstance(value, list):
-        return [_clean(item) for item in value]
+        return [_clean_descriptions(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {k: cleandoc(v) if k == "description" and isinstance(v, str) else _clean(v) for k, v in value.items()}
+    return {
+        k: cleandoc(v) if k == "description" and isinstance(v, str) else _clean_descriptions(v)
+        for k, v in value.items()
+    }
 
 
-def frozen(name: str) -> dict[str, Any]:
+def read_frozen_schema(name: str) -> dict[str, Any]:
     """A schema as it was frozen."""
-    schema: dict[str, Any] = msgspec.json.decode((FOLDER / f"{name}.json").read_bytes())
+    schema: dict[str, Any] = msgspec.json.decode((SCHEMA_FOLDER / f"{name}.json").read_bytes())
     return schema
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for name, schema in generate().items():
-        (FOLDER / f"{name}.json").write_bytes(pretty(schema))
+    SCHEMA_FOLDER.mkdir(exist_ok=True)
+    for name, schema in generate_schemas().items():
+        (SCHEMA_FOLDER / f"{name}.json").write_bytes(encode_pretty(schema))

@@ -1,4 +1,7 @@
-"""A task: what the model is shown, plus what only the verifier may see."""
+"""A task: the messages that the model sees, and the answer and fields that only the verifier sees.
+
+`TaskLine` is its form in tasks.jsonl.
+"""
 
 from __future__ import annotations
 

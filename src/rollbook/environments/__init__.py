@@ -1,6 +1,113 @@
-"""Environments: the base class, the registry that finds them by name, the snapshot that pins their source, the
-processes that host them, and one file per built-in.
+"""Environments: the base class, the registry, tools, data rows, the judge, and the processes that run them.
 
-Import `Environment` and `tool` from `environment`, `resolve` and `names` from `registry`, `snapshot` and `load` from
-`snapshot`. Nothing here asks a model or writes a journal, and no built-in's heavy dependency is imported before use.
+`resolve` finds an environment by name, file or URL. `write_snapshot` and `load_environment` keep the user's source in
+the run directory and load it from there. `builtin` has the built-in environments and `answers` reads and compares
+answers. Nothing here calls the policy model or writes a journal, and no built-in imports a heavy package before use.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.environments.data_rows import ID_FIELDS, DataRow, PromptTemplate, rows
+    from rollbook.environments.environment import Environment, McpServer, Solution, arguments_of, parameters_of
+    from rollbook.environments.judge import (
+        Judge,
+        JudgeClient,
+        JudgeResult,
+        check_judge,
+        check_judges,
+        check_same_judge,
+        open_judge,
+        resolve_judge,
+        with_judge_urls,
+    )
+    from rollbook.environments.pool import SessionLost
+    from rollbook.environments.registry import (
+        LoadedEnvironment,
+        brings_own_model,
+        list_environments,
+        load_instance,
+        names_blend,
+        resolve,
+    )
+    from rollbook.environments.runtime import EnvironmentRuntime
+    from rollbook.environments.sandboxed import Sandboxed, marks
+    from rollbook.environments.session import EnvironmentSession, LoopSession, is_being_cancelled
+    from rollbook.environments.snapshot import (
+        find_changed_file,
+        is_tampered,
+        load_environment,
+        source_files,
+        source_root,
+        write_snapshot,
+    )
+    from rollbook.environments.source import explain_error, import_closure, put_first_on_path
+    from rollbook.environments.tools import ToolMisuse, read_arguments, read_offered_tools, tool
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "data_rows": "DataRow ID_FIELDS PromptTemplate rows",
+            "environment": "Environment McpServer Solution arguments_of parameters_of",
+            "judge": (
+                "Judge JudgeClient JudgeResult check_judge check_judges check_same_judge open_judge resolve_judge "
+                "with_judge_urls"
+            ),
+            "pool": "SessionLost",
+            "registry": "LoadedEnvironment brings_own_model list_environments load_instance names_blend resolve",
+            "runtime": "EnvironmentRuntime",
+            "sandboxed": "Sandboxed marks",
+            "session": "EnvironmentSession LoopSession is_being_cancelled",
+            "snapshot": "find_changed_file is_tampered load_environment source_files source_root write_snapshot",
+            "source": "explain_error import_closure put_first_on_path",
+            "tools": "ToolMisuse read_arguments read_offered_tools tool",
+        },
+    )
+
+__all__ = [
+    "ID_FIELDS",
+    "DataRow",
+    "Environment",
+    "EnvironmentRuntime",
+    "EnvironmentSession",
+    "Judge",
+    "JudgeClient",
+    "JudgeResult",
+    "LoadedEnvironment",
+    "LoopSession",
+    "McpServer",
+    "PromptTemplate",
+    "Sandboxed",
+    "SessionLost",
+    "Solution",
+    "ToolMisuse",
+    "arguments_of",
+    "brings_own_model",
+    "check_judge",
+    "check_judges",
+    "check_same_judge",
+    "explain_error",
+    "find_changed_file",
+    "import_closure",
+    "is_being_cancelled",
+    "is_tampered",
+    "list_environments",
+    "load_environment",
+    "load_instance",
+    "marks",
+    "names_blend",
+    "open_judge",
+    "parameters_of",
+    "put_first_on_path",
+    "read_arguments",
+    "read_offered_tools",
+    "resolve",
+    "resolve_judge",
+    "rows",
+    "source_files",
+    "source_root",
+    "tool",
+    "with_judge_urls",
+    "write_snapshot",
+]

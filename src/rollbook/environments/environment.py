@@ -1,4 +1,8 @@
-"""An environment: tasks and a verifier; optionally tools, state and replies."""
+"""The Environment base class: tasks and a verifier; optionally tools, state, replies and MCP servers.
+
+Also the checks of a class (which of its methods are async, which hooks it has), and `McpServer`, the declaration of a
+Model Context Protocol server whose tools an environment has beside its own. Nothing here needs the package `mcp`.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +14,65 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 
-from rollbook.core.json import JSON
-from rollbook.core.message import Message
-from rollbook.core.rollout import Rollout
-from rollbook.core.score import Score
-from rollbook.core.task import Task
-from rollbook.environments.mcp.server import McpServer
-from rollbook.environments.tool import tool as tool
-from rollbook.environments.tool import tool_methods
+from rollbook.core import JSON, Message, Rollout, Score, Task
+from rollbook.environments.tools import tool_methods
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
-    from rollbook.environments.court import Judge
-    from rollbook.models.ask import Ask
+    from rollbook.environments.judge import Judge
+    from rollbook.models import AskModel
 
-Verdict: TypeAlias = bool | int | float | Score
+
+VerifyResult: TypeAlias = bool | int | float | Score
 """What a verifier may return."""
 
-State: TypeAlias = Any
+EnvironmentState: TypeAlias = Any
 """Whatever `open` returns: it never leaves the process it was made in, so it may be anything."""
 
-Answer: TypeAlias = str | Message | None
+ReplyMessage: TypeAlias = str | Message | None
 """What an environment says back; None ends the conversation."""
 
-_GIVEN = "__rollbook_arguments__"
+_ARGUMENTS = "__rollbook_arguments__"
 
 Solution: TypeAlias = str | list[str] | None
 """A known right answer: one text, or what is said turn by turn, tools called as in the text format."""
 
 STATE_METHODS = ("open", "use", "reply", "play", "outcome", "close")
-LIFE_METHODS = ("start", "stop")
+LIFECYCLE_METHODS = ("start", "stop")
+
+
+class McpServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server: a `command` that speaks over its standard input and output, or a `url`.
+
+    Variables of the environment are given by their names, never by their values.
+    """
+
+    command: Sequence[str] = ()
+    """What is started, in the folder of the environment's source."""
+    url: str = ""
+    env: Sequence[str] = ()
+    """Names of the variables that the command gets, beside HOME, PATH and their like."""
+    token_env: str = ""
+    """The name of the variable with the bearer token that the URL wants."""
+    per_rollout: bool = False
+    """Whether each rollout has a process of its own; otherwise one serves all rollouts of a worker."""
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise UsageError("McpServer: give either command=[...] or url=...")
+        if isinstance(self.command, str):
+            raise UsageError(f"McpServer: write command={self.command.split()!r}, a list of words")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise UsageError(f"McpServer: url={self.url!r} must begin with http:// or https://")
+        if self.url and (self.env or self.per_rollout):
+            raise UsageError(f"McpServer: {self.url} is not started here: env and per_rollout are for a command")
+        if self.command and self.token_env:
+            raise UsageError("McpServer: token_env is for a url; a command gets variables by env=[...]")
+
+    @property
+    def display_name(self) -> str:
+        """What it is called in messages."""
+        return f"MCP server {self.url or ' '.join(self.command)}"
 
 
 class Environment:
@@ -52,6 +85,9 @@ class Environment:
 
     description: ClassVar[str] = ""
     """One line for `rollbook envs`."""
+
+    scoring_version: ClassVar[int] = 1
+    """Raised by a built-in whenever its verdicts change: runs of another version are not continued with this one."""
 
     files: ClassVar[tuple[str, ...]] = ()
     """Data files that the verifier reads, as patterns relative to the source file: pinned with the source."""
@@ -79,7 +115,7 @@ class Environment:
         if cls.__init__ is object.__init__ and (args or kwargs):
             raise TypeError(f"{cls.__name__}() takes no arguments")
         self = super().__new__(cls)
-        object.__setattr__(self, _GIVEN, (args, kwargs))
+        object.__setattr__(self, _ARGUMENTS, (args, kwargs))
         return self
 
     def tasks(self) -> Iterable[Task]:
@@ -88,13 +124,13 @@ class Environment:
             f"{type(self).__name__} has no tasks(): define it to yield Task(id=..., prompt=..., answer=...)"
         )
 
-    def verify(self, task: Task, rollout: Rollout) -> Verdict | Awaitable[Verdict]:
+    def verify(self, task: Task, rollout: Rollout) -> VerifyResult | Awaitable[VerifyResult]:
         """What the rollout is worth: a function of the task and the record alone."""
         raise UsageError(
             f"{type(self).__name__} has no verify(task, rollout): define it to return a bool, number or Score"
         )
 
-    async def appeal(self, task: Task, rollout: Rollout, score: Score, judge: Judge) -> Verdict:
+    async def appeal(self, task: Task, rollout: Rollout, score: Score, judge: Judge) -> VerifyResult:
         """What the rollout is worth after asking a judge; called after `verify`, with its score, where there is one."""
         return score
 
@@ -102,7 +138,7 @@ class Environment:
         """A text that is known to be right, or None; a list of texts is what is said turn by turn."""
         return None
 
-    def open(self, task: Task) -> State:
+    def open(self, task: Task) -> EnvironmentState:
         """Make the state of one rollout, before its first turn."""
         return None
 
@@ -110,23 +146,23 @@ class Environment:
         """Further tools for one task, as chat completions takes them; asked after `open`, and carried out by `use`."""
         return []
 
-    async def use(self, name: str, arguments: dict[str, JSON], state: State) -> str:
+    async def use(self, name: str, arguments: dict[str, JSON], state: EnvironmentState) -> str:
         """What an offered tool says to a call; raises on bad arguments, as any tool."""
         raise UsageError(f"{type(self).__name__} offers {name} and has no use(name, arguments, state)")
 
-    def reply(self, task: Task, rollout: Rollout, state: State) -> Answer | Awaitable[Answer]:
+    def reply(self, task: Task, rollout: Rollout, state: EnvironmentState) -> ReplyMessage | Awaitable[ReplyMessage]:
         """What the environment says after the model's message; None ends the conversation."""
         return None
 
-    async def play(self, task: Task, rollout: Rollout, ask: Ask, state: State) -> None:
+    async def play(self, task: Task, rollout: Rollout, ask: AskModel, state: EnvironmentState) -> None:
         """Carry a whole rollout out, messages and turns put into it as they come; `ask` asks the model of the run."""
         raise UsageError(f"{type(self).__name__} has no play(task, rollout, ask, state)")
 
-    def outcome(self, state: State) -> JSON:
+    def outcome(self, state: EnvironmentState) -> JSON:
         """What of the state the verifier needs, as JSON: it becomes part of the record."""
         return None
 
-    def close(self, state: State) -> Awaitable[None] | None:
+    def close(self, state: EnvironmentState) -> Awaitable[None] | None:
         """Let go of what `open` made; called exactly once, also when the rollout failed."""
         return None
 
@@ -149,7 +185,7 @@ def parameters_of(cls: type[Environment]) -> dict[str, inspect.Parameter]:
 
 def arguments_of(environment: Environment) -> dict[str, JSON]:
     """What an instance was made with, by name; what JSON cannot hold is a UsageError."""
-    args, kwargs = getattr(environment, _GIVEN)
+    args, kwargs = getattr(environment, _ARGUMENTS)
     named = dict(zip(parameters_of(type(environment)), args, strict=False)) | kwargs
     try:
         return msgspec.json.decode(msgspec.json.encode(named), type=dict[str, JSON])
@@ -157,32 +193,32 @@ def arguments_of(environment: Environment) -> dict[str, JSON]:
         raise UsageError(f"{type(environment).__name__}: its arguments must be JSON: {error}") from None
 
 
-def folder_of(environment: Environment) -> Path | None:
+def source_folder(environment: Environment) -> Path | None:
     """Where the source of an environment lies; None for a class of a notebook."""
     file = getattr(sys.modules.get(type(environment).__module__), "__file__", None)
     return Path(file).resolve().parent if file else None
 
 
-def as_answer(said: object) -> Message | None:
+def as_message(value: object) -> Message | None:
     """What `reply` returned as the next message; a TypeError says what it should have been."""
-    if said is None:
+    if value is None:
         return None
-    if isinstance(said, str):
-        return Message("user", said)
-    if isinstance(said, Message) and said.role in ("user", "system"):
-        return said
-    shown = f"a message of the role {said.role!r}" if isinstance(said, Message) else f"a {type(said).__name__}"
+    if isinstance(value, str):
+        return Message("user", value)
+    if isinstance(value, Message) and value.role in ("user", "system"):
+        return value
+    shown = f"a message of the role {value.role!r}" if isinstance(value, Message) else f"a {type(value).__name__}"
     raise TypeError(f"reply returned {shown}; it must be text, a Message of the role user or system, or None")
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ExecutionMode(msgspec.Struct, frozen=True):
     """Where an environment's methods run: sync ones in environment processes, async ones on the loop."""
 
     verify: Literal["sync", "async"]
     state: Literal["none", "sync", "async"]
 
 
-def shape(cls: type[Environment], mcp: bool = False) -> Shape:
+def execution_mode(cls: type[Environment], mcp: bool = False) -> ExecutionMode:
     """How a class must be hosted; a class that cannot be hosted is a UsageError that names the methods.
 
     Tools of `mcp` servers are used on the loop.
@@ -197,8 +233,8 @@ def shape(cls: type[Environment], mcp: bool = False) -> Shape:
         raise UsageError(f"{cls.__name__}.appeal must be async def: it waits for a judge")
     _check_offers(cls)
     _check_play(cls)
-    form = Shape("async" if _is_async(cls, "verify") else "sync", _state(cls, mcp))
-    _check_life(cls, form)
+    form = ExecutionMode("async" if _is_async(cls, "verify") else "sync", _state_mode(cls, mcp))
+    _check_lifecycle(cls, form)
     return form
 
 
@@ -215,44 +251,44 @@ def _check_offers(cls: type[Environment]) -> None:
         raise UsageError(f"{name}.offers must not be async; ask in start() for what it needs")
 
 
-def offers(cls: type[Environment]) -> bool:
+def offers_tools(cls: type[Environment]) -> bool:
     """Whether a class has further tools for its tasks."""
     return _overrides(cls, "offers")
 
 
-def plays(cls: type[Environment]) -> bool:
+def plays_rollouts(cls: type[Environment]) -> bool:
     """Whether a class carries out whole rollouts itself."""
     return _overrides(cls, "play")
 
 
 def _check_play(cls: type[Environment]) -> None:
     """Who plays rollouts itself is not asked for tools or replies."""
-    if not plays(cls):
+    if not plays_rollouts(cls):
         return
     if not _is_async(cls, "play"):
         how = "async def play(self, task, rollout, ask, state)"
         raise UsageError(f"{cls.__name__}.play must be async: it runs on the loop; write {how}")
-    if offers(cls) or _overrides(cls, "reply") or tool_methods(cls):
+    if offers_tools(cls) or _overrides(cls, "reply") or tool_methods(cls):
         raise UsageError(f"{cls.__name__}.play carries rollouts out, so its tools and reply would never be asked")
 
 
-def _check_life(cls: type[Environment], form: Shape) -> None:
+def _check_lifecycle(cls: type[Environment], mode: ExecutionMode) -> None:
     """What only the loop can do must be async, and somebody there must need it."""
-    for name in LIFE_METHODS:
+    for name in LIFECYCLE_METHODS:
         if _overrides(cls, name) and not _is_async(cls, name):
             raise UsageError(f"{cls.__name__}.{name} must be async: it runs on the loop; write async def {name}(self)")
-        if _overrides(cls, name) and "async" not in (form.verify, form.state):
+        if _overrides(cls, name) and "async" not in (mode.verify, mode.state):
             raise UsageError(
                 f"{cls.__name__}.{name} would never be called: none of its other methods is async; make verify async"
             )
 
 
-def appeals(cls: type[Environment]) -> bool:
+def asks_judge(cls: type[Environment]) -> bool:
     """Whether a class asks a judge where there is one."""
     return _overrides(cls, "appeal")
 
 
-def _state(cls: type[Environment], mcp: bool) -> Literal["none", "sync", "async"]:
+def _state_mode(cls: type[Environment], mcp: bool) -> Literal["none", "sync", "async"]:
     names = [*(n for n in STATE_METHODS if _overrides(cls, n)), *tool_methods(cls)]
     asynchronous = [n for n in names if _is_async(cls, n)] + (["the tools of MCP servers"] if mcp else [])
     synchronous = [n for n in names if n not in asynchronous]

@@ -1,7 +1,8 @@
 """Environments of OpenEnv: episodes of a server that resets and steps, `openenv:http://host:8000?episodes=100`.
 
 The model acts by tools: an environment's own ones where it has some, else by one called `step`, whose arguments are an
-action. One session of the server is one rollout. Nothing of theirs is imported: this is their protocol of 0.10.
+action. One session of the server is one rollout. The package `openenv` is not imported: this speaks its protocol of
+0.10.
 """
 
 from __future__ import annotations
@@ -16,25 +17,22 @@ from typing import Literal
 import aiohttp
 import msgspec
 
-from rollbook.core.json import JSON, decode, encode
-from rollbook.core.rollout import Rollout
-from rollbook.core.score import Score
-from rollbook.core.task import Task
+from rollbook.core import JSON, Rollout, Score, Task, decode, encode
 from rollbook.environments.environment import Environment
-from rollbook.environments.toolbox import Misuse
+from rollbook.environments.tools import ToolMisuse
 from rollbook.errors import UsageError
 
-STEP = "step"
-HOW = "Act by calling tools until the episode is over."
-OVER = "The episode is over."
-ASK_S = 60.0
-FULL_S = 0.5
-MOST_BYTES = 64 << 20
-BROKEN = ("transport_error", "timeout")
-_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+STEP_TOOL = "step"
+INSTRUCTION = "Act by calling tools until the episode is over."
+OVER_TEXT = "The episode is over."
+REQUEST_TIMEOUT_S = 60.0
+RETRY_FULL_S = 0.5
+MAX_MESSAGE_BYTES = 64 << 20
+SERVER_FAULTS = ("transport_error", "timeout")
+_open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
-class Episode(msgspec.Struct):
+class OpenEnvEpisode(msgspec.Struct):
     """One session, and what has come of it so far."""
 
     socket: aiohttp.ClientWebSocketResponse
@@ -42,7 +40,7 @@ class Episode(msgspec.Struct):
     steps: int = 0
     done: bool = False
 
-    async def ask(self, kind: str, data: JSON) -> dict[str, JSON]:
+    async def request(self, kind: str, data: JSON) -> dict[str, JSON]:
         """Send a message; gives the observation, the reward and whether that was all."""
         await self.socket.send_str(encode({"type": kind, "data": data}).decode())
         reply = await self.socket.receive()
@@ -53,10 +51,10 @@ class Episode(msgspec.Struct):
         if said["type"] != "error":
             return found
         if found.get("code") == "VALIDATION_ERROR":
-            raise Misuse(f"the action is not valid: {encode(found.get('errors')).decode()}")
-        raise Refused(str(found.get("code")), f"the OpenEnv server: {found.get('message')}")
+            raise ToolMisuse(f"the action is not valid: {encode(found.get('errors')).decode()}")
+        raise OpenEnvError(str(found.get("code")), f"the OpenEnv server: {found.get('message')}")
 
-    def take(self, said: dict[str, JSON]) -> None:
+    def record_step(self, said: dict[str, JSON]) -> None:
         """Count a step."""
         self.steps += 1
         self.done = bool(said.get("done"))
@@ -64,7 +62,7 @@ class Episode(msgspec.Struct):
             self.rewards.append(float(said["reward"]))
 
 
-class Refused(ConnectionError):
+class OpenEnvError(ConnectionError):
     """The server could not do what it was asked, for reasons of its own."""
 
     def __init__(self, code: str, words: str) -> None:
@@ -107,15 +105,15 @@ class OpenEnv(Environment):
         words = self._prompt or str(self._get("metadata").get("description") or "")
         for seed in range(self._seed, self._seed + self._episodes):
             reset = {**self._reset, "seed": seed}
-            shown = visible(self._get("reset", reset)["observation"])
-            prompt = "\n\n".join(filter(None, [words, shown, HOW]))
+            shown = render_observation(self._get("reset", reset)["observation"])
+            prompt = "\n\n".join(filter(None, [words, shown, INSTRUCTION]))
             yield Task(f"episode-{seed:05d}", prompt, reset=reset, shown=shown)
 
     def _get(self, path: str, data: JSON = None) -> dict[str, JSON]:
         body = None if data is None else encode(data)
         request = urllib.request.Request(f"{self._url}/{path}", body, {"Content-Type": "application/json"})
         try:
-            with _open(request, timeout=ASK_S) as reply:
+            with _open_url(request, timeout=REQUEST_TIMEOUT_S) as reply:
                 found: dict[str, JSON] = json.load(reply)
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise UsageError(f"OpenEnv server {self._url}/{path}: {getattr(error, 'reason', error)}") from None
@@ -123,49 +121,49 @@ class OpenEnv(Environment):
 
     async def start(self) -> None:
         """See how it is acted in."""
-        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, connect=ASK_S))
+        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, connect=REQUEST_TIMEOUT_S))
         async with self._http.get(f"{self._url}/schema") as reply:
             reply.raise_for_status()
             action = (await reply.json())["action"]
         if "tool_name" in action.get("properties", {}):
-            self._tools = await self._listed()
+            self._tools = await self._list_tools()
         else:
             action["properties"].pop("metadata", None)
             words = action.get("description") or "Act once."
-            self._tools = [function(STEP, words, action)]
+            self._tools = [make_tool_schema(STEP_TOOL, words, action)]
 
-    async def _listed(self) -> list[dict[str, JSON]]:
-        episode = await self._session()
+    async def _list_tools(self) -> list[dict[str, JSON]]:
+        episode = await self._connect()
         try:
-            said = await episode.ask("step", {"type": "list_tools"})
+            said = await episode.request("step", {"type": "list_tools"})
         finally:
             await episode.socket.close()
         tools = said["observation"]["tools"]
-        return [function(tool["name"], tool["description"], tool["input_schema"]) for tool in tools]
+        return [make_tool_schema(tool["name"], tool["description"], tool["input_schema"]) for tool in tools]
 
     async def stop(self) -> None:
         """Let go of all connections."""
         if self._http:
             await self._http.close()
 
-    async def _session(self) -> Episode:
+    async def _connect(self) -> OpenEnvEpisode:
         assert self._http
         at = self._url.replace("http", "ws", 1)
-        return Episode(await self._http.ws_connect(f"{at}/ws", max_msg_size=MOST_BYTES))
+        return OpenEnvEpisode(await self._http.ws_connect(f"{at}/ws", max_msg_size=MAX_MESSAGE_BYTES))
 
-    async def open(self, task: Task) -> Episode:
+    async def open(self, task: Task) -> OpenEnvEpisode:
         """Begin the episode that was planned; while the server is full, wait."""
         while True:
-            episode = await self._session()
+            episode = await self._connect()
             try:
-                said = await episode.ask("reset", task.fields["reset"])
-                if visible(said["observation"]) != task.fields["shown"]:
+                said = await episode.request("reset", task.fields["reset"])
+                if render_observation(said["observation"]) != task.fields["shown"]:
                     raise ConnectionError("its reset shows something else than when the run was planned: no seed holds")
             except BaseException as error:
                 await episode.socket.close()
-                if not isinstance(error, Refused) or error.code != "CAPACITY_REACHED":
+                if not isinstance(error, OpenEnvError) or error.code != "CAPACITY_REACHED":
                     raise
-                await asyncio.sleep(FULL_S)
+                await asyncio.sleep(RETRY_FULL_S)
             else:
                 return episode
 
@@ -173,24 +171,24 @@ class OpenEnv(Environment):
         """Its tools, or the one that takes actions."""
         return self._tools
 
-    async def use(self, name: str, arguments: dict[str, JSON], state: Episode) -> str:
+    async def use(self, name: str, arguments: dict[str, JSON], state: OpenEnvEpisode) -> str:
         """Act, and see what comes of it."""
         if state.done:
-            return OVER
+            return OVER_TEXT
         call = {"type": "call_tool", "tool_name": name, "arguments": arguments}
-        said = await state.ask("step", arguments if name == STEP else call)
+        said = await state.request("step", arguments if name == STEP_TOOL else call)
         error = said["observation"].get("error")
-        if isinstance(error, dict) and error.get("error_type") in BROKEN:
+        if isinstance(error, dict) and error.get("error_type") in SERVER_FAULTS:
             raise ConnectionError(f"the OpenEnv server: {error.get('message')}")
-        state.take(said)
-        shown = visible(said["observation"])
-        return f"{shown}\n{OVER}" if state.done else shown
+        state.record_step(said)
+        shown = render_observation(said["observation"])
+        return f"{shown}\n{OVER_TEXT}" if state.done else shown
 
-    async def outcome(self, state: Episode) -> JSON:
+    async def outcome(self, state: OpenEnvEpisode) -> JSON:
         """What the steps were worth."""
         return {"rewards": state.rewards, "steps": state.steps, "done": state.done}
 
-    async def close(self, state: Episode) -> None:
+    async def close(self, state: OpenEnvEpisode) -> None:
         """End the session."""
         await state.socket.close()
 
@@ -203,12 +201,12 @@ class OpenEnv(Environment):
         return Score(total, parts={"steps": float(rollout.outcome["steps"]), "done": float(done)})
 
 
-def function(name: str, description: str, parameters: dict[str, JSON]) -> dict[str, JSON]:
+def make_tool_schema(name: str, description: str, parameters: dict[str, JSON]) -> dict[str, JSON]:
     """A tool as chat completions takes it."""
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def visible(observation: dict[str, JSON]) -> str:
+def render_observation(observation: dict[str, JSON]) -> str:
     """An observation as a model reads it: what a tool said, or all that it holds but for what is about it."""
     result = observation.get("result")
     if isinstance(result, dict) and isinstance(result.get("content"), list):

@@ -1,4 +1,4 @@
-"""Finding an environment by what was written: a name, a file, a module, with its arguments."""
+"""Find an environment by its spec: a name, a file or a module, with its arguments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,36 +18,46 @@ from urllib.parse import unquote
 
 import msgspec
 
-from rollbook.core.json import JSON, decode
-from rollbook.core.manifest import EnvironmentSpec
+from rollbook.core import BUILTIN_PREFIX, JSON, EnvironmentSpec, decode
 from rollbook.environments import source
-from rollbook.environments.environment import Environment, appeals, arguments_of, offers, parameters_of, plays, shape
-from rollbook.environments.tool import tools_of
+from rollbook.environments.environment import (
+    Environment,
+    arguments_of,
+    asks_judge,
+    execution_mode,
+    offers_tools,
+    parameters_of,
+    plays_rollouts,
+)
+from rollbook.environments.tools import tool_schemas
 from rollbook.errors import RollbookError, UsageError
 
-GROUP = "rollbook.environments"
-BLENDS = (".yaml", ".yml")
+ENTRY_POINT_GROUP = "rollbook.environments"
+BLEND_SUFFIXES = (".yaml", ".yml")
 """How the names of files end that name several environments."""
 
 BUILT_IN = {
-    "code": "rollbook.environments.code:Code",
-    "gsm8k": "rollbook.environments.gsm8k:GSM8K",
-    "humaneval": "rollbook.environments.humaneval:HumanEval",
-    "json_schema": "rollbook.environments.json_schema:JSONSchema",
-    "math": "rollbook.environments.math:Math",
-    "mcqa": "rollbook.environments.mcqa:MCQA",
+    "code": "rollbook.environments.builtin.code:Code",
+    "gsm8k": "rollbook.environments.builtin.gsm8k:GSM8K",
+    "humaneval": "rollbook.environments.builtin.humaneval:HumanEval",
+    "json_schema": "rollbook.environments.builtin.json_schema:JSONSchema",
+    "math": "rollbook.environments.builtin.math:Math",
+    "mcqa": "rollbook.environments.builtin.mcqa:MCQA",
     "openenv": "rollbook.environments.openenv:OpenEnv",
-    "python_tool": "rollbook.environments.python_tool:PythonTool",
-    "reasoning_gym": "rollbook.environments.reasoning_gym:ReasoningGym",
-    "string_match": "rollbook.environments.string_match:StringMatch",
+    "python_tool": "rollbook.environments.builtin.python_tool:PythonTool",
+    "reasoning_gym": "rollbook.environments.builtin.reasoning_gym:ReasoningGym",
+    "string_match": "rollbook.environments.builtin.string_match:StringMatch",
     "verifiers": "rollbook.environments.verifiers:Verifiers",
-    "workplace": "rollbook.environments.workplace.workplace:Workplace",
+    "workplace": "rollbook.environments.builtin.workplace.workplace:Workplace",
 }
 """Known without any installed metadata, so that a bare source tree works too."""
 
+INTERNAL = {"gym-import": "rollbook.gym.client.import_run:ImportedEnvironment"}
+"""Stored by name like a built-in, but not offered to users: made by `rollbook import`."""
+
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedEnvironment:
     """An environment that was found: its spec, its class, one instance; for the user's own source, where it lies."""
 
     spec: EnvironmentSpec
@@ -56,7 +67,7 @@ class Loaded:
     files: frozenset[Path] = frozenset()
 
 
-class Written(msgspec.Struct, frozen=True):
+class ParsedSpec(msgspec.Struct, frozen=True):
     """A spec taken apart: `sums.py:Sums?top=9` is target `sums.py`, part `Sums`, args {"top": 9}."""
 
     spec: str
@@ -65,7 +76,7 @@ class Written(msgspec.Struct, frozen=True):
     args: dict[str, JSON]
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownEnvironment(msgspec.Struct, frozen=True):
     """A name that can be run, and what it is."""
 
     name: str
@@ -74,14 +85,16 @@ class Known(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ResolvedClass:
     cls: type[Environment]
     target: str
     path: Path | None = None
     files: frozenset[Path] = frozenset()
 
 
-def resolve(spec: str, data: str | None = None, template: str | None = None, *, beside: Path | None = None) -> Loaded:
+def resolve(
+    spec: str, data: str | None = None, template: str | None = None, *, base_folder: Path | None = None
+) -> LoadedEnvironment:
     """The environment that a spec names; every mistake in it is a UsageError of one line.
 
     `data` and `template` are the rows to ask and the file their prompts are made by: arguments of those names. Files
@@ -89,45 +102,45 @@ def resolve(spec: str, data: str | None = None, template: str | None = None, *, 
     """
     if names_blend(spec):
         raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")
-    written = read(spec)
+    written = parse_spec(spec)
     args = dict(written.args)
     if "://" in written.target:
-        found = _remote(spec)
+        found = _find_by_scheme(spec)
         args["url"] = written.target
-    elif written.target in _targets():
-        found = _named(written.target)
-        args |= _variant(written, found.cls)
+    elif written.target in _known_targets():
+        found = _find_by_name(written.target)
+        args |= _variant_arguments(written, found.cls)
     elif written.target.endswith(".py") or "/" in written.target:
-        found = _from_file((beside or Path()) / written.target, written.part)
+        found = _find_in_file((base_folder or Path()) / written.target, written.part)
     else:
-        found = _from_module(written, (beside or Path()).resolve())
-    names = ("--data", "--prompt-template") if beside is None else ("data", "template")
-    args = _with(found.cls, args, "data", names[0], data)
-    if "data" in _missing(found.cls, args):
+        found = _find_in_module(written, (base_folder or Path()).resolve())
+    names = ("--data", "--prompt-template") if base_folder is None else ("data", "template")
+    args = _add_argument(found.cls, args, "data", names[0], data)
+    if "data" in _missing_parameters(found.cls, args):
         raise UsageError(f"{written.target} needs {names[0]} FILE: the rows to ask")
-    return _loaded(spec, found, _with(found.cls, args, "template", names[1], template))
+    return _construct_resolved(spec, found, _add_argument(found.cls, args, "template", names[1], template))
 
 
 def names_blend(spec: str) -> bool:
     """Whether a spec is a file of several environments; `gym:config.yaml` is one, made from a file."""
-    return spec.lower().endswith(BLENDS) and spec.partition(":")[0] not in _targets()
+    return spec.lower().endswith(BLEND_SUFFIXES) and spec.partition(":")[0] not in _known_targets()
 
 
-def played_elsewhere(spec: str) -> bool:
+def brings_own_model(spec: str) -> bool:
     """Whether a spec names somebody who plays whole rollouts with a model of their own."""
-    return "://" in spec and not _remote(spec).cls.needs_model
+    return "://" in spec and not _find_by_scheme(spec).cls.needs_model
 
 
-def read(spec: str) -> Written:
+def parse_spec(spec: str) -> ParsedSpec:
     """Take a spec apart.
 
-    >>> read("reasoning_gym:chain_sum?max_terms=2&ops=+").args
+    >>> parse_spec("reasoning_gym:chain_sum?max_terms=2&ops=+").args
     {'max_terms': 2, 'ops': '+'}
-    >>> read("openenv:http://host:80?episodes=9").part
+    >>> parse_spec("openenv:http://host:80?episodes=9").part
     'http://host:80'
     """
     if "://" in spec and "://" not in spec.partition(":")[2]:
-        return Written(spec, spec, "", {})
+        return ParsedSpec(spec, spec, "", {})
     head, _, query = spec.partition("?")
     split = head.partition if "://" in head else head.rpartition  # openenv:http://host:80
     target, _, part = split(":") if ":" in head else (head, "", "")
@@ -138,26 +151,26 @@ def read(spec: str) -> Written:
         key, equals, value = piece.partition("=")
         if not equals or not key or key in args:
             raise UsageError(f"environment {spec!r}: {piece!r} is not a new key=value; write ?key=value&key=value")
-        args[key] = _value(unquote(value))
-    return Written(spec, target, part, args)
+        args[key] = _parse_value(unquote(value))
+    return ParsedSpec(spec, target, part, args)
 
 
-def _value(text: str) -> JSON:
+def _parse_value(text: str) -> JSON:
     try:
         return decode(text)
     except msgspec.DecodeError:
         return text
 
 
-def names() -> list[Known]:
+def list_environments() -> list[KnownEnvironment]:
     """Every environment that is known by name. No plug-in is imported for this: its package describes it."""
     found = []
-    for name, target in sorted(_targets().items()):
+    for name, target in sorted(_known_targets().items()):
         if isinstance(target, str):
             cls = _import_target(target)
-            found.append(Known(name, target, cls.description))
+            found.append(KnownEnvironment(name, target, cls.description))
         else:
-            found.append(Known(name, target.value, _summary(target)))
+            found.append(KnownEnvironment(name, target.value, _summary(target)))
     return found
 
 
@@ -165,109 +178,137 @@ def _summary(entry: EntryPoint) -> str:
     if entry.dist is None:
         return ""
     if entry.dist.name == source.PACKAGE:
-        return _named(entry.name).cls.description
+        return _find_by_name(entry.name).cls.description
     return f"{entry.dist.metadata['Summary'] or ''} ({entry.dist.name} {entry.dist.version})".strip()
 
 
-def _targets() -> dict[str, str | EntryPoint]:
-    return {**{entry.name: entry for entry in entry_points(group=GROUP)}, **BUILT_IN}
+def _known_targets() -> dict[str, str | EntryPoint]:
+    return {**{entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}, **BUILT_IN}
 
 
-def _named(name: str) -> _Found:
-    target = _targets().get(name)
+def _find_by_name(name: str) -> _ResolvedClass:
+    target = _known_targets().get(name)
     if target is None:
-        raise UsageError(f"unknown environment {name!r}{_meant(name, _targets())}")
+        raise UsageError(f"unknown environment {name!r}{_suggest(name, _known_targets())}")
     if isinstance(target, str):
-        return _Found(_import_target(target), target)
+        return _ResolvedClass(_import_target(target), BUILTIN_PREFIX + name)
     try:
         cls = target.load()
     except (Exception, SystemExit) as error:
-        raise UsageError(f"environment {name!r} cannot be imported: {source.explain(error)}") from error
-    return _Found(_checked(cls, name), target.value)
+        raise UsageError(f"environment {name!r} cannot be imported: {source.explain_error(error)}") from error
+    return _ResolvedClass(_require_environment(cls, name), _stable_target(target.value))
 
 
-def _remote(spec: str) -> _Found:
+def _find_by_scheme(spec: str) -> _ResolvedClass:
     scheme = spec.partition(":")[0]
-    if scheme not in _targets():
+    if scheme not in _known_targets():
         raise UsageError(f"environment {spec}: no installed package speaks {scheme}:// environments")
-    return _named(scheme)
+    return _find_by_name(scheme)
 
 
 def _import_target(target: str) -> type[Environment]:
     module, _, name = target.partition(":")
-    return _checked(getattr(importlib.import_module(module), name), target)
+    return _require_environment(reduce(getattr, name.split("."), importlib.import_module(module)), target)
 
 
-def _meant(given: str, known: Iterable[str]) -> str:
+def _own_targets() -> dict[str, str]:
+    """The environments that are part of Rollbook: module:Class by name."""
+    entries = entry_points(group=ENTRY_POINT_GROUP)
+    own = {entry.name: entry.value for entry in entries if entry.dist and entry.dist.name == source.PACKAGE}
+    return {**own, **BUILT_IN, **INTERNAL}
+
+
+def _stable_target(target: str) -> str:
+    """What is stored for module:Class: a name where it is part of Rollbook, whose modules may move."""
+    if not target.startswith(f"{source.PACKAGE}."):
+        return target
+    names = sorted(name for name, known in _own_targets().items() if known == target)
+    return BUILTIN_PREFIX + names[0] if names else target
+
+
+def import_class(target: str) -> type[Environment]:
+    """The class that a stored target names: module:Class of an installed package, or builtin:NAME."""
+    if not target.startswith(BUILTIN_PREFIX):
+        return _import_target(target)
+    name = target.removeprefix(BUILTIN_PREFIX)
+    known = BUILT_IN.get(name) or _own_targets().get(name)
+    if known is None:
+        raise UsageError(f"built-in environment {name!r} is not part of this version of Rollbook")
+    return _import_target(known)
+
+
+def _suggest(given: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     guess = f"; did you mean {close[0]}?" if close else ";"
     return f"{guess} known: {', '.join(known) or 'none'}"
 
 
-def _variant(written: Written, cls: type[Environment]) -> dict[str, JSON]:
-    if not written.part:
+def _variant_arguments(parsed: ParsedSpec, cls: type[Environment]) -> dict[str, JSON]:
+    if not parsed.part:
         return {}
     if "name" not in parameters_of(cls):
-        raise UsageError(f"environment {written.spec!r}: {written.target} has no variants; write {written.target}")
-    return {"name": written.part}
+        raise UsageError(f"environment {parsed.spec!r}: {parsed.target} has no variants; write {parsed.target}")
+    return {"name": parsed.part}
 
 
-def _from_file(path: Path, name: str) -> _Found:
+def _find_in_file(path: Path, name: str) -> _ResolvedClass:
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
         guess = f"; did you mean {path.parent / near[0]}?" if near else "; check the path"
         raise UsageError(f"environment file {path} does not exist{guess}")
     if path.suffix != ".py":
         raise UsageError(f"environment file {path} is not a .py file; write path/to/file.py:Class")
-    root, module = source.place(path)
-    return _found_in(root, module, path.resolve(), name, str(path))
+    root, module = source.locate_module(path)
+    return _load_class(root, module, path.resolve(), name, str(path))
 
 
-def _from_module(written: Written, folder: Path) -> _Found:
-    here = source.find(folder, written.target) if written.part else None
+def _find_in_module(parsed: ParsedSpec, folder: Path) -> _ResolvedClass:
+    here = source.find_module_file(folder, parsed.target) if parsed.part else None
     if here is not None:
-        return _found_in(folder, written.target, here.resolve(), written.part, written.target)
-    if not written.part or not _importable(written.target):
-        hint = _meant(written.target, _targets())
-        raise UsageError(f"unknown environment {written.target!r}{hint}; or file.py:Class, or module:Class")
-    module = _imported(lambda: importlib.import_module(written.target), written.target, None)
+        return _load_class(folder, parsed.target, here.resolve(), parsed.part, parsed.target)
+    if not parsed.part or not _is_importable(parsed.target):
+        hint = _suggest(parsed.target, _known_targets())
+        raise UsageError(f"unknown environment {parsed.target!r}{hint}; or file.py:Class, or module:Class")
+    module = _import_or_explain(lambda: importlib.import_module(parsed.target), parsed.target, None)
     path = Path(module.__file__).resolve() if module.__file__ else None
-    if path is not None and source.is_own(path):
-        root, dotted = source.place(path)
-        return _found_in(root, dotted, path, written.part, written.target)
-    cls = _class_of(module, written.part, written.target)
-    return _Found(cls, f"{written.target}:{written.part}")
+    if path is not None and source.is_user_file(path):
+        root, dotted = source.locate_module(path)
+        return _load_class(root, dotted, path, parsed.part, parsed.target)
+    cls = _pick_class(module, parsed.part, parsed.target)
+    return _ResolvedClass(cls, _stable_target(f"{parsed.target}:{parsed.part}"))
 
 
-def _importable(module: str) -> bool:
+def _is_importable(module: str) -> bool:
     names = module.split(".")
     return all(n.isidentifier() for n in names) and (names[0] in sys.modules or bool(find_spec(names[0])))
 
 
-def _found_in(root: Path, module: str, path: Path, name: str, where: str) -> _Found:
-    before = source.imported_beneath(root)
-    loaded = _imported(lambda: source.import_from(root, module), where, root)
-    cls = _class_of(loaded, name, where)
-    return _Found(cls, f"{module}:{name or cls.__name__}", path, frozenset(source.imported_beneath(root) - before))
+def _load_class(root: Path, module: str, path: Path, name: str, where: str) -> _ResolvedClass:
+    before = source.imported_files(root)
+    loaded = _import_or_explain(lambda: source.import_from(root, module), where, root)
+    cls = _pick_class(loaded, name, where)
+    return _ResolvedClass(
+        cls, f"{module}:{name or cls.__name__}", path, frozenset(source.imported_files(root) - before)
+    )
 
 
-def _imported(load: Callable[[], ModuleType], where: str, root: Path | None) -> ModuleType:
+def _import_or_explain(load: Callable[[], ModuleType], where: str, root: Path | None) -> ModuleType:
     try:
         return load()
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        raise UsageError(f"environment {where} cannot be imported: {source.explain(error, root)}") from error
+        raise UsageError(f"environment {where} cannot be imported: {source.explain_error(error, root)}") from error
 
 
-def _class_of(module: ModuleType, name: str, where: str) -> type[Environment]:
+def _pick_class(module: ModuleType, name: str, where: str) -> type[Environment]:
     if name and hasattr(module, name):
-        return _checked(getattr(module, name), f"{where}:{name}")
+        return _require_environment(getattr(module, name), f"{where}:{name}")
     own = [v for v in vars(module).values() if _is_environment(v) and v.__module__ == module.__name__]
     classes = {cls.__name__: cls for cls in own}
     if name:
-        raise UsageError(f"{where} has no {name}{_meant(name, classes)}")
+        raise UsageError(f"{where} has no {name}{_suggest(name, classes)}")
     if len(classes) != 1:
         found = ", ".join(sorted(classes)) or "none"
         raise UsageError(
@@ -280,13 +321,15 @@ def _is_environment(value: object) -> TypeGuard[type[Environment]]:
     return inspect.isclass(value) and issubclass(value, Environment) and value is not Environment
 
 
-def _checked(value: object, where: str) -> type[Environment]:
+def _require_environment(value: object, where: str) -> type[Environment]:
     if not _is_environment(value):
         raise UsageError(f"{where} is not an Environment; write class {where.split(':')[-1]}(rollbook.Environment)")
     return value
 
 
-def _with(cls: type[Environment], args: dict[str, JSON], name: str, option: str, value: str | None) -> dict[str, JSON]:
+def _add_argument(
+    cls: type[Environment], args: dict[str, JSON], name: str, option: str, value: str | None
+) -> dict[str, JSON]:
     if value is None:
         return args
     if name not in parameters_of(cls):
@@ -297,33 +340,33 @@ def _with(cls: type[Environment], args: dict[str, JSON], name: str, option: str,
     return {**args, name: value}
 
 
-def _missing(cls: type[Environment], args: dict[str, JSON]) -> list[str]:
+def _missing_parameters(cls: type[Environment], args: dict[str, JSON]) -> list[str]:
     """The parameters that must be given, and are not."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = [p.name for p in parameters_of(cls).values() if p.kind in kinds and p.default is p.empty]
     return [name for name in needed if name not in args]
 
 
-def _loaded(spec: str, found: _Found, args: dict[str, JSON]) -> Loaded:
-    shape(found.cls)  # what is wrong with the class comes before what is wrong with its arguments
+def _construct_resolved(spec: str, found: _ResolvedClass, args: dict[str, JSON]) -> LoadedEnvironment:
+    execution_mode(found.cls)  # what is wrong with the class comes before what is wrong with its arguments
     instance = construct(found.cls, args)
-    return Loaded(described(spec, found, args, instance), found.cls, instance, found.path, found.files)
+    return LoadedEnvironment(make_spec(spec, found, args, instance), found.cls, instance, found.path, found.files)
 
 
-def described(spec: str, found: _Found, args: dict[str, JSON], instance: Environment) -> EnvironmentSpec:
+def make_spec(spec: str, found: _ResolvedClass, args: dict[str, JSON], instance: Environment) -> EnvironmentSpec:
     """What another process, or another day, needs to know of an environment."""
-    form = shape(found.cls, bool(instance.mcp))
+    form = execution_mode(found.cls, bool(instance.mcp))
     return EnvironmentSpec(
         spec,
         found.target,
         args,
         verify=form.verify,
         state=form.state,
-        tools=list(tools_of(found.cls)),
-        offers=offers(found.cls) or bool(instance.mcp),
+        tools=list(tool_schemas(found.cls)),
+        offers=offers_tools(found.cls) or bool(instance.mcp),
         replies=found.cls.reply is not Environment.reply,
-        plays=plays(found.cls),
-        appeals=appeals(found.cls),
+        plays=plays_rollouts(found.cls),
+        appeals=asks_judge(found.cls),
     )
 
 
@@ -333,7 +376,7 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
     if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         for key in args:
             if key not in taken:
-                raise UsageError(f"{cls.__name__} takes no argument {key!r}{_meant(key, taken)}")
+                raise UsageError(f"{cls.__name__} takes no argument {key!r}{_suggest(key, taken)}")
     for key, value in args.items():
         _check_number(cls, key, value)
     try:
@@ -344,7 +387,7 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
         signature = ", ".join(map(str, taken.values()))
         raise UsageError(f"{cls.__name__}: {error}; its arguments are {cls.__name__}({signature})") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{cls.__name__}: {source.explain(error, Path(inspect.getfile(cls)).parent)}") from error
+        raise UsageError(f"{cls.__name__}: {source.explain_error(error, Path(inspect.getfile(cls)).parent)}") from error
 
 
 def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
@@ -357,10 +400,10 @@ def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
         raise UsageError(f"{cls.__name__}: {key}={value!r}; give a {'whole ' if name == 'int' else ''}number")
 
 
-def of(environment: Environment) -> Loaded:
+def load_instance(environment: Environment) -> LoadedEnvironment:
     """The same for an instance made in Python. One that no process can import (a notebook's) must be async."""
     cls = type(environment)
-    module, form = sys.modules[cls.__module__], shape(cls, bool(environment.mcp))
+    module, form = sys.modules[cls.__module__], execution_mode(cls, bool(environment.mcp))
     file = getattr(module, "__file__", None)
     path = Path(file).resolve() if file else None
     if path is None or "<locals>" in cls.__qualname__:
@@ -368,9 +411,11 @@ def of(environment: Environment) -> Loaded:
             raise UsageError(
                 f"{cls.__name__} cannot be imported by environment processes; put it in a file or make it async"
             )
-        found = _Found(cls, f"{cls.__module__}:{cls.__qualname__}")
-    elif source.is_own(path):
-        found = _Found(cls, f"{source.place(path)[1]}:{cls.__qualname__}", path)
+        found = _ResolvedClass(cls, f"{cls.__module__}:{cls.__qualname__}")
+    elif source.is_user_file(path):
+        found = _ResolvedClass(cls, f"{source.locate_module(path)[1]}:{cls.__qualname__}", path)
     else:
-        found = _Found(cls, f"{cls.__module__}:{cls.__qualname__}")
-    return Loaded(described(found.target, found, arguments_of(environment), environment), cls, environment, found.path)
+        found = _ResolvedClass(cls, _stable_target(f"{cls.__module__}:{cls.__qualname__}"))
+    return LoadedEnvironment(
+        make_spec(found.target, found, arguments_of(environment), environment), cls, environment, found.path
+    )

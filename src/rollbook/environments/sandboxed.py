@@ -1,4 +1,4 @@
-"""An environment that runs code of the model: it holds a sandbox from `start` to `stop`."""
+"""Sandboxed: a base class for environments that run the model's code; it holds a sandbox from `start` to `stop`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 
-from rollbook.core.json import JSON
+from rollbook.core import JSON
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
-from rollbook.sandbox import Limits, Sandbox
-from rollbook.sandbox.grade import Grader
-from rollbook.sandbox.verdict import Verdict
+from rollbook.sandbox import Grader, Limits, Sandbox, Verdict
 
-ENTERING_S = 60.0
+OPENING_S = 60.0
 DETAIL_CHARS = 500
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -29,13 +27,13 @@ class Sandboxed(Environment):
     Where no sandbox can be had, `start` says so and the run is refused.
     """
 
-    verify_at_once = cores()
+    verify_at_once = usable_cores()
     limits = Limits()
     packages: Sequence[str] = ()
     sessions = 1
 
     _box: Sandbox | None = None
-    _entering: asyncio.Task[Sandbox] | None = None
+    _opening: asyncio.Task[Sandbox] | None = None
 
     @property
     def box(self) -> Sandbox:
@@ -51,17 +49,17 @@ class Sandboxed(Environment):
 
     async def start(self) -> None:
         """Open the sandbox."""
-        box = Sandbox(self.limits, packages=self.packages, size=cores(), sessions=self.sessions)
-        self._entering = asyncio.create_task(box.__aenter__(), name="sandbox")
-        self._box = await asyncio.shield(self._entering)
+        box = Sandbox(self.limits, packages=self.packages, size=usable_cores(), sessions=self.sessions)
+        self._opening = asyncio.create_task(box.__aenter__(), name="sandbox")
+        self._box = await asyncio.shield(self._opening)
 
     async def stop(self) -> None:
         """Close it, also when it was still being opened: no process of it stays behind."""
-        entering, self._entering, self._box = self._entering, None, None
+        entering, self._opening, self._box = self._opening, None, None
         self.__dict__.pop("grader", None)
         if entering is None:
             return
-        done, _ = await asyncio.wait({entering}, timeout=ENTERING_S)
+        done, _ = await asyncio.wait({entering}, timeout=OPENING_S)
         if done and not entering.cancelled() and entering.exception() is None:
             await entering.result().__aexit__(None, None, None)
 

@@ -1,4 +1,4 @@
-"""The user's own source: whose file is it, what is it called as a module, what does it import, and importing it."""
+"""The user's own source: whether a file is the user's, its module name, what it imports, and importing it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import ModuleType
 
 from rollbook.errors import UsageError
 
-ALIAS = "rollbook_source_"
+ALIAS_PREFIX = "rollbook_source_"
 """Put before the name of a file that would otherwise hide an installed module (a user's `random.py`)."""
 
 _FOLDERS = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
@@ -25,7 +25,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (*_FOLDERS, *_INSTALLED, _PACKAGE))
 
 
-def is_own(path: Path) -> bool:
+def is_user_file(path: Path) -> bool:
     """Whether a file is the user's: not the standard library's, not an installed package's, not Rollbook's."""
     path = path.resolve()
     if path.is_relative_to(_PACKAGE) or {"site-packages", "dist-packages"} & set(path.parts):
@@ -33,7 +33,7 @@ def is_own(path: Path) -> bool:
     return not any(path.is_relative_to(folder) for folder in _INSTALLED)
 
 
-def place(path: Path) -> tuple[Path, str]:
+def locate_module(path: Path) -> tuple[Path, str]:
     """The folder to import a file from, and its name as a module: a file in a package keeps its dotted name."""
     path = path.resolve()
     root, parts = path.parent, [path.stem]
@@ -43,7 +43,7 @@ def place(path: Path) -> tuple[Path, str]:
     return root, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def find(root: Path, module: str) -> Path | None:
+def find_module_file(root: Path, module: str) -> Path | None:
     """The file of a module beneath a folder."""
     base = root.joinpath(*module.split("."))
     return next((f for f in (base / "__init__.py", base.with_name(f"{base.name}.py")) if f.is_file()), None)
@@ -51,37 +51,37 @@ def find(root: Path, module: str) -> Path | None:
 
 def import_from(root: Path, module: str) -> ModuleType:
     """Import a module from a folder, whatever else of that name was imported before."""
-    path = find(root, module)
+    path = find_module_file(root, module)
     if path is None:
         raise UsageError(f"{root}: holds no module {module}")
-    loaded = sys.modules.get(_called(module))
-    if loaded is not None and _file(loaded) == path.resolve():
+    loaded = sys.modules.get(_import_name(module))
+    if loaded is not None and _user_file(loaded) == path.resolve():
         return loaded
-    name = _called(module)
-    enter(root)
+    name = _import_name(module)
+    put_first_on_path(root)
     importlib.invalidate_caches()
     return importlib.import_module(module) if name == module else _import_as(name, path)
 
 
-def enter(root: Path) -> None:
+def put_first_on_path(root: Path) -> None:
     """From now on a module that is imported is this folder's, if it has one of that name."""
     _forget_namesakes(root)
     if str(root) not in sys.path[:1]:
         sys.path.insert(0, str(root))
 
 
-def _called(module: str) -> str:
+def _import_name(module: str) -> str:
     """The name to import a module by: its own, unless that is taken by the standard library or an installed package."""
     if "." in module:
         return module
     try:
         found = importlib.util.find_spec(module)
     except ValueError:  # a module that was made by hand, such as __main__
-        return ALIAS + module
+        return ALIAS_PREFIX + module
     if found is None:
         return module
-    own = found.has_location and found.origin is not None and is_own(Path(found.origin))
-    return module if own else ALIAS + module
+    own = found.has_location and found.origin is not None and is_user_file(Path(found.origin))
+    return module if own else ALIAS_PREFIX + module
 
 
 def _import_as(name: str, path: Path) -> ModuleType:
@@ -101,26 +101,28 @@ def _import_as(name: str, path: Path) -> ModuleType:
 def _forget_namesakes(root: Path) -> None:
     """Forget the user's modules from other folders that would be taken for modules of this one."""
     for name, module in list(sys.modules.items()):
-        path = _file(module)
-        if path is None or not is_own(path) or name == "__main__":
+        path = _user_file(module)
+        if path is None or not is_user_file(path) or name == "__main__":
             continue
-        if (find(root, name.split(".")[0]) or find(root, name)) and not path.is_relative_to(root.resolve()):
+        if (find_module_file(root, name.split(".")[0]) or find_module_file(root, name)) and not path.is_relative_to(
+            root.resolve()
+        ):
             del sys.modules[name]
 
 
-def _file(module: ModuleType) -> Path | None:
+def _user_file(module: ModuleType) -> Path | None:
     """A module's file; none for a library's, of which a trainer has thousands: to follow all their links takes long."""
     path = getattr(module, "__file__", None)
     return Path(path).resolve() if isinstance(path, str) and not path.startswith(_LIBRARIES) else None
 
 
-def imported_beneath(root: Path) -> set[Path]:
+def imported_files(root: Path) -> set[Path]:
     """The user's files beneath a folder that are imported now."""
-    files = {_file(module) for module in list(sys.modules.values())}
-    return {f for f in files if f is not None and f.is_relative_to(root) and f.suffix == ".py" and is_own(f)}
+    files = {_user_file(module) for module in list(sys.modules.values())}
+    return {f for f in files if f is not None and f.is_relative_to(root) and f.suffix == ".py" and is_user_file(f)}
 
 
-def closure(root: Path, path: Path) -> set[Path]:
+def import_closure(root: Path, path: Path) -> set[Path]:
     """A file and every file beneath the folder that it imports, directly or not, at the top or inside a function."""
     found: set[Path] = set()
     waiting = [path]
@@ -128,11 +130,11 @@ def closure(root: Path, path: Path) -> set[Path]:
         current = waiting.pop()
         if current not in found:
             found.add(current)
-            waiting += [*_packages(root, current), *_imports(root, current)]
+            waiting += [*_package_files(root, current), *_directly_imported_files(root, current)]
     return found
 
 
-def _packages(root: Path, path: Path) -> Iterator[Path]:
+def _package_files(root: Path, path: Path) -> Iterator[Path]:
     folder = path.parent
     while folder != root and folder.is_relative_to(root):
         if (folder / "__init__.py").is_file():
@@ -140,18 +142,18 @@ def _packages(root: Path, path: Path) -> Iterator[Path]:
         folder = folder.parent
 
 
-def _imports(root: Path, path: Path) -> Iterator[Path]:
+def _directly_imported_files(root: Path, path: Path) -> Iterator[Path]:
     package = list(path.relative_to(root).parts[:-1])
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except SyntaxError:  # it is copied as it is; whoever imports it will hear of it
         return
     for node in ast.walk(tree):
-        found = (find(root, name) for name in _names(node, package) if name)
-        yield from (f for f in found if f and is_own(f))
+        found = (find_module_file(root, name) for name in _module_names(node, package) if name)
+        yield from (f for f in found if f and is_user_file(f))
 
 
-def _names(node: ast.AST, package: list[str]) -> list[str]:
+def _module_names(node: ast.AST, package: list[str]) -> list[str]:
     """The modules that a statement may import; `from a import b` may mean the module a.b."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -162,22 +164,22 @@ def _names(node: ast.AST, package: list[str]) -> list[str]:
     return [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
 
 
-def explain(error: BaseException, root: Path | None = None) -> str:
+def explain_error(error: BaseException, root: Path | None = None) -> str:
     """An exception of the user's source in one line: its type, its words, its place (beneath `root` if it can be)."""
     words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    return f"{type(error).__name__}: {words or 'no message'}{_site(error, root)}"
+    return f"{type(error).__name__}: {words or 'no message'}{_error_location(error, root)}"
 
 
-def _site(error: BaseException, root: Path | None) -> str:
+def _error_location(error: BaseException, root: Path | None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
-        return f" ({shown(Path(error.filename))}:{error.lineno})"
+        return f" ({display_path(Path(error.filename))}:{error.lineno})"
     frames = [(Path(f.filename), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     frames = [f for f in frames if not str(f[0]).startswith("<") and not f[0].is_relative_to(_PACKAGE)]
-    frames = [f for f in frames if root and f[0].is_relative_to(root)] or [f for f in frames if is_own(f[0])]
-    return f" ({shown(frames[-1][0])}:{frames[-1][1]})" if frames else ""
+    frames = [f for f in frames if root and f[0].is_relative_to(root)] or [f for f in frames if is_user_file(f[0])]
+    return f" ({display_path(frames[-1][0])}:{frames[-1][1]})" if frames else ""
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A path as people wrote it: relative to the current directory where it lies beneath."""
     path, here = path.resolve(), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

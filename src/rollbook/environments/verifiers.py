@@ -1,7 +1,7 @@
 """Tasksets of the package `verifiers` (0.4): `verifiers:ID?setting=value`, prompts scored by their own rewards.
 
-Theirs are the data and the rewards; the model is asked here. So these are tasksets of one answer: what needs a runtime,
-a tool server or a judge of theirs is refused, and not scored in part.
+The data and the rewards are theirs; Rollbook calls the model. So only tasksets with one answer are supported: what
+needs a runtime, a tool server or a judge of theirs is refused, and not scored in part.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from rollbook.core.json import JSON
-from rollbook.core.rollout import Rollout
-from rollbook.core.score import Score
-from rollbook.core.task import Task
+from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
@@ -39,13 +36,13 @@ class Verifiers(Environment):
             self._taskset = load_taskset(config(id=name, **settings))
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise UsageError(f"verifiers:{name}: {' '.join(str(error).split())[:500]}") from None
-        self._refuse_others()
+        self._refuse_unsupported()
 
     @cached_property
     def _task_type(self) -> Any:
         return type(self._taskset).task_type()
 
-    def _refuse_others(self) -> None:
+    def _refuse_unsupported(self) -> None:
         """Name what this taskset needs and does not get here."""
         from verifiers.v1 import Task as Theirs
         from verifiers.v1.envs.single_agent import SingleAgentEnv
@@ -69,7 +66,7 @@ class Verifiers(Environment):
             data = task.data
             self._check_rewards(task)
             messages = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-            messages += prompt_of(data.prompt, f"verifiers:{self._name}: task {data.idx}")
+            messages += prompt_messages(data.prompt, f"verifiers:{self._name}: task {data.idx}")
             row = data.model_dump(mode="json", exclude_defaults=True)
             yield Task(data.id or f"{self._name}-{data.idx:05d}", messages=messages, row=row)
 
@@ -86,7 +83,7 @@ class Verifiers(Environment):
         theirs = self._task_type(
             self._task_type.data_type().model_validate(task.fields["row"]), self._taskset.config.task
         )
-        trace = trace_of(theirs, rollout)
+        trace = make_trace(theirs, rollout)
         asyncio.run(theirs.score(trace))
         if not trace.rewards:
             raise ValueError(f"verifiers:{self._name} gives no reward")
@@ -94,7 +91,7 @@ class Verifiers(Environment):
         return Score(trace.reward, parts=parts, answer=trace.last_reply)
 
 
-def prompt_of(prompt: Any, where: str) -> list[dict[str, JSON]]:
+def prompt_messages(prompt: Any, where: str) -> list[dict[str, JSON]]:
     """What is shown, as messages; only text can be."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
@@ -103,7 +100,7 @@ def prompt_of(prompt: Any, where: str) -> list[dict[str, JSON]]:
     return [{"role": message.role, "content": message.content} for message in prompt]
 
 
-def trace_of(task: Any, rollout: Rollout) -> Any:
+def make_trace(task: Any, rollout: Rollout) -> Any:
     """The rollout as their rewards read it: what was asked, and what was answered."""
     from verifiers.v1.configs.agent import AgentConfig
     from verifiers.v1.graph import MessageNode

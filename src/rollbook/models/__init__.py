@@ -1,5 +1,78 @@
-"""Who answers: an OpenAI-compatible endpoint (vLLM first of all), the embedded model, or a script.
+"""Models: an OpenAI-compatible endpoint (vLLM first of all), the embedded model, or a script.
 
-`open_model(spec, settings)` gives one of them; all speak `Model`. May import core, processes and tokens; knows
-nothing of environments or books. A model never invents: what the server did not say is None or a RolloutFailed.
+`open_model(spec, settings)` returns one of them; all implement `Model`. The package knows nothing of environments or
+run directories. A model never invents data: what the server did not send is None or raises `RolloutFailed`.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.models.chat import RAW_LOGPROBS, ChatModel
+    from rollbook.models.chat_protocol import read_models
+    from rollbook.models.model import REMOTE_MODEL_SPEC, AskModel, Completion, Model
+    from rollbook.models.responses_api import (
+        FOREIGN_ITEM,
+        get_foreign_item,
+        make_response,
+        make_rollout_response,
+        read_response,
+        read_tokens,
+        to_chat_tools,
+    )
+    from rollbook.models.responses_request import CREATE_PARAMS, CreateParams, make_create_params, read_create_params
+    from rollbook.models.server_errors import check_finite_logprobs, read_context_limit
+    from rollbook.models.targets import EMBEDDED_SLOTS, normalize_base_url, open_model, resolve_model
+    from rollbook.models.token_continuation import AnsweredCall, TokenContinuingModel, require_continuing
+    from rollbook.models.weights import has_weights, pull_weights, weights_path
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "chat": "ChatModel RAW_LOGPROBS",
+            "chat_protocol": "read_models",
+            "model": "AskModel Completion Model REMOTE_MODEL_SPEC",
+            "responses_api": (
+                "FOREIGN_ITEM get_foreign_item make_response make_rollout_response read_response read_tokens "
+                "to_chat_tools"
+            ),
+            "responses_request": "CREATE_PARAMS CreateParams make_create_params read_create_params",
+            "server_errors": "check_finite_logprobs read_context_limit",
+            "targets": "EMBEDDED_SLOTS normalize_base_url open_model resolve_model",
+            "token_continuation": "AnsweredCall TokenContinuingModel require_continuing",
+            "weights": "has_weights pull_weights weights_path",
+        },
+    )
+
+__all__ = [
+    "CREATE_PARAMS",
+    "EMBEDDED_SLOTS",
+    "FOREIGN_ITEM",
+    "RAW_LOGPROBS",
+    "REMOTE_MODEL_SPEC",
+    "AnsweredCall",
+    "AskModel",
+    "ChatModel",
+    "Completion",
+    "CreateParams",
+    "Model",
+    "TokenContinuingModel",
+    "check_finite_logprobs",
+    "get_foreign_item",
+    "has_weights",
+    "make_create_params",
+    "make_response",
+    "make_rollout_response",
+    "normalize_base_url",
+    "open_model",
+    "pull_weights",
+    "read_context_limit",
+    "read_create_params",
+    "read_models",
+    "read_response",
+    "read_tokens",
+    "require_continuing",
+    "resolve_model",
+    "to_chat_tools",
+    "weights_path",
+]

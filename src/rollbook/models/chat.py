@@ -1,42 +1,154 @@
-"""The chat model: any OpenAI-compatible endpoint, on one replica or many; with vLLM, exact tokens too."""
+"""The chat model: any OpenAI-compatible endpoint, on one replica or many; with vLLM, exact tokens too.
+
+Also what has to be learned from an endpoint before it is used: which models it lists, whether it is a vLLM that can
+report exact tokens, and whether its logprobs are those of the distribution that was sampled from or of the model
+before temperature, top-p and the like.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from time import perf_counter
+from typing import Literal, TypeAlias
 
 import aiohttp
 import msgspec
+from yarl import URL
 
-from rollbook.core.json import JSON
-from rollbook.core.manifest import ModelSpec, Sampling, Settings
-from rollbook.core.message import Message
-from rollbook.core.turn import Turn
+from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, Turn
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
-from rollbook.models.address import base_url
-from rollbook.models.continuing import Continuer, Held
-from rollbook.models.exact import exact_logprobs
-from rollbook.models.model import Completion
-from rollbook.models.protocol import (
+from rollbook.models.chat_protocol import (
+    UNSHAPED_SAMPLING,
+    AnswerChoice,
     ChatAnswer,
-    Choice,
     chat_body,
     check_extra,
-    message_of,
+    make_message,
+    prepare_messages,
     read_answer,
-    sendable,
+    read_models,
     text_body,
     without_reasoning,
 )
-from rollbook.models.refusal import WHERE, bad_completion, context_limit, is_context_error, server_words
-from rollbook.models.replica import Replica, open_session
-from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Router, outage
-from rollbook.models.served import Served, ask_served, check_name, settle_name
-from rollbook.models.shaping import RAW, LogprobsMode, logprobs_mode, shaped
+from rollbook.models.model import Completion
+from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, describe_outage, open_http_session
+from rollbook.models.server_errors import (
+    WHERE,
+    check_logprobs,
+    is_context_error,
+    make_bad_completion,
+    read_context_limit,
+    read_server_message,
+)
+from rollbook.models.targets import normalize_base_url
+from rollbook.models.token_continuation import AnsweredCall, PromptContinuer
 
-PROBE_S = 5.0
+
+class EndpointModels(msgspec.Struct, frozen=True):
+    """The names served and which of them by vLLM; `names` is None where the endpoint does not list any."""
+
+    base: str
+    names: list[str] | None
+    vllm: frozenset[str] = frozenset()
+
+
+async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str, has_key: bool) -> EndpointModels:
+    """What a replica serves; RolloutFailed("model_unavailable") if it is away, UsageError if it never will do."""
+    status, raw = await replica.get(replica.models, timeout_s)
+    if status in (401, 403):
+        raise UsageError(f"{replica.base}: HTTP {status}; {_key_advice(key_env, has_key)}")
+    if status >= 500 or status in (408, 429):
+        raise RolloutFailed("model_unavailable", WHERE, f"{replica.base}: HTTP {status}: {read_server_message(raw)}")
+    if status in (301, 302, 307, 308):
+        raise UsageError(f"{replica.base}: HTTP {status}, the endpoint is elsewhere; give its new URL with -m")
+    if status != 200:
+        await _suggest_v1(replica, timeout_s)
+        return EndpointModels(replica.base, None)
+    try:
+        rows = read_models(raw).data
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return EndpointModels(replica.base, None)
+    return EndpointModels(replica.base, [row.id for row in rows], frozenset(r.id for r in rows if r.owned_by == "vllm"))
+
+
+def choose_model_name(name: str, endpoints: Sequence[EndpointModels]) -> str:
+    """The name to ask for: the one given, which all must serve, or the only one there is."""
+    listed = [s for s in endpoints if s.names is not None]
+    if name:
+        for one in listed:
+            check_model_name(name, one)
+        return name
+    names = sorted({n for s in listed for n in s.names or ()})
+    if len(names) == 1 and all(s.names == names for s in endpoints):
+        return names[0]
+    found = f"serves {', '.join(names)}" if names else "does not say what it serves"
+    raise UsageError(f"{endpoints[0].base} {found}; say which model with --model-name")
+
+
+def check_model_name(name: str, endpoint: EndpointModels) -> None:
+    """UsageError if the endpoint lists its models and this is not one of them."""
+    if endpoint.names is None or name in endpoint.names:
+        return
+    close = get_close_matches(name, endpoint.names, n=1, cutoff=0.4)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UsageError(f"{endpoint.base} does not serve {name!r}, only {', '.join(endpoint.names) or 'nothing'}{hint}")
+
+
+async def _suggest_v1(replica: Replica, timeout_s: float) -> None:
+    if replica.base.endswith("/v1"):
+        return
+    try:
+        status, raw = await replica.get(URL(f"{replica.base}/v1/models"), timeout_s)
+        read_models(raw)
+    except (RolloutFailed, msgspec.DecodeError, UnicodeDecodeError):
+        return
+    if status == 200:
+        raise UsageError(f"{replica.base} is not the endpoint; did you mean {replica.base}/v1?")
+
+
+def _key_advice(key_env: str, has_key: bool) -> str:
+    if has_key:
+        return f"the key in {key_env} was not accepted (--api-key-env names another variable)"
+    return f"set {key_env} to the key, or name another variable with --api-key-env"
+
+
+LogprobsMode: TypeAlias = Literal["processed", "raw"]
+
+PENALTY_FIELDS = ("presence_penalty", "frequency_penalty")
+RAW_LOGPROBS = "the model's own, before temperature and top-p: start vLLM with --logprobs-mode processed_logprobs"
+_LIKELIEST_TOKEN = Sampling(max_tokens=1, extra={"top_k": 1})
+
+
+def is_shaped(sampling: Sampling) -> bool:
+    """Whether tokens are sampled from another distribution than the model's own; greedily chosen ones are not sampled.
+
+    >>> [is_shaped(s) for s in (Sampling(), Sampling(0.7), Sampling(0.0), Sampling(extra={"top_k": 5}))]
+    [False, True, False, True]
+    """
+    if sampling.temperature == 0:
+        return False
+    usual = UNSHAPED_SAMPLING | dict.fromkeys(PENALTY_FIELDS, 0.0)
+    other = any(sampling.extra.get(name, value) != value for name, value in usual.items())
+    return other or sampling.temperature != 1 or sampling.top_p != 1 or "logit_bias" in sampling.extra
+
+
+async def find_logprobs_mode(replica: Replica, name: str) -> LogprobsMode | None:
+    """Told by one token that had to be the likeliest: what was sampled from gave it all probability, the model less.
+
+    None where the server reports no logprob.
+    """
+    body = chat_body(name, [Message("user", "Hello")], _LIKELIEST_TOKEN, 0, (), True)
+    _, choice, _ = read_answer(await replica.post(replica.chat, body))
+    content = choice.logprobs.content if choice.logprobs else None
+    if not content or content[0].logprob is None:
+        return None
+    return "processed" if content[0].logprob == 0 else "raw"
+
+
+PROBE_TIMEOUT_S = 5.0
 
 
 class ChatModel:
@@ -65,7 +177,7 @@ class ChatModel:
         self.send_reasoning = send_reasoning
         self._forced = tokens
         self._settings = settings
-        self._bases = [base_url(url) for url in settings.urls]
+        self._bases = [normalize_base_url(url) for url in settings.urls]
         self._key = os.environ.get(settings.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(f"{settings.api_key_env} holds what cannot be a key: only printable ASCII can be sent")
@@ -74,19 +186,19 @@ class ChatModel:
         self._checked: Sampling | None = None
         self._shape_known = False
         self._say = say or (lambda _: None)
-        self._continuer = Continuer(self._say)
+        self._continuer = PromptContinuer(self._say)
 
     def __repr__(self) -> str:
         return f"ChatModel({self.spec.name!r}, {self._bases})"
 
     async def open(self) -> None:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
-        self._session = open_session(self._settings, self._key)
+        self._session = open_http_session(self._settings, self._key)
         try:
             replicas = [Replica(base, self._session, self._settings.call_s, self._scrub) for base in self._bases]
-            met = await self._meet(replicas)
-            served = [s for s in met if isinstance(s, Served)]
-            self.spec = msgspec.structs.replace(self.spec, name=settle_name(self.spec.name, served))
+            met = await self._wait_for_replicas(replicas)
+            served = [s for s in met if isinstance(s, EndpointModels)]
+            self.spec = msgspec.structs.replace(self.spec, name=choose_model_name(self.spec.name, served))
             if self._forced is None:
                 self.tokens = all(self.spec.name in s.vllm for s in served)
             self._router = Router(replicas, self._probe, self._settings.outage_s)
@@ -117,9 +229,9 @@ class ChatModel:
         """Answer once."""
         return await self._complete(messages, sampling, seed, rollout, tools, None)
 
-    async def go_on(
+    async def complete_from(
         self,
-        held: Held,
+        previous: AnsweredCall,
         messages: Sequence[Message],
         sampling: Sampling,
         *,
@@ -132,7 +244,7 @@ class ChatModel:
         Where that cannot be proven, or the server takes no ids, it is asked as ever. The turn records what the
         server says it was shown, whatever that is.
         """
-        return await self._complete(messages, sampling, seed, rollout, tools, held if self.tokens else None)
+        return await self._complete(messages, sampling, seed, rollout, tools, previous if self.tokens else None)
 
     async def _complete(
         self,
@@ -141,78 +253,80 @@ class ChatModel:
         seed: int,
         rollout: str,
         tools: Sequence[JSON],
-        held: Held | None,
+        previous: AnsweredCall | None,
     ) -> Completion:
         if self._router is None:
             raise RuntimeError("the model is not open")
         if self._checked is not sampling:
             check_extra(sampling)
             self._checked = sampling
-            await self._check_shape(sampling)
+            await self._warn_of_raw_logprobs(sampling)
         if not self.send_reasoning:
             messages = without_reasoning(messages)
-        told = sendable(messages)
+        told = prepare_messages(messages)
         plain = chat_body(self.spec.name, told, sampling, seed, tools, self.tokens)
         version = self.version
 
         async def call(replica: Replica) -> Completion:
             name, url, body, ids = self.spec.name, replica.chat, plain, None
-            if held and (ids := await self._continuer.prompt(replica, name, held, messages, sampling, tools)):
-                if await self._continuer.by_text(replica):
+            if previous and (
+                ids := await self._continuer.make_prompt(replica, name, previous, messages, sampling, tools)
+            ):
+                if await self._continuer.needs_text_completions(replica):
                     url, body = replica.text, text_body(name, ids, sampling, seed)
                 else:
                     body = chat_body(name, told, sampling, seed, tools, True, ids)
             started = perf_counter()
             raw = await replica.post(url, body)
-            completion = self._read(raw, perf_counter() - started, version, url is replica.text)
+            completion = self._read_completion(raw, perf_counter() - started, version, url is replica.text)
             if ids is not None and completion.turn.prompt_ids != ids:
-                self._continuer.ignored(replica)
+                self._continuer.mark_ignoring(replica)
             return completion
 
         try:
             return await self._router.send(rollout, call)
         except ContextFull as full:
-            raise _asked_too_much(str(full), sampling) or full from None
+            raise _max_tokens_error(str(full), sampling) or full from None
         except RolloutFailed as error:
-            raise _advised(error, bool(tools), "response_format" in sampling.extra) from None
+            raise _add_advice(error, bool(tools), "response_format" in sampling.extra) from None
 
-    async def _check_shape(self, sampling: Sampling) -> None:
+    async def _warn_of_raw_logprobs(self, sampling: Sampling) -> None:
         """Say it, once, if the logprobs are not those of what is sampled from."""
-        if self._shape_known or not self.tokens or not shaped(sampling):
+        if self._shape_known or not self.tokens or not is_shaped(sampling):
             return
         self._shape_known = True
         try:
-            if await self.logprobs_mode() == "raw":
-                self._say(f"warning: the logprobs are {RAW}")
+            if await self.find_logprobs_mode() == "raw":
+                self._say(f"warning: the logprobs are {RAW_LOGPROBS}")
         except (RolloutFailed, ContextFull):
             self._shape_known = False  # nothing is learned of a server that does not answer now
 
-    async def logprobs_mode(self) -> LogprobsMode | None:
+    async def find_logprobs_mode(self) -> LogprobsMode | None:
         """Whose logprobs the server reports, found out by asking it for one token."""
         assert self._router is not None
-        return await self._router.send("", lambda replica: logprobs_mode(replica, self.spec.name))
+        return await self._router.send("", lambda replica: find_logprobs_mode(replica, self.spec.name))
 
-    def _read(self, raw: bytes, seconds: float, version: str | None, text: bool) -> Completion:
+    def _read_completion(self, raw: bytes, seconds: float, version: str | None, text: bool) -> Completion:
         try:
             answer, choice, reason = read_answer(raw, text)
         except RolloutFailed as error:
-            raise self._second_look(raw, error) from None
+            raise self._explain_error_body(raw, error) from None
         assert choice.message is not None
         usage = answer.usage
         counts = ((usage.prompt_tokens or 0) if usage else 0, (usage.completion_tokens or 0) if usage else 0)
         ids: tuple[list[int] | None, list[int] | None, list[float] | None] = (None, None, None)
-        if self.tokens and (found := self._ids(answer, choice)):
+        if self.tokens and (found := self._read_ids(answer, choice)):
             ids, counts = found, (len(found[0]), len(found[1]))
-        return Completion(message_of(choice.message), Turn(*ids, *counts, reason, seconds, version))
+        return Completion(make_message(choice.message), Turn(*ids, *counts, reason, seconds, version))
 
-    def _ids(self, answer: ChatAnswer, choice: Choice) -> tuple[list[int], list[int], list[float]] | None:
+    def _read_ids(self, answer: ChatAnswer, choice: AnswerChoice) -> tuple[list[int], list[int], list[float]] | None:
         """What the server reports, if it adds up; None from a vLLM too old to report it, unless tokens are a must."""
         if answer.prompt_token_ids is None and choice.token_ids is None and not self._forced:
             return None
         logprobs = choice.logprobs.content if choice.logprobs else None
         if answer.prompt_token_ids is None or choice.token_ids is None or logprobs is None:
             raise RolloutFailed("token_mismatch", WHERE, "the server did not return token ids with their logprobs")
-        numbers = exact_logprobs(
+        numbers = check_logprobs(
             answer.prompt_token_ids,
             choice.token_ids,
             [p.logprob for p in logprobs],
@@ -221,43 +335,45 @@ class ChatModel:
         )
         return answer.prompt_token_ids, choice.token_ids, numbers
 
-    def _second_look(self, raw: bytes, error: RolloutFailed) -> Exception:
+    def _explain_error_body(self, raw: bytes, error: RolloutFailed) -> Exception:
         """A 200 that holds an error: in the server's words, and by what it says."""
         if error.kind == "bad_completion" and b'"error"' in raw[:4096]:
-            words = self._scrub(server_words(raw))
-            return ContextFull(words) if is_context_error(raw) else bad_completion(f"HTTP 200 with an error: {words}")
+            words = self._scrub(read_server_message(raw))
+            return (
+                ContextFull(words) if is_context_error(raw) else make_bad_completion(f"HTTP 200 with an error: {words}")
+            )
         return RolloutFailed(error.kind, error.where, self._scrub(error.message))
 
-    async def _meet(self, replicas: Sequence[Replica]) -> list[Served | RolloutFailed]:
+    async def _wait_for_replicas(self, replicas: Sequence[Replica]) -> list[EndpointModels | RolloutFailed]:
         """What each replica serves, as soon as one of them answers."""
         loop = asyncio.get_running_loop()
         deadline, delay = loop.time() + self._settings.outage_s, FIRST_PROBE_S
         while True:
-            met = await asyncio.gather(*(self._ask(replica) for replica in replicas))
+            met = await asyncio.gather(*(self._fetch_models(replica) for replica in replicas))
             away = [result.message for result in met if isinstance(result, RolloutFailed)]
             if len(away) < len(met):
                 return met
             if loop.time() + delay > deadline:
-                raise EndpointDown(outage("; ".join(away), self._settings.outage_s, "try again"))
+                raise EndpointDown(describe_outage("; ".join(away), self._settings.outage_s, "try again"))
             if delay == FIRST_PROBE_S:
                 self._say(f"waiting for the model, {self._settings.outage_s:g} s at most: {'; '.join(away)}")
             await asyncio.sleep(delay)
             delay = min(delay * 2, SLOWEST_PROBE_S)
 
-    async def _ask(self, replica: Replica) -> Served | RolloutFailed:
+    async def _fetch_models(self, replica: Replica) -> EndpointModels | RolloutFailed:
         try:
-            return await ask_served(
-                replica, min(self._settings.connect_s, PROBE_S), self._settings.api_key_env, bool(self._key)
+            return await fetch_endpoint_models(
+                replica, min(self._settings.connect_s, PROBE_TIMEOUT_S), self._settings.api_key_env, bool(self._key)
             )
         except RolloutFailed as error:
             return error
 
     async def _probe(self, replica: Replica) -> str | None:
         try:
-            served = await self._ask(replica)
+            served = await self._fetch_models(replica)
             if isinstance(served, RolloutFailed):
                 return served.message
-            check_name(self.spec.name, served)
+            check_model_name(self.spec.name, served)
         except UsageError as error:
             return str(error)
         return None
@@ -266,7 +382,7 @@ class ChatModel:
         return text.replace(self._key, "[key]") if self._key else text
 
 
-def _advised(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:
+def _add_advice(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:
     """A server that takes no tools, or no schema, says so for every prompt: name the way out."""
     words = error.message.lower()
     if error.kind != "model_rejected" or not ((tools and "tool" in words) or (schema and "schema" in words)):
@@ -275,10 +391,10 @@ def _advised(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:
     return RolloutFailed(error.kind, error.where, f"{error.message}; for a server that cannot do this: {way}")
 
 
-def _asked_too_much(words: str, sampling: Sampling) -> RolloutFailed | None:
+def _max_tokens_error(message: str, sampling: Sampling) -> RolloutFailed | None:
     """The prompt is not to blame when max_tokens alone fills the context: a mistake in the settings is not a score."""
-    limit = context_limit(words)
+    limit = read_context_limit(message)
     if limit is None or sampling.max_tokens < limit:
         return None
     advice = f"--max-tokens {sampling.max_tokens} leaves no room for a prompt: lower it"
-    return RolloutFailed("model_rejected", WHERE, f"{words}; {advice}")
+    return RolloutFailed("model_rejected", WHERE, f"{message}; {advice}")

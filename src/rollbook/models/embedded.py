@@ -12,32 +12,235 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
 import aiohttp
+import msgspec
+from yarl import URL
 
-from rollbook.core.json import JSON
-from rollbook.core.manifest import ModelSpec, Sampling, Settings
-from rollbook.core.message import Message
-from rollbook.core.turn import Turn
+from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, Turn, decode, encode
 from rollbook.errors import ChildFailed, EndpointDown, RolloutFailed, UsageError
-from rollbook.models.exact import exact_logprobs
-from rollbook.models.llama import Llama
+from rollbook.models.chat_protocol import check_extra, without_reasoning
 from rollbook.models.model import Completion
-from rollbook.models.protocol import check_extra, without_reasoning
-from rollbook.models.refusal import WHERE, bad_completion
-from rollbook.models.replica import open_session
-from rollbook.models.target import EMBEDDED_SLOTS as SLOTS
-from rollbook.models.weights import ensure
-from rollbook.processes.child import Child, module_argv
-from rollbook.processes.ready import start_ready
+from rollbook.models.router import Replica, open_http_session
+from rollbook.models.server_errors import WHERE, check_logprobs, make_bad_completion
+from rollbook.models.targets import EMBEDDED_SLOTS as SLOTS
+from rollbook.models.weights import ensure_weights
+from rollbook.processes import Child, module_argv, start_ready
 
-CONTEXT = 2048
-START_S = 120.0
-RESTARTS = 3
-_FINISH = {"limit": "length", "eos": "stop", "word": "stop"}
+Key = TypeVar("Key")
+
+MESSAGE_END = "<|im_end|>"
+"""What the embedded model's template ends a message with."""
+MAX_CACHED_PROMPTS = 256
+MAX_MISSING_LOGPROBS = 64
+_TOP_LOGPROBS = (1_000, 1_000_000)
+_FORCING_BIAS = 1_000.0
+
+
+class TokenLogprob(msgspec.Struct):
+    """One of the tokens that could have come."""
+
+    id: int
+    logprob: float | None = None
+
+
+class SampledToken(msgspec.Struct):
+    """A token that came."""
+
+    id: int
+    logprob: float | None = None
+    top_logprobs: list[TokenLogprob] = []
+
+
+class LlamaAnswer(msgspec.Struct):
+    """What /completion says."""
+
+    content: str
+    tokens: list[int]
+    stop_type: str
+    tokens_predicted: int
+    tokens_evaluated: int
+    completion_probabilities: list[SampledToken] = []
+
+
+_llama_decoder = msgspec.json.Decoder(LlamaAnswer)
+
+
+class LlamaPrompt(msgspec.Struct, frozen=True):
+    """A conversation as the model sees it."""
+
+    text: str
+    ids: list[int]
+
+
+class LlamaServer:
+    """One llama.cpp server."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, call_s: float) -> None:
+        self.url = url
+        self._replica = Replica(url, session, call_s, scrub=str)
+        self._completion = URL(f"{url}/completion")
+        self._prompts: OrderedDict[bytes, LlamaPrompt] = OrderedDict()
+        self._said: OrderedDict[str, LlamaPrompt] = OrderedDict()
+        self._plain: int | None = None
+
+    async def make_prompt(self, messages: Sequence[Message], rollout: str = "") -> LlamaPrompt:
+        """A conversation as the server's own chat endpoint would make it.
+
+        One that goes on keeps the ids that were sampled: the same text could be cut into other tokens.
+        """
+        if said := self._said.get(rollout):
+            text = await self._render(messages)
+            if text.startswith(said.text):
+                rest = await self._tokenize(text[len(said.text) :], special=False)
+                return LlamaPrompt(text, [*said.ids, *rest])
+        key = encode(messages)
+        known = self._prompts.get(key)
+        if known is None:
+            text = await self._render(messages)
+            known = self._prompts[key] = LlamaPrompt(text, await self._tokenize(text))
+        mark_recently_used(self._prompts, key)
+        return known
+
+    def remember(self, rollout: str, prompt: LlamaPrompt, answer: LlamaAnswer) -> None:
+        """What was said last in a rollout, for the prompt that goes on from there."""
+        ended = answer.stop_type == "eos" and bool(answer.tokens)
+        ids = answer.tokens[:-1] if ended else answer.tokens
+        self._said[rollout] = LlamaPrompt(prompt.text + answer.content, [*prompt.ids, *ids])
+        mark_recently_used(self._said, rollout)
+
+    async def _render(self, messages: Sequence[Message]) -> str:
+        text = (await self._post("apply-template", {"messages": messages})).get("prompt")
+        if not isinstance(text, str):
+            raise make_bad_completion("the server did not render the conversation")
+        return text
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> LlamaAnswer:
+        """Continue the ids. The server's defaults for top_k and min_p are switched off; `extra` has the last word."""
+        body = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": 0,
+            "min_p": 0.0,
+            "n_predict": sampling.max_tokens,
+            "seed": seed,
+            **_extra_fields(sampling),
+            "prompt": prompt_ids,
+            "n_probs": 1,
+            "return_tokens": True,
+            "post_sampling_probs": False,
+            "stream": False,
+        }
+        return await self._complete(body)
+
+    async def find_logprobs(self, prompt_ids: Sequence[int], answer: LlamaAnswer) -> list[float | None]:
+        """One logprob for each sampled id.
+
+        The server leaves out tokens that end in the middle of a character, and one that completes a stop word. Those
+        few are asked for again: the same ids up to that token, and the model's logprob of it as the next one.
+        """
+        known = align_logprobs(answer.tokens, answer.completion_probabilities)
+        if sum(p is None for p in known) > MAX_MISSING_LOGPROBS:
+            raise RolloutFailed(
+                "token_mismatch", WHERE, f"more than {MAX_MISSING_LOGPROBS} tokens came without a logprob"
+            )
+        return [
+            await self._find_logprob([*prompt_ids, *answer.tokens[:at]], answer.tokens[at]) if p is None else p.logprob
+            for at, p in enumerate(known)
+        ]
+
+    async def _find_logprob(self, before: list[int], token: int) -> float | None:
+        if self._plain is None:
+            self._plain = (await self._tokenize("a"))[-1]
+        # Some whole token is forced to come, so that the list of all that could have come is reported with it.
+        body: dict[str, JSON] = {"prompt": before, "n_predict": 1, "temperature": 0.0, "return_tokens": True}
+        body["logit_bias"] = [[self._plain, _FORCING_BIAS]]
+        for width in _TOP_LOGPROBS:
+            sampled = (await self._complete({**body, "n_probs": width})).completion_probabilities
+            for likely in sampled[0].top_logprobs if sampled else ():
+                if likely.id == token:
+                    return likely.logprob
+        raise RolloutFailed("token_mismatch", WHERE, f"the server does not report the logprob of token {token}")
+
+    async def _tokenize(self, text: str, special: bool = True) -> list[int]:
+        said = await self._post("tokenize", {"content": text, "add_special": special, "parse_special": True})
+        ids = said.get("tokens")
+        if not isinstance(ids, list):
+            raise make_bad_completion("the server did not tokenise the conversation")
+        return ids
+
+    async def _post(self, path: str, body: JSON) -> dict[str, JSON]:
+        raw = await self._replica.post(URL(f"{self.url}/{path}"), encode(body))
+        try:
+            said = decode(raw)
+        except msgspec.DecodeError as error:
+            raise make_bad_completion(f"/{path}: {error}") from None
+        return said if isinstance(said, dict) else {}
+
+    async def _complete(self, body: dict[str, JSON]) -> LlamaAnswer:
+        raw = await self._replica.post(self._completion, encode(body))
+        try:
+            return _llama_decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise make_bad_completion(f"/completion: {error}") from None
+
+
+def mark_recently_used(cache: OrderedDict[Key, LlamaPrompt], key: Key) -> None:
+    """Mark one as used now, and let go of the one that was not for longest."""
+    cache.move_to_end(key)
+    if len(cache) > MAX_CACHED_PROMPTS:
+        cache.popitem(last=False)
+
+
+def _extra_fields(sampling: Sampling) -> dict[str, JSON]:
+    """Further sampling, the chat protocol's response_format as the grammar that /completion takes.
+
+    With its field json_schema an answer would end in <|endoftext|>, and no next prompt would continue it.
+    """
+    extra = dict(sampling.extra)
+    form = extra.pop("response_format", None)
+    if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
+        schema = encode(form["json_schema"].get("schema")).decode()
+        extra["grammar"] = f"%llguidance {{}}\nstart: answer {MESSAGE_END}\nanswer: %json {schema}"
+    return extra
+
+
+def align_logprobs(tokens: Sequence[int], sampled: Sequence[SampledToken]) -> list[SampledToken | None]:
+    """Which entry belongs to which token, where that can only be one; `sampled` may leave some tokens out.
+
+    Matched once from the left and once from the right: an entry that lands on the same token both
+    times can be nowhere else.
+    """
+    left = _match_from_left(tokens, [s.id for s in sampled])
+    right = [len(tokens) - 1 - at for at in reversed(_match_from_left(tokens[::-1], [s.id for s in reversed(sampled)]))]
+    found: list[SampledToken | None] = [None] * len(tokens)
+    if len(left) == len(sampled):
+        for entry, a, b in zip(sampled, left, right, strict=True):
+            if a == b:
+                found[a] = entry
+    return found
+
+
+def _match_from_left(tokens: Sequence[int], ids: Sequence[int]) -> list[int]:
+    places: list[int] = []
+    at = iter(range(len(tokens)))
+    for wanted in ids:
+        place = next((i for i in at if tokens[i] == wanted), None)
+        if place is None:
+            break
+        places.append(place)
+    return places
+
+
+CONTEXT_TOKENS = 2048
+START_TIMEOUT_S = 120.0
+MAX_RESTARTS = 3
+_FINISH_REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 
 
 class EmbeddedModel:
@@ -59,11 +262,11 @@ class EmbeddedModel:
         self.spec = spec
         self.version: str | None = None
         self._settings = settings
-        self._say = say or _say
+        self._say = say or _print_to_stderr
         self._log = log
         self._threads = threads
         self._child: Child | None = None
-        self._llama: Llama | None = None
+        self._llama: LlamaServer | None = None
         self._session: aiohttp.ClientSession | None = None
         self._starting = asyncio.Lock()
         self._starts = 0
@@ -76,10 +279,10 @@ class EmbeddedModel:
 
     async def open(self) -> None:
         """Fetch the weights if need be, start the server and wait until it is ready."""
-        self._session = open_session(self._settings, connections=SLOTS)
+        self._session = open_http_session(self._settings, connections=SLOTS)
         try:
             if self._settings.urls:
-                self._llama = Llama(self._settings.urls[0], self._session, self._settings.call_s)
+                self._llama = LlamaServer(self._settings.urls[0], self._session, self._settings.call_s)
             else:
                 await self._start(self._session)
         except ChildFailed as error:
@@ -107,43 +310,47 @@ class EmbeddedModel:
         tools: Sequence[JSON] = (),
     ) -> Completion:
         """Answer once."""
-        _check(messages, tools)
+        _check_supported(messages, tools)
         check_extra(sampling)
         async with self._slots:
-            llama = await self._living()
+            llama = await self._running_server()
             started, version = perf_counter(), self.version
-            prompt = await llama.prompt(without_reasoning(messages), rollout)
+            prompt = await llama.make_prompt(without_reasoning(messages), rollout)
             prompt_ids = prompt.ids
             answer = await llama.sample(prompt_ids, sampling, seed)
             llama.remember(rollout, prompt, answer)
-            logprobs = exact_logprobs(
+            logprobs = check_logprobs(
                 prompt_ids,
                 answer.tokens,
-                await llama.logprobs(prompt_ids, answer),
+                await llama.find_logprobs(prompt_ids, answer),
                 prompt_tokens=answer.tokens_evaluated,
                 completion_tokens=answer.tokens_predicted,
             )
-        if answer.stop_type not in _FINISH:
-            raise bad_completion(f"the answer was not finished: stop_type is {answer.stop_type!r}")
-        counts, finish, seconds = (len(prompt_ids), len(logprobs)), _FINISH[answer.stop_type], perf_counter() - started
+        if answer.stop_type not in _FINISH_REASONS:
+            raise make_bad_completion(f"the answer was not finished: stop_type is {answer.stop_type!r}")
+        counts, finish, seconds = (
+            (len(prompt_ids), len(logprobs)),
+            _FINISH_REASONS[answer.stop_type],
+            perf_counter() - started,
+        )
         turn = Turn(prompt_ids, answer.tokens, logprobs, *counts, finish, seconds, version)
         return Completion(Message("assistant", answer.content), turn)
 
     @property
-    def _server(self) -> Llama:
+    def _server(self) -> LlamaServer:
         if self._llama is None:
             raise RuntimeError("the model is not open")
         return self._llama
 
-    async def _living(self) -> Llama:
+    async def _running_server(self) -> LlamaServer:
         """The server, started again if it has crashed."""
         llama, child = self._server, self._child
         if child is None or child.returncode is None:
             return llama
         async with self._starting:
             if self._child is child and self._session:
-                if self._starts > RESTARTS:
-                    raise EndpointDown(f"the embedded model crashed {self._starts} times: {child.last_words()}")
+                if self._starts > MAX_RESTARTS:
+                    raise EndpointDown(f"the embedded model crashed {self._starts} times: {child.last_log_line()}")
                 try:
                     await self._start(self._session)
                 except ChildFailed as error:
@@ -154,14 +361,18 @@ class EmbeddedModel:
         self._starts += 1
         if importlib.util.find_spec("xllamacpp") is None:
             raise UsageError("the embedded model needs xllamacpp: `pip install 'rollbook[local]'`, or give -m URL")
-        weights = await asyncio.to_thread(ensure, self._settings.offline, self._say)
-        argv = module_argv("rollbook.models.server", "--weights", str(weights), "--threads", str(self._threads))
-        argv += ["--slots", str(SLOTS), "--context", str(CONTEXT)]
-        self._child, said = await start_ready(argv, within_s=START_S, what="the embedded model's server", log=self._log)
-        self._llama = Llama(said["url"], session, self._settings.call_s)
+        weights = await asyncio.to_thread(ensure_weights, self._settings.offline, self._say)
+        argv = module_argv(
+            "rollbook.models.embedded_server", "--weights", str(weights), "--threads", str(self._threads)
+        )
+        argv += ["--slots", str(SLOTS), "--context", str(CONTEXT_TOKENS)]
+        self._child, said = await start_ready(
+            argv, timeout_s=START_TIMEOUT_S, name="the embedded model's server", log=self._log
+        )
+        self._llama = LlamaServer(said["url"], session, self._settings.call_s)
 
 
-def _check(messages: Sequence[Message], tools: Sequence[JSON]) -> None:
+def _check_supported(messages: Sequence[Message], tools: Sequence[JSON]) -> None:
     if tools:
         raise RolloutFailed(
             "model_rejected", WHERE, "the embedded model parses no tool calls; use --tool-format schema"
@@ -171,5 +382,5 @@ def _check(messages: Sequence[Message], tools: Sequence[JSON]) -> None:
             raise RolloutFailed("model_rejected", WHERE, "the embedded model reads text only; give -m URL")
 
 
-def _say(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     sys.stderr.write(f"{line}\n")

@@ -1,16 +1,18 @@
-"""The one thing every model does: answer a conversation."""
+"""What every model does: answer a conversation; and how agents and environments ask one for a rollout.
+
+A model never invents: what the server did not report is None, or a RolloutFailed. `AbsentModel` stands in where a run
+has no model of its own, because its rollouts are carried out elsewhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from rollbook.core.json import JSON
-from rollbook.core.manifest import ModelSpec, Sampling
-from rollbook.core.message import Message
-from rollbook.core.turn import Turn
+from rollbook.core import JSON, Message, ModelSpec, Sampling, Turn
+from rollbook.errors import RolloutFailed
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -48,3 +50,47 @@ class Model(Protocol):
     ) -> Completion:
         """Answer once."""
         ...
+
+
+class AskModel(Protocol):
+    """Ask the model once, with the rollout's own sampling and seed.
+
+    ContextFull and LimitReached end the conversation and are let through: what there is of it is scored.
+    """
+
+    sampling: Sampling
+
+    async def __call__(
+        self, messages: Sequence[Message], *, tools: Sequence[JSON] = (), extra: Mapping[str, JSON] | None = None
+    ) -> Completion:
+        """One answer. `tools` are offered by the server's own fields, `extra` is further sampling."""
+        ...
+
+
+REMOTE_MODEL_SPEC = ModelSpec("remote", "remote")
+
+
+class AbsentModel:
+    """Stands where a run has its model, and is never asked."""
+
+    def __init__(self, spec: ModelSpec = REMOTE_MODEL_SPEC) -> None:
+        self.spec = spec
+        self.version: str | None = None
+
+    async def open(self) -> None:
+        """Nobody to connect to."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        seed: int,
+        rollout: str,
+        tools: Sequence[JSON] = (),
+    ) -> Completion:
+        """Nobody is here to answer."""
+        raise RolloutFailed("agent_error", "model", "this run has no model: its rollouts are played elsewhere")

@@ -1,4 +1,4 @@
-"""The router: which replica a call goes to, and what becomes of a replica that falls ill."""
+"""Replicas of a model: how one is called over HTTP, which one a call goes to, and how failing ones are handled."""
 
 from __future__ import annotations
 
@@ -6,13 +6,113 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from io import BytesIO
 from typing import Literal, TypeVar
 
-from rollbook.errors import ContextFull, EndpointDown, RolloutFailed
-from rollbook.models.refusal import CONNECT
-from rollbook.models.replica import Replica
+import aiohttp
+from yarl import URL
 
-STRIKES = 3
+from rollbook.core import Settings
+from rollbook.errors import ContextFull, EndpointDown, RolloutFailed
+from rollbook.models.server_errors import CONNECT, WHERE, make_bad_completion, make_http_error
+from rollbook.processes import timeout_after
+
+RESPONSE_LIMIT = 64 * 1024 * 1024
+_LARGE_BODY = 512 * 1024
+_IDLE_CONNECTION_S = 3.0
+"""Below the 5 s after which common servers close an idle connection: a POST on a closing one is lost."""
+
+
+def open_http_session(settings: Settings, key: str = "", connections: int = 0) -> aiohttp.ClientSession:
+    """The one session of a model: no limit on connections unless given, no cookies, no per-call timers of its own."""
+    headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_IDLE_CONNECTION_S, ttl_dns_cache=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s),
+    )
+
+
+class Replica:
+    """One base URL. `post` answers with the body of a 200, or raises what the failure means."""
+
+    def __init__(self, base: str, session: aiohttp.ClientSession, call_s: float, scrub: Callable[[str], str]) -> None:
+        self.base = base
+        self.chat = URL(f"{base}/chat/completions")
+        self.text = URL(f"{base}/completions")
+        self.models = URL(f"{base}/models")
+        self.in_flight = 0
+        self._session = session
+        self._call_s = call_s
+        self._scrub = scrub
+
+    async def post(self, url: URL, body: bytes) -> bytes:
+        """The body of the answer."""
+        status, retry_after, raw = await self.post_any_status(url, body)
+        if status != 200:
+            raise make_http_error(status, retry_after, raw)
+        return raw
+
+    async def post_any_status(self, url: URL, body: bytes) -> tuple[int, str | None, bytes]:
+        """Whatever the answer is: its status, when to come again, and its body; RolloutFailed if none came."""
+        data = body if len(body) < _LARGE_BODY else BytesIO(body)
+        try:
+            answering = self._session.post(url, data=data, allow_redirects=False)
+            async with timeout_after(self._call_s), answering as response:
+                raw = await _read_body(response)
+        except aiohttp.ClientError as error:
+            raise self._connection_failure(error) from None
+        except TimeoutError:
+            raise RolloutFailed("model_timeout", WHERE, f"{self.base}: no answer in {self._call_s:g} s") from None
+        except OSError as error:
+            raise self._connection_failure(error) from None
+        scrubbed = raw if response.status == 200 else self._scrub_bytes(raw)
+        return response.status, response.headers.get("Retry-After"), scrubbed
+
+    async def get(self, url: URL, within_s: float) -> tuple[int, bytes]:
+        """The status and body of a GET; RolloutFailed("model_unavailable") if none came."""
+        try:
+            async with asyncio.timeout(within_s):
+                async with self._session.get(url, allow_redirects=False) as response:
+                    return response.status, self._scrub_bytes(await _read_body(response))
+        except TimeoutError:
+            raise RolloutFailed("model_unavailable", CONNECT, f"{self.base}: no answer in {within_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._connection_failure(error) from None
+
+    def _connection_failure(self, error: Exception) -> RolloutFailed:
+        where = CONNECT if isinstance(error, aiohttp.ClientConnectionError | OSError) else WHERE
+        return RolloutFailed("model_unavailable", where, f"{self.base}: {self._scrub(_describe_error(error))}")
+
+    def _scrub_bytes(self, raw: bytes) -> bytes:
+        return self._scrub(raw.decode(errors="replace")).encode()
+
+
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    length = response.content_length
+    if length is not None and length <= RESPONSE_LIMIT and "Content-Encoding" not in response.headers:
+        return await response.read()
+    held = bytearray()
+    async for chunk in response.content.iter_chunked(256 * 1024):
+        held += chunk
+        if len(held) > RESPONSE_LIMIT:
+            raise make_bad_completion(f"an answer of more than {RESPONSE_LIMIT} bytes")
+    return bytes(held)
+
+
+def _describe_error(error: Exception) -> str:
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the server closed the connection"
+    return str(error) or type(error).__name__
+
+
+MAX_STRIKES = 3
 FIRST_PROBE_S, SLOWEST_PROBE_S = 0.25, 5.0
 TRIAL_S = 5.0
 STICKY = 16_384
@@ -20,10 +120,10 @@ IDLE_S = 10.0
 
 T = TypeVar("T")
 
-TRIALS = 2
+MAX_TRIALS = 2
 
 
-class Health:
+class ReplicaHealth:
     """How a replica is: in use, out and being probed, or on trial with one call."""
 
     __slots__ = ("delay_s", "epoch", "needs_trial", "reason", "state", "strikes", "testing")
@@ -51,7 +151,7 @@ class Router:
         self, replicas: Sequence[Replica], probe: Callable[[Replica], Awaitable[str | None]], outage_s: float
     ) -> None:
         self.replicas = list(replicas)
-        self._health = {replica: Health() for replica in replicas}
+        self._health = {replica: ReplicaHealth() for replica in replicas}
         self._probe = probe
         self._outage_s = outage_s
         self._down_since: float | None = None
@@ -96,19 +196,19 @@ class Router:
             try:
                 result = await call(replica)
             except RolloutFailed as error:
-                self._failed(replica, error, epoch)
+                self._on_failure(replica, error, epoch)
                 trials += on_trial
-                if not (on_trial and error.kind == "model_unavailable") or trials > TRIALS:
+                if not (on_trial and error.kind == "model_unavailable") or trials > MAX_TRIALS:
                     raise  # it may be the server or this one prompt: in the end the prompt pays an attempt
             except ContextFull:
-                self._answered(replica, epoch)
+                self._on_answer(replica, epoch)
                 raise
             except BaseException:
-                self._abandoned(health, epoch)
+                self._on_cancel(health, epoch)
                 raise
             else:
                 if health.strikes or on_trial:
-                    self._answered(replica, epoch)
+                    self._on_answer(replica, epoch)
                 return result
             finally:
                 replica.in_flight -= 1
@@ -118,25 +218,25 @@ class Router:
         health = self._health[replica]
         health.state, health.reason, health.needs_trial = "out", reason, needs_trial
         health.epoch, health.testing = health.epoch + 1, False
-        if self._down_since is None and not self._anyone_in():
+        if self._down_since is None and not self._any_in_use():
             self._down_since = asyncio.get_running_loop().time()
         if replica not in self._healers:
-            self._healers[replica] = asyncio.create_task(self._heal(replica, health, wait_s))
+            self._healers[replica] = asyncio.create_task(self._probe_until_healthy(replica, health, wait_s))
 
     def _choose(self, rollout: str) -> Replica | None:
         if len(self.replicas) == 1:
-            return self.replicas[0] if self._takes(self.replicas[0]) else None
-        trial = next((r for r in self.replicas if self._health[r].state == "trial" and self._takes(r)), None)
+            return self.replicas[0] if self._accepts_calls(self.replicas[0]) else None
+        trial = next((r for r in self.replicas if self._health[r].state == "trial" and self._accepts_calls(r)), None)
         kept = self._sticky.get(rollout)
-        if trial is None and kept is not None and self._takes(kept):
+        if trial is None and kept is not None and self._accepts_calls(kept):
             self._sticky.move_to_end(rollout)
             return kept
-        chosen = trial or min((r for r in self.replicas if self._takes(r)), key=_load, default=None)
+        chosen = trial or min((r for r in self.replicas if self._accepts_calls(r)), key=_load, default=None)
         if chosen is not None:
             self._remember(rollout, chosen)
         return chosen
 
-    def _takes(self, replica: Replica) -> bool:
+    def _accepts_calls(self, replica: Replica) -> bool:
         health = self._health[replica]
         return health.state == "in" or (health.state == "trial" and not health.testing)
 
@@ -161,7 +261,7 @@ class Router:
 
     def _endpoint_down(self) -> EndpointDown:
         reasons = "; ".join(f"{r.base}: {self._health[r].reason.removeprefix(f'{r.base}: ')}" for r in self.replicas)
-        return EndpointDown(outage(reasons, self._outage_s))
+        return EndpointDown(describe_outage(reasons, self._outage_s))
 
     def _begin_trial(self, replica: Replica, epoch: int) -> None:
         health = self._health[replica]
@@ -169,20 +269,20 @@ class Router:
 
         def promote() -> None:
             if health.epoch == epoch and health.testing:
-                self._let_in(health)
+                self._put_back(health)
 
         # A refusal comes fast. A call that is still running is being worked on: others need not wait for its end.
         asyncio.get_running_loop().call_later(TRIAL_S, promote)
 
-    def _failed(self, replica: Replica, error: RolloutFailed, epoch: int) -> None:
+    def _on_failure(self, replica: Replica, error: RolloutFailed, epoch: int) -> None:
         health = self._health[replica]
         if error.kind not in ("model_unavailable", "model_timeout"):
-            self._answered(replica, epoch)
+            self._on_answer(replica, epoch)
             return
         if health.epoch != epoch:
             return
         health.strikes += 1
-        struck_out = health.testing or health.strikes >= STRIKES
+        struck_out = health.testing or health.strikes >= MAX_STRIKES
         if error.kind == "model_timeout" and struck_out:
             self.take_out(replica, error.message)
         elif struck_out:
@@ -192,25 +292,25 @@ class Router:
             # One lost connection may mean nothing: it is probed at once, and costs the others no more than that.
             self.take_out(replica, error.message)
 
-    def _answered(self, replica: Replica, epoch: int) -> None:
+    def _on_answer(self, replica: Replica, epoch: int) -> None:
         health = self._health[replica]
         if health.epoch != epoch:
             return
         health.strikes = 0
         if health.state == "trial":
-            self._let_in(health)
+            self._put_back(health)
 
-    def _abandoned(self, health: Health, epoch: int) -> None:
+    def _on_cancel(self, health: ReplicaHealth, epoch: int) -> None:
         if health.epoch == epoch and health.testing:
             health.testing = False
-            self._tell()
+            self._notify_waiters()
 
-    def _let_in(self, health: Health) -> None:
+    def _put_back(self, health: ReplicaHealth) -> None:
         health.state, health.testing, health.delay_s = "in", False, FIRST_PROBE_S
         self._down_since = None
-        self._tell()
+        self._notify_waiters()
 
-    async def _heal(self, replica: Replica, health: Health, wait_s: float) -> None:
+    async def _probe_until_healthy(self, replica: Replica, health: ReplicaHealth, wait_s: float) -> None:
         await asyncio.sleep(wait_s)
         while (reason := await self._probe(replica)) is not None:
             health.reason = reason
@@ -218,25 +318,27 @@ class Router:
         self._healers.pop(replica, None)
         if health.needs_trial:
             health.state = "trial"
-            self._tell()
+            self._notify_waiters()
         else:
-            self._let_in(health)
+            self._put_back(health)
 
-    def _next_delay(self, health: Health) -> float:
+    def _next_delay(self, health: ReplicaHealth) -> float:
         delay_s, health.delay_s = health.delay_s, min(health.delay_s * 2, SLOWEST_PROBE_S)
         return delay_s
 
-    def _anyone_in(self) -> bool:
+    def _any_in_use(self) -> bool:
         return any(health.state == "in" for health in self._health.values())
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-def outage(reasons: str, outage_s: float, then: str = "try again; a run goes on with `rollbook resume`") -> str:
+def describe_outage(
+    reasons: str, outage_s: float, advice: str = "try again; a run goes on with `rollbook resume`"
+) -> str:
     """The one line of an EndpointDown."""
-    return f"no model answered for {outage_s:g} s ({reasons}); check the server, then {then}"
+    return f"no model answered for {outage_s:g} s ({reasons}); check the server, then {advice}"
 
 
 def _load(replica: Replica) -> int:

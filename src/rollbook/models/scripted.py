@@ -1,4 +1,4 @@
-"""The scripted model: replays answers from a JSONL file, for tests and load. Never mistaken for a model that thinks."""
+"""The scripted model: replays answers from a JSONL file, for tests and load. It is never taken for a real model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from time import perf_counter
 
 import msgspec
 
-from rollbook.core.json import JSON
-from rollbook.core.manifest import ModelSpec, Sampling, Settings
-from rollbook.core.message import Message, ToolCall
-from rollbook.core.turn import Turn
+from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, ToolCall, Turn
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models.exact import exact_logprobs
 from rollbook.models.model import Completion
-from rollbook.models.refusal import WHERE
+from rollbook.models.server_errors import WHERE, check_logprobs
 
 
-class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of a script: what to answer, and when.
 
     With `task` (and `sample`) it is for that task's rollouts, with `prompt` for conversations whose last user message
@@ -65,13 +61,13 @@ class ScriptedModel:
     def __init__(self, spec: ModelSpec, settings: Settings) -> None:
         self.spec = spec
         self.version: str | None = None
-        self._path = script_path(settings.urls)
+        self._path = parse_script_path(settings.urls)
         self._call_s = settings.call_s
-        self._lines: dict[tuple[str, str], list[Line]] = {}
+        self._lines: dict[tuple[str, str], list[ScriptLine]] = {}
 
     async def open(self) -> None:
         """Read the file; a UsageError if it is not the one that the run was planned with."""
-        if self.spec.digest and digest_of(self._path) != self.spec.digest:
+        if self.spec.digest and hash_script(self._path) != self.spec.digest:
             raise UsageError(f"{self._path}: the script has changed since the run was planned; start a new run")
         self._lines = read_script(self._path)
 
@@ -89,15 +85,15 @@ class ScriptedModel:
     ) -> Completion:
         """Answer once, from the script."""
         started, version = perf_counter(), self.version
-        line = self._find(messages, seed, rollout)
+        line = self._find_line(messages, seed, rollout)
         if line.delay_s:
             await asyncio.sleep(min(line.delay_s, self._call_s))
         if line.delay_s > self._call_s:
             raise RolloutFailed("model_timeout", WHERE, f"no answer in {self._call_s:g} s")
         message = Message("assistant", line.answer, line.reasoning, line.tool_calls)
-        return Completion(message, _turn(line, perf_counter() - started, version))
+        return Completion(message, _make_turn(line, perf_counter() - started, version))
 
-    def _find(self, messages: Sequence[Message], seed: int, rollout: str) -> Line:
+    def _find_line(self, messages: Sequence[Message], seed: int, rollout: str) -> ScriptLine:
         prompt = next((m.text for m in reversed(messages) if m.role == "user"), "")
         turn = sum(m.role == "assistant" for m in messages)
         task = rollout.rpartition("#")[0]
@@ -107,12 +103,12 @@ class ScriptedModel:
         raise RolloutFailed("model_rejected", WHERE, f"{self._path.name} has no answer for {rollout}")
 
 
-def script_path(targets: Sequence[str]) -> Path:
+def parse_script_path(targets: Sequence[str]) -> Path:
     """The file of scripted:FILE."""
     return Path(targets[0].removeprefix("scripted:")).expanduser().absolute()
 
 
-def digest_of(path: Path) -> str:
+def hash_script(path: Path) -> str:
     """The sha256 of a script, or a UsageError that names it."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -120,9 +116,9 @@ def digest_of(path: Path) -> str:
         raise UsageError(f"-m scripted:{path}: {error.strerror}; give a JSONL file of answers") from None
 
 
-def read_script(path: Path) -> dict[tuple[str, str], list[Line]]:
+def read_script(path: Path) -> dict[tuple[str, str], list[ScriptLine]]:
     """All lines by what they answer; UsageError with file and line for one that is malformed."""
-    found: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    found: dict[tuple[str, str], list[ScriptLine]] = defaultdict(list)
     try:
         rows = path.read_bytes().splitlines()
     except OSError as error:
@@ -136,16 +132,16 @@ def read_script(path: Path) -> dict[tuple[str, str], list[Line]]:
     return dict(found)
 
 
-def _read_line(row: bytes, where: str) -> Line:
+def _read_line(row: bytes, where: str) -> ScriptLine:
     try:
-        return msgspec.json.decode(row, type=Line)
+        return msgspec.json.decode(row, type=ScriptLine)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: not a line of a script: {error}") from None
 
 
-def _turn(line: Line, seconds: float, version: str | None) -> Turn:
+def _make_turn(line: ScriptLine, seconds: float, version: str | None) -> Turn:
     if line.ids is None or line.logprobs is None or line.prompt_ids is None:
         return Turn(finish_reason=line.finish_reason, seconds=seconds, model_version=version)
-    logprobs = exact_logprobs(line.prompt_ids, line.ids, line.logprobs)
+    logprobs = check_logprobs(line.prompt_ids, line.ids, line.logprobs)
     counts = len(line.prompt_ids), len(line.ids)
     return Turn(line.prompt_ids, line.ids, logprobs, *counts, line.finish_reason, seconds, version)

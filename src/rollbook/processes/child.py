@@ -1,4 +1,8 @@
-"""A child process: in a session of its own, watched by a thread, killed with everything it started."""
+"""A child process in a session of its own: start it, wait until it is ready, watch it, kill it with all it started.
+
+A thread of the parent watches each child. A child that is ready by a deadline publishes one JSON value (its port, for
+example) on an inherited pipe; `start_ready` is the parent's side of that and `publish_ready` the child's.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
+from rollbook.core import JSON, decode, encode_line
 from rollbook.errors import ChildFailed
-from rollbook.processes.life import LIFE_FD, PARENT
-from rollbook.processes.tree import MARK, kill_tree
+from rollbook.processes.process_tree import CHILD_TAG, LIFE_FD, PARENT_PID, kill_tree
 
 TAIL_BYTES = 64 * 1024
 
@@ -44,7 +50,7 @@ class Child:
         log: Path | None = None,
     ) -> None:
         self.argv = list(argv)
-        self._mark = secrets.token_hex(8)
+        self._tag = secrets.token_hex(8)
         self.returncode: int | None = None
         self._lock = threading.Lock()
         self._reaped = False
@@ -53,7 +59,7 @@ class Child:
         self._log = _open_log(log)
         self._log_start = os.fstat(self._log).st_size
         try:
-            self._popen, self._life = self._start(env, cwd, pass_fds)
+            self._popen, self._life_pipe = self._start(env, cwd, pass_fds)
         except BaseException:
             os.close(self._log)
             raise
@@ -67,7 +73,7 @@ class Child:
         """Its process id, which is also its group and its session."""
         return self._popen.pid
 
-    def notify(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    def call_on_exit(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Call `callback` in the loop once the child has exited and been reaped; at once if it has."""
 
         def tell() -> None:
@@ -80,36 +86,36 @@ class Child:
                 return
         tell()
 
-    async def exited(self, within_s: float) -> int:
+    async def wait(self, timeout_s: float) -> int:
         """Its return code (minus the signal number if one killed it), or TimeoutError."""
         done = asyncio.Event()
-        self.notify(asyncio.get_running_loop(), done.set)
-        async with asyncio.timeout(within_s):
+        self.call_on_exit(asyncio.get_running_loop(), done.set)
+        async with asyncio.timeout(timeout_s):
             await done.wait()
         assert self.returncode is not None
         return self.returncode
 
     async def terminate(self, grace_s: float) -> int:
         """Ask it to end (SIGTERM to its group), and kill the tree if it has not within `grace_s`."""
-        self.signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         try:
-            return await self.exited(grace_s)
+            return await self.wait(grace_s)
         except TimeoutError:
             return await self.kill_tree()
 
-    async def kill_tree(self, within_s: float = 10.0) -> int:
+    async def kill_tree(self, timeout_s: float = 10.0) -> int:
         """Kill it with all its descendants and wait until it is reaped."""
         self.kill_now()
         try:
-            return await self.exited(within_s)
+            return await self.wait(timeout_s)
         except TimeoutError:
-            raise ChildFailed(f"process {self.pid} did not die within {within_s:g} s of SIGKILL") from None
+            raise ChildFailed(f"process {self.pid} did not die within {timeout_s:g} s of SIGKILL") from None
 
     def kill_now(self) -> None:
         """The same without waiting: for places that cannot await. The watching thread reaps."""
         with self._lock:
             if not self._reaped:
-                kill_tree(self.pid, self._mark)
+                kill_tree(self.pid, self._tag)
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines of what it has written so far."""
@@ -117,7 +123,7 @@ class Child:
             tail = self._tail if self._reaped else self._read_tail()
         return "\n".join(tail.decode(errors="replace").splitlines()[-lines:])
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line of its log that says something: rulers and blank lines do not."""
         lines = self.log_tail().splitlines()
         return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "")
@@ -125,7 +131,7 @@ class Child:
     def _start(
         self, env: Mapping[str, str] | None, cwd: Path | None, pass_fds: Sequence[int]
     ) -> tuple[subprocess.Popen[bytes], int | None]:
-        environ = {**(os.environ if env is None else env), PARENT: str(os.getpid()), MARK: self._mark}
+        environ = {**(os.environ if env is None else env), PARENT_PID: str(os.getpid()), CHILD_TAG: self._tag}
         theirs, ours = (None, None) if sys.platform == "linux" else os.pipe()
         if theirs is not None:
             environ[LIFE_FD], pass_fds = str(theirs), [*pass_fds, theirs]
@@ -150,19 +156,19 @@ class Child:
     def _watch(self) -> None:
         _wait_unreaped(self.pid)
         # Its number is still its own here, so that nothing else can be hit.
-        kill_tree(self.pid, self._mark)
+        kill_tree(self.pid, self._tag)
         with self._lock:
             self._reaped = True
             code = self._popen.wait()
             self._tail = self._read_tail()
             os.close(self._log)
-            _close(self._life)
+            _close(self._life_pipe)
             self.returncode = code
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the child and its group, if it is still there."""
         with self._lock, suppress(ProcessLookupError, PermissionError):
             if not self._reaped:
@@ -193,3 +199,94 @@ def _wait_unreaped(pid: int) -> None:
     if hasattr(os, "waitid"):
         with suppress(ChildProcessError):  # a stranger's waitpid(-1) reaped it
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+READY_FD = "ROLLBOOK_READY_FD"
+MAX_LINE_BYTES = 64 * 1024
+
+
+def publish_ready(value: JSON) -> None:
+    """On the child's side: say that we are ready, once. Started by hand, this says nothing."""
+    fd = os.environ.pop(READY_FD, None)
+    if fd is None:
+        return
+    with open(int(fd), "wb", buffering=0) as pipe:
+        pipe.write(encode_line(value))
+
+
+async def start_ready(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    name: str = "the child",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
+    log: Path | None = None,
+) -> tuple[Child, JSON]:
+    """Start a child and wait for what it publishes; ChildFailed with the end of its log if it dies or is late."""
+    read, write = os.pipe()
+    try:
+        environ = {**(os.environ if env is None else env), READY_FD: str(write)}
+        child = Child(argv, env=environ, cwd=cwd, pass_fds=[*pass_fds, write], log=log)
+    except BaseException:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    try:
+        return child, await _read_published(child, read, timeout_s, name)
+    except BaseException:
+        child.kill_now()
+        raise
+    finally:
+        os.close(read)
+
+
+async def _read_published(child: Child, fd: int, timeout_s: float, name: str) -> JSON:
+    try:
+        async with asyncio.timeout(timeout_s):
+            line = await _read_first_line(child, fd)
+    except TimeoutError:
+        raise ChildFailed(f"{name} was not ready within {timeout_s:g} s", child.log_tail()) from None
+    if line is None:
+        raise ChildFailed(f"{name} ended ({_describe_exit(child)}) before it was ready", child.log_tail())
+    try:
+        return decode(line)
+    except msgspec.DecodeError as error:
+        raise ChildFailed(f"{name} published what is not JSON: {error}") from None
+
+
+async def _read_first_line(child: Child, fd: int) -> bytes | None:
+    """The line, or None if the child exits without one. An early end of the pipe alone decides nothing."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bytes | None] = loop.create_future()
+    held = bytearray()
+    os.set_blocking(fd, False)
+
+    def read() -> None:
+        with suppress(BlockingIOError):
+            data = os.read(fd, MAX_LINE_BYTES)
+            held.extend(data)
+            if not data:
+                loop.remove_reader(fd)
+        if not done.done() and (b"\n" in held or len(held) > MAX_LINE_BYTES):
+            done.set_result(bytes(held.split(b"\n", 1)[0]))
+
+    def gone() -> None:
+        if not done.done():
+            read()
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(fd, read)
+    child.call_on_exit(loop, gone)
+    try:
+        return await done
+    finally:
+        loop.remove_reader(fd)
+
+
+def _describe_exit(child: Child) -> str:
+    code = child.returncode
+    return f"signal {-code}" if code is not None and code < 0 else f"exit {code}"

@@ -1,13 +1,53 @@
-"""Untrusted code, run under hard limits and behind the kernel's own walls.
+"""Untrusted code, run under hard limits and behind the kernel's isolation.
 
-`Sandbox(limits=Limits(...))` keeps a few zygotes ready; `await box.run(code)` forks a fresh child from one and gives
-a `Result`; `async with box.session() as s` keeps state across turns. What lives in `inner/` runs inside and imports the
-standard library alone; how host and guests talk, and how to add a role, is told in `inner/channel.py`. Which walls
-there are is found out in `tiers.py`, what a user insists on in `terms.py`. May import core, processes.
+`Sandbox(limits=Limits(...))` keeps a few zygotes ready; `await sandbox.run(code)` forks a fresh child and returns a
+`Result`; `async with sandbox.session() as session` keeps state across turns; `Grader` runs tests against a program that
+cannot reach them. The modules in `inner/` run inside and import only the standard library; `inner/channel.py` documents
+how host and guests talk and how to add a role. `launcher` finds out which isolation this machine has.
 """
 
-from rollbook.sandbox.errors import SandboxError as SandboxError
-from rollbook.sandbox.limits import Limits as Limits
-from rollbook.sandbox.result import Result as Result
-from rollbook.sandbox.sandbox import Sandbox as Sandbox
-from rollbook.sandbox.session import Session as Session
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.sandbox.errors import SandboxError, SandboxUnsupported, TestsBroken
+    from rollbook.sandbox.grading import Grader
+    from rollbook.sandbox.limits import Limits, check_names
+    from rollbook.sandbox.outputs import Rule, Spaces
+    from rollbook.sandbox.results import ProgramError, Result, Verdict
+    from rollbook.sandbox.sandbox import Sandbox, check_provider
+    from rollbook.sandbox.server import SandboxServer
+    from rollbook.sandbox.session import Session, run_to_completion
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "errors": "SandboxError SandboxUnsupported TestsBroken",
+            "grading": "Grader",
+            "limits": "Limits check_names",
+            "outputs": "Rule Spaces",
+            "results": "ProgramError Result Verdict",
+            "sandbox": "Sandbox check_provider",
+            "server": "SandboxServer",
+            "session": "Session run_to_completion",
+        },
+    )
+
+__all__ = [
+    "Grader",
+    "Limits",
+    "ProgramError",
+    "Result",
+    "Rule",
+    "Sandbox",
+    "SandboxError",
+    "SandboxServer",
+    "SandboxUnsupported",
+    "Session",
+    "Spaces",
+    "TestsBroken",
+    "Verdict",
+    "check_names",
+    "check_provider",
+    "run_to_completion",
+]

@@ -1,4 +1,4 @@
-"""When an output counts as the expected one. The rule is part of a task: the same answer must get the same verdict."""
+"""When an output equals the expected one. The rule is part of a task: the same answer must get the same verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rollbook.core.json import JSON
+from rollbook.core import JSON
 
 Spaces: TypeAlias = Literal["exact", "lines", "words"]
 _NUMBER = re.compile(r"[+-]?([0-9]++(\.[0-9]*+)?|\.[0-9]++)([eE][+-]?[0-9]++)?").fullmatch
@@ -62,10 +62,10 @@ class Rule(msgspec.Struct, frozen=True):
             a, b = Decimal(one), Decimal(two)
         except InvalidOperation:  # an exponent beyond all bounds
             return False
-        return a == b or near(float(a), float(b), self.tolerance)
+        return a == b or are_near(float(a), float(b), self.tolerance)
 
 
-def near(one: float, two: float, tolerance: float, absolute: float | None = None) -> bool:
+def are_near(one: float, two: float, tolerance: float, absolute: float | None = None) -> bool:
     """Whether two numbers lie no further apart than allowed."""
     finite = math.isfinite(one) and math.isfinite(two)  # two numbers beyond all floats may be quite different ones
     absolute = tolerance if absolute is None else absolute
@@ -81,28 +81,28 @@ def same_value(expected: JSON, value: JSON, tolerance: float = 1e-9) -> bool:
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None or value is None:
         return expected is value
     if isinstance(expected, int | float) and isinstance(value, int | float):
-        return expected == value or (expected != expected and value != value) or _near(expected, value, tolerance)
+        return expected == value or (expected != expected and value != value) or _is_near(expected, value, tolerance)
     if isinstance(expected, list | tuple) and isinstance(value, list | tuple):
         return len(expected) == len(value) and all(
             same_value(a, b, tolerance) for a, b in zip(expected, value, strict=True)
         )
     if isinstance(expected, dict) and isinstance(value, dict):
         by_text = {str(key): item for key, item in value.items()}
-        return len(by_text) == len(value) and _same_dicts(expected, by_text, tolerance)
+        return len(by_text) == len(value) and _are_same_dicts(expected, by_text, tolerance)
     return type(expected) is type(value) and bool(expected == value)
 
 
-def _near(expected: float, value: float, tolerance: float) -> bool:
+def _is_near(expected: float, value: float, tolerance: float) -> bool:
     if isinstance(expected, int) and isinstance(value, int):
         return False
     try:
         if isinstance(expected, int) and not abs(expected - value) < 0.5:
             return False
-        return near(float(expected), float(value), tolerance, tolerance if tolerance > LAST_DIGITS else NOISE)
+        return are_near(float(expected), float(value), tolerance, tolerance if tolerance > LAST_DIGITS else NOISE)
     except OverflowError:
         return False
 
 
-def _same_dicts(expected: dict[str, JSON], value: dict[str, JSON], tolerance: float) -> bool:
+def _are_same_dicts(expected: dict[str, JSON], value: dict[str, JSON], tolerance: float) -> bool:
     named = {str(key): item for key, item in expected.items()}
     return named.keys() == value.keys() and all(same_value(named[key], value[key], tolerance) for key in named)

@@ -1,4 +1,4 @@
-"""The sandbox: a few zygotes kept ready, each run in a fresh child of one of them."""
+"""Sandbox: a few zygotes kept ready; each run happens in a fresh child of one of them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from threading import BoundedSemaphore, Semaphore
 from typing import Any, TypeVar
 
 from rollbook.errors import UsageError
-from rollbook.sandbox.bubblewrap import Bubblewrap
-from rollbook.sandbox.errors import Full, Refused, SandboxError
-from rollbook.sandbox.given import check_files, check_size, check_text, limits_of, stdin_of
-from rollbook.sandbox.limits import Limits
-from rollbook.sandbox.nursery import Nursery
-from rollbook.sandbox.persistent import Persistent
-from rollbook.sandbox.places import base_python, configuration
-from rollbook.sandbox.remote import Remote
-from rollbook.sandbox.result import Result
-from rollbook.sandbox.session import Session, State
-from rollbook.sandbox.slot import Slot
-from rollbook.sandbox.snapshot import Snapshot
-from rollbook.sandbox.terms import Require, terms_of
-from rollbook.sandbox.tiers import Tiers, prove
-from rollbook.sandbox.twin import awaited, blocking, to_its_end
-from rollbook.sandbox.uids import Uids
+from rollbook.sandbox.backends.bubblewrap import BubblewrapProvider
+from rollbook.sandbox.backends.remote import RemoteSandbox
+from rollbook.sandbox.backends.zygote import ZygoteFactory
+from rollbook.sandbox.errors import SandboxError, SandboxFull, SandboxUnsupported
+from rollbook.sandbox.isolation import Require, base_python, make_configuration, make_requirements
+from rollbook.sandbox.launcher import GuestLauncher, UserIds, prove_isolation
+from rollbook.sandbox.limits import Limits, check_files, check_size, check_text, choose_limits, encode_stdin
+from rollbook.sandbox.results import Result
+from rollbook.sandbox.session import (
+    Session,
+    SessionPool,
+    SessionState,
+    async_method,
+    blocking_method,
+    run_to_completion,
+)
+from rollbook.sandbox.session_state import PersistentState, SnapshotState
 
 WAIT_S = 300.0
 T = TypeVar("T")
-SESSIONS, WAITING = 256, 10_000
-HTTP = ("http://", "https://")
-ADDRESS = "ROLLBOOK_SANDBOX"
+MAX_SESSIONS, MAX_WAITING_RUNS = 256, 10_000
+HTTP_PREFIXES = ("http://", "https://")
+PROVIDER_ENV = "ROLLBOOK_SANDBOX"
 """The variable that names the provider where nobody else does: beside a worker, the address of a server."""
 
 
@@ -52,40 +53,40 @@ class Sandbox:
         *,
         packages: Sequence[str] = (),
         size: int | None = None,
-        sessions: int = SESSIONS,
+        sessions: int = MAX_SESSIONS,
         provider: str | None = None,
-        waiting: int = WAITING,
+        waiting: int = MAX_WAITING_RUNS,
         require: Require | None = None,
         allow_weaker: bool | None = None,
     ) -> None:
         check_size(size)
-        self.limits = limits_of(limits, limits)
-        self._provider = check_provider(os.environ.get(ADDRESS, "built-in") if provider is None else provider)
-        self.remote: Remote | None = None
+        self.limits = choose_limits(limits, limits)
+        self._provider = check_provider(os.environ.get(PROVIDER_ENV, "built-in") if provider is None else provider)
+        self.remote: RemoteSandbox | None = None
         self.packages = tuple(packages)
         self._size = size or os.cpu_count() or 1
-        self._uids = Uids()
-        self._terms = terms_of(require, allow_weaker)
-        self._tiers = Tiers(list(packages), self._uids, self._terms)
+        self._user_ids = UserIds()
+        self._requirements = make_requirements(require, allow_weaker)
+        self._zygote_factory = ZygoteFactory(list(packages), self._user_ids, self._requirements)
         self._waiting, self._places = waiting, Semaphore(self._size)
         self._room = BoundedSemaphore(self._size + waiting)
-        self._free: queue.Queue[Slot | None] = queue.Queue()
+        self._idle_launchers: queue.Queue[GuestLauncher | None] = queue.Queue()
         self._threads: ThreadPoolExecutor | None = None
-        self._slots: set[Slot] = set()
+        self._launchers: set[GuestLauncher] = set()
         self._sessions = sessions
-        self._nursery = Nursery(self._new_slot, sessions)
+        self._session_pool = SessionPool(self._new_launcher, sessions)
 
     def __enter__(self) -> Sandbox:
         self._threads = ThreadPoolExecutor(self._size, "sandbox")
-        self._free = queue.Queue()
-        self._nursery = Nursery(self._new_slot, self._sessions)
+        self._idle_launchers = queue.Queue()
+        self._session_pool = SessionPool(self._new_launcher, self._sessions)
         try:
             self._threads.submit(self._start).result()
         except BaseException:
             self.close()
             raise
         for _ in range(self._size - 1):
-            self._free.put(None)
+            self._idle_launchers.put(None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,45 +94,45 @@ class Sandbox:
 
     async def __aenter__(self) -> Sandbox:
         try:
-            return await to_its_end(self.__enter__)
+            return await run_to_completion(self.__enter__)
         except asyncio.CancelledError:
-            await to_its_end(self.close)
+            await run_to_completion(self.close)
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        await to_its_end(self.close)
+        await run_to_completion(self.close)
 
     def close(self) -> None:
         """End every zygote and all that runs in them."""
-        self._nursery.kill()
-        for slot in list(self._slots):
+        self._session_pool.kill()
+        for slot in list(self._launchers):
             slot.close()
         if self._threads:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
-        for slot in self._slots:  # one may have come up meanwhile
+        for slot in self._launchers:  # one may have come up meanwhile
             slot.close()
-        self._slots.clear()
-        self._nursery.close()
+        self._launchers.clear()
+        self._session_pool.close()
 
     def _start(self) -> None:
-        if self._provider.startswith(HTTP):
-            self.remote = Remote(self._provider, self.packages)
-            self._terms.check(self.remote.isolation)
+        if self._provider.startswith(HTTP_PREFIXES):
+            self.remote = RemoteSandbox(self._provider, self.packages)
+            self._requirements.check(self.remote.isolation)
         else:
-            self._free.put(self._add_slot())
+            self._idle_launchers.put(self._add_launcher())
 
-    def _new_slot(self) -> Slot:
+    def _new_launcher(self) -> GuestLauncher:
         if self.remote:
             raise SandboxError("this is not to be had over HTTP: it needs a sandbox of this machine")
         if self._provider == "bubblewrap":
-            bubblewrap = Bubblewrap(configuration(list(self.packages)), base_python())
-            return prove(Slot(bubblewrap, self._uids, self._terms), self._terms)
-        return self._tiers.slot()
+            bubblewrap = BubblewrapProvider(make_configuration(list(self.packages)), base_python())
+            return prove_isolation(GuestLauncher(bubblewrap, self._user_ids, self._requirements), self._requirements)
+        return self._zygote_factory.new_launcher()
 
-    def _add_slot(self) -> Slot:
-        slot = self._new_slot()
-        self._slots.add(slot)
+    def _add_launcher(self) -> GuestLauncher:
+        slot = self._new_launcher()
+        self._launchers.add(slot)
         return slot
 
     @property
@@ -139,7 +140,7 @@ class Sandbox:
         """Which walls are really in force."""
         if self.remote:
             return self.remote.isolation
-        slots = list(self._slots)  # threads of ours change it
+        slots = list(self._launchers)  # threads of ours change it
         return slots[0].isolation if slots else ()
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -149,7 +150,7 @@ class Sandbox:
 
     def _submit(self, work: Callable[[], Any]) -> Future[Any]:
         if not self._room.acquire(blocking=False):
-            raise Full(f"{self._waiting} runs wait already: await some first, or Sandbox(waiting=...)")
+            raise SandboxFull(f"{self._waiting} runs wait already: await some first, or Sandbox(waiting=...)")
         try:
             future = self._pool().submit(work)
         except BaseException:
@@ -167,38 +168,38 @@ class Sandbox:
     ) -> Result:
         """Run code in a fresh child."""
         check_text("code", code)
-        data, allowed = stdin_of(stdin), limits_of(limits, self.limits)
+        data, allowed = encode_stdin(stdin), choose_limits(limits, self.limits)
         check_files(files or {}, allowed)
         if self.remote:
             return self.remote.run(code, data, files or {}, allowed)
-        return self.use(lambda slot: slot.run(code, data, files or {}, allowed))
+        return self.use_launcher(lambda slot: slot.run(code, data, files or {}, allowed))
 
-    def use(self, work: Callable[[Slot], T]) -> T:
+    def use_launcher(self, work: Callable[[GuestLauncher], T]) -> T:
         """Do something with a zygote that nobody else has meanwhile, in one of the pool's threads."""
-        slot = self._free.get(timeout=WAIT_S)
+        slot = self._idle_launchers.get(timeout=WAIT_S)
         keep = False
         try:
             if slot and not slot.alive:
-                self._drop(slot)
+                self._drop_launcher(slot)
                 slot = None
-            slot = slot or self._add_slot()
+            slot = slot or self._add_launcher()
             result = work(slot)
             keep = True
-        except Refused:
+        except SandboxUnsupported:
             keep = True
             raise
         finally:
-            self._free.put(slot if keep else None)
+            self._idle_launchers.put(slot if keep else None)
             if slot and not keep:
-                self._drop(slot)
+                self._drop_launcher(slot)
         return result
 
-    def _drop(self, slot: Slot) -> None:
-        self._slots.discard(slot)
+    def _drop_launcher(self, slot: GuestLauncher) -> None:
+        self._launchers.discard(slot)
         slot.close()
 
-    run = awaited(_run)
-    run_sync = blocking(_run)
+    run = async_method(_run)
+    run_sync = blocking_method(_run)
 
     def session(
         self,
@@ -211,33 +212,35 @@ class Sandbox:
 
         It begins with `files` in a folder of its own, or works in `folder`, one of the host's, to read and to write.
         """
-        limits = limits_of(limits, self.limits)
+        limits = choose_limits(limits, self.limits)
         check_files(files or {}, limits)
         if files and folder is not None:
             raise UsageError("session: files lie in the session's own folder; give them or a folder of the host")
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
         place = None if folder is None else os.fspath(folder)
-        begin = partial(self._begin, limits, snapshot, dict(files or {}), place)
-        return Session(self._nursery, self._pool(), limits, begin, self._places)
+        begin = partial(self._begin_session, limits, snapshot, dict(files or {}), place)
+        return Session(self._session_pool, self._pool(), limits, begin, self._places)
 
-    def _begin(self, limits: Limits, snapshot: bool, files: dict[str, bytes], folder: str | None) -> State:
+    def _begin_session(
+        self, limits: Limits, snapshot: bool, files: dict[str, bytes], folder: str | None
+    ) -> SessionState:
         if self.remote:
             if folder is not None:
-                raise Refused(f"folder {folder}: a sandbox that is served elsewhere cannot mount it")
-            return self.remote.session(limits, snapshot, files)
-        kind = Snapshot if snapshot else Persistent
-        slot = self._nursery.slot()
+                raise SandboxUnsupported(f"folder {folder}: a sandbox that is served elsewhere cannot mount it")
+            return self.remote.open_session(limits, snapshot, files)
+        kind = SnapshotState if snapshot else PersistentState
+        slot = self._session_pool.get_launcher()
         try:
             return kind(slot, limits, files, folder)
         except SandboxError:
             if slot.alive:
                 raise
-        return kind(self._nursery.slot(), limits, files, folder)  # it died just now: another one, once
+        return kind(self._session_pool.get_launcher(), limits, files, folder)  # it died just now: another one, once
 
 
 def check_provider(name: str) -> str:
     """The name of a provider, or the address of a sandbox that is served elsewhere."""
-    if name in ("built-in", "bubblewrap") or name.startswith(HTTP):
+    if name in ("built-in", "bubblewrap") or name.startswith(HTTP_PREFIXES):
         return name
     raise UsageError(f"provider {name!r}: there are built-in, bubblewrap and http://HOST:PORT/TOKEN")

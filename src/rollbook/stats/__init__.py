@@ -1,5 +1,67 @@
-"""Numbers, offline: pure estimators, columns of scored rollouts, and what is made of them: metrics, profiles, choices.
+"""Statistics of scored rollouts: estimators, columns, metrics, comparisons and row selection.
 
-Everything but `expression` and `curate` needs NumPy: import it when numbers are wanted, not before. Nothing here reads
-a file or prints; `collect` pours books into columns.
+Pure functions over arrays; nothing here reads a file or prints. Everything but `row_selection` needs NumPy: import it
+when numbers are wanted, not before.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.stats.columns import (
+        NO_ANSWER,
+        PASS_THRESHOLD,
+        SCALAR_COLUMNS,
+        Bools,
+        Columns,
+        Ints,
+        RewardParts,
+        TaskStats,
+        TextIds,
+        merge_columns,
+    )
+    from rollbook.stats.estimators import Floats, Interval, finite_or_none
+    from rollbook.stats.metrics import Metrics, TaskProfile, compute_metrics
+    from rollbook.stats.paired_comparison import Comparison, Difference, PairedRun, compare_columns
+    from rollbook.stats.row_selection import Buckets, CurateOptions, Expression, curate, to_identifier
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "columns": (
+                "Bools Columns Ints NO_ANSWER PASS_THRESHOLD RewardParts SCALAR_COLUMNS TaskStats TextIds merge_columns"
+            ),
+            "estimators": "Floats Interval finite_or_none",
+            "metrics": "Metrics TaskProfile compute_metrics",
+            "paired_comparison": "Comparison Difference PairedRun compare_columns",
+            "row_selection": "Buckets CurateOptions Expression curate to_identifier",
+        },
+    )
+
+__all__ = [
+    "NO_ANSWER",
+    "PASS_THRESHOLD",
+    "SCALAR_COLUMNS",
+    "Bools",
+    "Buckets",
+    "Columns",
+    "Comparison",
+    "CurateOptions",
+    "Difference",
+    "Expression",
+    "Floats",
+    "Interval",
+    "Ints",
+    "Metrics",
+    "PairedRun",
+    "RewardParts",
+    "TaskProfile",
+    "TaskStats",
+    "TextIds",
+    "compare_columns",
+    "compute_metrics",
+    "curate",
+    "finite_or_none",
+    "merge_columns",
+    "to_identifier",
+]

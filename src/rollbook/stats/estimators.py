@@ -1,5 +1,6 @@
-"""The estimators, pure: what is undefined is None or left out, and NaN cannot occur.
+"""The estimators, pure functions: what is undefined is None or left out, and NaN cannot occur.
 
+pass@k, pass^k, best@k (the expected maximum of k rewards, which is not pass@k), means, clustered errors, intervals.
 Counts come as arrays with one entry a task: n scored rollouts, of which c passed.
 """
 
@@ -40,8 +41,8 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     >>> pass_at_k([5], [2], 3).tolist()
     [0.9]
     """
-    counts, passed = _counts(n, c, k)
-    return 1.0 - _share(counts, counts - passed, k)
+    counts, passed = _check_counts(n, c, k)
+    return 1.0 - _share_of_choices(counts, counts - passed, k)
 
 
 def pass_hat_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
@@ -50,18 +51,18 @@ def pass_hat_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     >>> pass_hat_k([4], [3], 2).tolist()
     [0.5]
     """
-    counts, passed = _counts(n, c, k)
-    return _share(counts, passed, k)
+    counts, passed = _check_counts(n, c, k)
+    return _share_of_choices(counts, passed, k)
 
 
-def _counts(n: ArrayLike, c: ArrayLike, k: int) -> tuple[Floats, Floats]:
+def _check_counts(n: ArrayLike, c: ArrayLike, k: int) -> tuple[Floats, Floats]:
     counts, passed = np.atleast_1d(np.asarray(n, np.float64)), np.atleast_1d(np.asarray(c, np.float64))
     if k < 1 or np.any(counts < k) or np.any(passed < 0) or np.any(passed > counts):
         raise ValueError(f"needs 1 <= k <= n and 0 <= c <= n, got k={k}")
     return counts, passed
 
 
-def _share(n: Floats, m: Floats, k: int) -> Floats:
+def _share_of_choices(n: Floats, m: Floats, k: int) -> Floats:
     """C(m, k) / C(n, k) as a product of k factors between 0 and 1, which can neither overflow nor cancel."""
     share = np.ones_like(n)
     for i in range(k):
@@ -69,9 +70,9 @@ def _share(n: Floats, m: Floats, k: int) -> Floats:
     return share
 
 
-def mean(total: float, n: int) -> float | None:
+def mean_or_none(total: float, n: int) -> float | None:
     """The mean of n numbers; None for none."""
-    return finite(total / n) if n else None
+    return finite_or_none(total / n) if n else None
 
 
 def sample_std(values: Floats) -> float | None:
@@ -87,7 +88,7 @@ def sample_std(values: Floats) -> float | None:
     with np.errstate(over="ignore", invalid="ignore"):
         off = values - values[0]
         size = float(np.max(np.abs(off)))  # squares of what is divided by it neither overflow nor vanish
-        return finite(size * float(np.std(off / size, ddof=1))) if size else 0.0
+        return finite_or_none(size * float(np.std(off / size, ddof=1))) if size else 0.0
 
 
 def clustered_error(n: Floats, totals: Floats, scale: float | None = None) -> float | None:
@@ -102,10 +103,10 @@ def clustered_error(n: Floats, totals: Floats, scale: float | None = None) -> fl
     deviations = totals - n * (np.sum(totals) / count)
     if np.max(np.abs(deviations)) <= ROUNDING * (float(np.max(np.abs(totals))) if scale is None else scale):
         return None
-    return finite(math.sqrt(tasks / (tasks - 1) * float(np.sum(deviations**2))) / count)
+    return finite_or_none(math.sqrt(tasks / (tasks - 1) * float(np.sum(deviations**2))) / count)
 
 
-def interval(centre: float | None, error: float | None, tasks: int) -> Interval | None:
+def confidence_interval(centre: float | None, error: float | None, tasks: int) -> Interval | None:
     """The 95% interval, Student's with one degree of freedom less than tasks; None where either is undefined."""
     if centre is None or error is None:
         return None
@@ -128,12 +129,12 @@ def t95(freedom: int) -> float:
     return Z95 * (1 + first / freedom + second / freedom**2 + third / freedom**3)
 
 
-def within(bounds: Interval | None, low: float, high: float) -> Interval | None:
+def clip_interval(bounds: Interval | None, low: float, high: float) -> Interval | None:
     """The part of an interval that the quantity can take."""
     return None if bounds is None else (max(bounds[0], low), min(bounds[1], high))
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """The number, or None where it overflowed."""
     return float(value) if math.isfinite(value) else None
 
@@ -150,3 +151,25 @@ def default_ks(counts: ArrayLike) -> list[int]:
         return [1]
     top = int(np.argmax(np.bincount(seen)))
     return sorted({2**i for i in range(top.bit_length())} | {top})
+
+
+def best_at_k(rewards: Floats, n: NDArray[np.integer], k: int) -> Floats:
+    """The expected maximum over all choices of k of a task's n rewards, which lie side by side in ascending order.
+
+    >>> best_at_k(np.array([0.0, 0.5, 1.0]), np.array([3]), 2).round(4).tolist()
+    [0.8333]
+    """
+    if k < 1 or np.any(n < k):
+        raise ValueError(f"needs 1 <= k <= n, got k={k}")
+    if not len(n):
+        return np.zeros(0)
+    tables = {int(size): _best_weights(int(size), k) for size in np.unique(n)}
+    weights = np.concatenate([tables[int(size)] for size in n])
+    return np.add.reduceat(weights * rewards, np.concatenate([[0], np.cumsum(n)[:-1]]))
+
+
+def _best_weights(n: int, k: int) -> Floats:
+    """The chance of the i-th smallest of n to be the largest of k: C(i-1, k-1) / C(n, k), from the top down."""
+    ranks = np.arange(n, k, -1, dtype=np.float64)
+    falling = np.concatenate([[k / n], k / n * np.cumprod((ranks - k) / (ranks - 1))])
+    return np.concatenate([np.zeros(k - 1), falling[::-1]])

@@ -1,4 +1,4 @@
-"""Intervals and tests by drawing again, seeded: the bootstrap over tasks, and the paired permutation of signs."""
+"""Intervals and tests by seeded resampling: the bootstrap over tasks, and the paired permutation of signs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from rollbook.stats.estimators import Floats, Interval, clustered_error
 
-DRAWS = 1000
+BOOTSTRAP_DRAWS = 1000
 PERMUTATIONS = 10_000
-ENUMERATED = 14
+MAX_ENUMERATED_TASKS = 14
 """Up to so many tasks that moved, every choice of signs is counted."""
 
-COUNTED_FLIPS = 1000
+MAX_COUNTED_FLIPS = 1000
 """Up to so many coins the tail is counted in whole numbers."""
 
-SMALLEST = sys.float_info.min
-CELLS = 2e7
+SMALLEST_P = sys.float_info.min
+MAX_PERMUTATION_CELLS = 2e7
 """How many numbers one draw after another may take; fewer permutations where there are very many tasks."""
 
 
-def bootstrap(
-    n: Floats, totals: Floats, scale: float | None = None, *, seed: int = 0, draws: int = DRAWS
+def bootstrap_interval(
+    n: Floats, totals: Floats, scale: float | None = None, *, seed: int = 0, draws: int = BOOTSTRAP_DRAWS
 ) -> Interval | None:
     """The 95% interval of the mean of all rollouts when tasks are drawn again, percentile by percentile.
 
@@ -36,40 +36,44 @@ def bootstrap(
     rng = np.random.default_rng(seed)
     kinds, times = np.unique(n + 1j * totals, return_counts=True)  # pairs, in the form that sorts fastest
     pairs = np.column_stack([kinds.real, kinds.imag])
-    means = _redrawn(pairs, times, draws, rng) if len(pairs) * 4 <= len(n) else _reindexed(n, totals, draws, rng)
+    means = (
+        _draw_by_kind(pairs, times, draws, rng) if len(pairs) * 4 <= len(n) else _draw_by_index(n, totals, draws, rng)
+    )
     low, high = np.quantile(means, [0.025, 0.975])
     return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def _redrawn(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np.random.Generator) -> Floats:
+def _draw_by_kind(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np.random.Generator) -> Floats:
     """Drawing tasks is drawing how often each kind of task comes: the same law, and cheap where few kinds occur."""
     counts = rng.multinomial(int(times.sum()), times / times.sum(), size=draws)
     sums: Floats = counts @ pairs
     return sums[:, 1] / sums[:, 0]
 
 
-def _reindexed(n: Floats, totals: Floats, draws: int, rng: np.random.Generator) -> Floats:
+def _draw_by_index(n: Floats, totals: Floats, draws: int, rng: np.random.Generator) -> Floats:
     means = []
-    for some in _portions(draws, len(n)):
+    for some in _split_draws(draws, len(n)):
         drawn = rng.integers(0, len(n), (some, len(n)))
         means.append(totals[drawn].sum(axis=1) / n[drawn].sum(axis=1))
     return np.concatenate(means)
 
 
-class Permuted(NamedTuple):
+class PermutationResult(NamedTuple):
     """The p of a permutation test, and how many choices of signs were drawn for it; 0: all of them were counted."""
 
     p: float
     drawn: int
 
 
-def permutation_test(differences: Floats, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Permuted | None:
+def permutation_test(
+    differences: Floats, *, seed: int = 0, permutations: int = PERMUTATIONS
+) -> PermutationResult | None:
     """The chance of a mean difference at least as large if each task's sign were a coin's; None without tasks.
 
     Few tasks: over every choice of signs. More: over drawn ones, the observed one among them, so it is never 0.
 
     >>> permutation_test(np.array([1.0, 1.0, 1.0, 0.0]))
-    Permuted(p=0.25, drawn=0)
+    PermutationResult(p=0.25, drawn=0)
     """
     if not len(differences):
         return None
@@ -77,16 +81,18 @@ def permutation_test(differences: Floats, *, seed: int = 0, permutations: int = 
     least = abs(float(differences.sum())) - 1e-12 * float(np.abs(differences).sum())
     if not math.isfinite(least):
         return None  # sums that overflow
-    if len(moved) <= ENUMERATED:
-        return Permuted(float((np.abs(_every_sign(moved)) >= least).mean()), 0)
+    if len(moved) <= MAX_ENUMERATED_TASKS:
+        return PermutationResult(float((np.abs(_enumerate_signed_sums(moved)) >= least).mean()), 0)
     rng = np.random.default_rng(seed)
     sizes, times = np.unique(np.abs(moved), return_counts=True)
-    permutations = max(1000, min(permutations, int(CELLS / len(sizes))))
-    sums = np.concatenate([_signed(sizes, times, some, rng) for some in _portions(permutations, len(sizes))])
-    return Permuted((1 + int((np.abs(sums) >= least).sum())) / (1 + permutations), permutations)
+    permutations = max(1000, min(permutations, int(MAX_PERMUTATION_CELLS / len(sizes))))
+    sums = np.concatenate(
+        [_draw_signed_sums(sizes, times, some, rng) for some in _split_draws(permutations, len(sizes))]
+    )
+    return PermutationResult((1 + int((np.abs(sums) >= least).sum())) / (1 + permutations), permutations)
 
 
-def _every_sign(values: Floats) -> Floats:
+def _enumerate_signed_sums(values: Floats) -> Floats:
     """The sums under all choices of signs."""
     sums = np.zeros(1)
     for value in values.tolist():
@@ -94,13 +100,13 @@ def _every_sign(values: Floats) -> Floats:
     return sums
 
 
-def _portions(draws: int, size: int) -> list[int]:
+def _split_draws(draws: int, size: int) -> list[int]:
     """Draws of a size in portions that fit into a few megabytes."""
     at_once = max(1, int(1e6 // max(1, size)))
     return [min(at_once, draws - start) for start in range(0, draws, at_once)]
 
 
-def _signed(sizes: Floats, times: NDArray[np.integer], permutations: int, rng: np.random.Generator) -> Floats:
+def _draw_signed_sums(sizes: Floats, times: NDArray[np.integer], permutations: int, rng: np.random.Generator) -> Floats:
     heads = rng.binomial(times.astype(np.int64), 0.5, size=(permutations, len(sizes)))
     sums: Floats = (2 * heads - times) @ sizes
     return sums
@@ -115,9 +121,9 @@ def sign_test(up: int, down: int) -> float | None:
     flips, few = up + down, min(up, down)
     if not flips:
         return None
-    if flips <= COUNTED_FLIPS:
+    if flips <= MAX_COUNTED_FLIPS:
         tail = sum(math.comb(flips, i) for i in range(few + 1)) / (1 << flips)
     else:
         logs = (math.lgamma(flips + 1) - math.lgamma(i + 1) - math.lgamma(flips - i + 1) for i in range(few + 1))
         tail = math.fsum(math.exp(each - flips * math.log(2)) for each in logs)
-    return max(SMALLEST, min(1.0, 2 * tail))
+    return max(SMALLEST_P, min(1.0, 2 * tail))

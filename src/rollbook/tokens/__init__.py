@@ -1,11 +1,39 @@
-"""Turns to exact sequences: merge and fork, the sidecar's record, padding and masks. Pure functions, no I/O.
+"""Turns to exact token sequences: merge and fork, the token sidecar, padding and masks. Pure functions.
 
-Import `Sequence`, `Fork`, `merge`, `Batch` and `batch` from here, `encode` and `decode` from `sidecar`.
-Nothing here tokenises text, and nothing may: ids come from the server that sampled them or do not exist.
+Nothing here tokenizes text: token ids come from the server that sampled them, or they do not exist.
 """
 
-from rollbook.tokens.batch import Batch, batch
-from rollbook.tokens.merge import merge
-from rollbook.tokens.sequence import Fork, Sequence
+from rollbook._exports import export_lazily
 
-__all__ = ["Batch", "Fork", "Sequence", "batch", "merge"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.tokens.padding import Batch, batch
+    from rollbook.tokens.prompt_continuation import CUT, Renders, Unproven, continuation
+    from rollbook.tokens.sequences import Fork, Sequence, merge
+    from rollbook.tokens.sidecar import HEADER_BYTES, decode_tokens, encode_tokens, read_header
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "padding": "Batch batch",
+            "prompt_continuation": "CUT Renders Unproven continuation",
+            "sequences": "Fork Sequence merge",
+            "sidecar": "HEADER_BYTES decode_tokens encode_tokens read_header",
+        },
+    )
+
+__all__ = [
+    "CUT",
+    "HEADER_BYTES",
+    "Batch",
+    "Fork",
+    "Renders",
+    "Sequence",
+    "Unproven",
+    "batch",
+    "continuation",
+    "decode_tokens",
+    "encode_tokens",
+    "merge",
+    "read_header",
+]

@@ -2,8 +2,8 @@
 
     version u8 · shared u32 · prompt ids u32 · sampled ids u32 · crc32 u32 · zlib(ids int32, logprobs float32)
 
-All little-endian. `shared` counts the leading prompt ids that `held` (the previous prompt and its sampled
-ids) already has; the crc covers the other header fields and the compressed bytes.
+All little-endian. `shared` counts the leading prompt ids that `previous_ids` (the previous prompt and its sampled ids)
+already has; the crc covers the other header fields and the compressed bytes.
 """
 
 from __future__ import annotations
@@ -11,70 +11,69 @@ from __future__ import annotations
 import struct
 import zlib
 
-from rollbook.core.turn import Turn
+from rollbook.core import Turn
 from rollbook.errors import TokenError
-from rollbook.tokens.merge import tokens_of
-from rollbook.tokens.prefix import shared_prefix
+from rollbook.tokens.sequences import require_tokens, shared_prefix_length
 
-VERSION = 1
-_HEAD = struct.Struct("<BIII")
+RECORD_VERSION = 1
+_HEADER = struct.Struct("<BIII")
 _CRC = struct.Struct("<I")
-_START = HEAD_BYTES = _HEAD.size + _CRC.size
+_BODY_START = HEADER_BYTES = _HEADER.size + _CRC.size
 
 
-def encode(turn: Turn, held: list[int]) -> bytes:
+def encode_tokens(turn: Turn, previous_ids: list[int]) -> bytes:
     """The record of a turn whose ids are recorded; `held` is what decode will be given too."""
-    prompt, ids, logprobs = tokens_of(turn)
-    shared = shared_prefix(held, prompt)
+    prompt, ids, logprobs = require_tokens(turn)
+    shared = shared_prefix_length(previous_ids, prompt)
     rest = prompt[shared:]
     try:
         body = struct.pack(f"<{len(rest) + len(ids)}i{len(ids)}f", *rest, *ids, *logprobs)
     except (struct.error, OverflowError) as error:
         raise TokenError(f"ids must fit int32 and logprobs float32: {error}") from None
     packed = zlib.compress(body, 1)
-    head = _HEAD.pack(VERSION, shared, len(rest), len(ids))
+    head = _HEADER.pack(RECORD_VERSION, shared, len(rest), len(ids))
     return head + _CRC.pack(zlib.crc32(packed, zlib.crc32(head))) + packed
 
 
-def decode(record: bytes, held: list[int]) -> tuple[list[int], list[int], list[float]]:
+def decode_tokens(record: bytes, previous_ids: list[int]) -> tuple[list[int], list[int], list[float]]:
     """The prompt ids, sampled ids and logprobs of a record; a TokenError if a byte of it is wrong."""
-    _check(record)
-    shared, rest, sampled = read_head(record)
-    if shared > len(held):
-        raise TokenError(f"a token record continues {shared} ids, but only {len(held)} came before it")
+    _check_crc(record)
+    shared, rest, sampled = read_header(record)
+    if shared > len(previous_ids):
+        raise TokenError(f"a token record continues {shared} ids, but only {len(previous_ids)} came before it")
     body = _unpack(record)
     if len(body) != 4 * (rest + 2 * sampled):
         raise TokenError(f"a token record of {rest} + {sampled} ids holds {len(body)} bytes")
     values = struct.unpack(f"<{rest + sampled}i{sampled}f", body)
-    prompt = held[:shared]
+    prompt = previous_ids[:shared]
     prompt += values[:rest]
     return prompt, list(values[rest : rest + sampled]), list(values[rest + sampled :])
 
 
 def _unpack(record: bytes) -> bytes:
     try:
-        return zlib.decompress(memoryview(record)[_START:])
+        return zlib.decompress(memoryview(record)[_BODY_START:])
     except zlib.error as error:
         raise TokenError(f"a token record of {len(record)} bytes is damaged: {error}") from None
 
 
-def _check(record: bytes) -> None:
-    if len(record) < _START:
+def _check_crc(record: bytes) -> None:
+    if len(record) < _BODY_START:
         raise TokenError(f"a token record of {len(record)} bytes is cut short")
-    (crc,) = _CRC.unpack_from(record, _HEAD.size)
+    (crc,) = _CRC.unpack_from(record, _HEADER.size)
     view = memoryview(record)
-    if zlib.crc32(view[_START:], zlib.crc32(view[: _HEAD.size])) != crc:
+    if zlib.crc32(view[_BODY_START:], zlib.crc32(view[: _HEADER.size])) != crc:
         raise TokenError(f"a token record of {len(record)} bytes is damaged: its checksum does not match")
 
 
-def read_head(record: bytes) -> tuple[int, int, int]:
+def read_header(record: bytes) -> tuple[int, int, int]:
     """How many prompt ids a record shares with what was held, how many it adds, and how many were sampled.
 
     The first HEAD_BYTES of it are enough; whether they are damaged is not looked at.
     """
-    if len(record) < HEAD_BYTES:
+    if len(record) < HEADER_BYTES:
         raise TokenError(f"a token record of {len(record)} bytes is cut short")
-    version, shared, rest, sampled = _HEAD.unpack_from(record)
-    if version != VERSION:
-        raise TokenError(f"a token record of version {version}; this Rollbook reads version {VERSION}")
+    version, shared, rest, sampled = _HEADER.unpack_from(record)
+    if version != RECORD_VERSION:
+        raise TokenError(f"a token record of version {version}; this Rollbook reads version {RECORD_VERSION}")
     return shared, rest, sampled

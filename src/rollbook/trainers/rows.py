@@ -1,70 +1,75 @@
-"""A trainer's rows as tasks. Each environment reads its own, as it does from the file of `--data`."""
+"""A trainer's rows as tasks, and lines of JSONL files by number.
+
+Each environment reads its own rows, as it does from the file of `--data`. Of files only the offsets of the lines are
+held in memory.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from rollbook.collect.blend import Entry
-from rollbook.core.json import JSON, decode, to_line
-from rollbook.core.task import Task, TaskLine
-from rollbook.environments.environment import Environment, parameters_of
-from rollbook.environments.registry import resolve
+from rollbook.core import JSON, Task, TaskLine, decode, encode_line
+from rollbook.engine import Entry
+from rollbook.environments import Environment, parameters_of, resolve
 from rollbook.errors import UsageError
 
-AGENT, GYM = "agent_ref", "responses_create_params"
-_LINE = {"id", "env", "messages"}
+AGENT_KEY, PARAMS_KEY = "agent_ref", "responses_create_params"
+_TASK_LINE_KEYS = {"id", "env", "messages"}
 """What only a line of tasks.jsonl has all of."""
 
 
-def agent_of(row: Mapping[str, JSON]) -> str | None:
+def read_environment_name(row: Mapping[str, JSON]) -> str | None:
     """Who is to play a row: NeMo Gym's `agent_ref`, or the environment that a line of tasks.jsonl is of."""
-    given = row.get(AGENT)
+    given = row.get(AGENT_KEY)
     name = given.get("name") if isinstance(given, dict) else given
-    return str(name) if name else (str(row["env"]) if row.keys() >= _LINE else None)
+    return str(name) if name else (str(row["env"]) if row.keys() >= _TASK_LINE_KEYS else None)
 
 
-def shown(row: Mapping[str, JSON]) -> list[JSON]:
+def read_prompt(row: Mapping[str, JSON]) -> list[JSON]:
     """What a row shows the model, every item as it stands there."""
-    params = row.get(GYM)
+    params = row.get(PARAMS_KEY)
     given = params.get("input") if isinstance(params, dict) else row.get("messages", row.get("prompt"))
     return given if isinstance(given, list) else [{"role": "user", "content": given or ""}]
 
 
-def environment_of(entry: Entry, data: str | None = None) -> Environment:
+def make_environment(entry: Entry, data: str | None = None) -> Environment:
     """The environment of an entry, with other rows than its own where they are given."""
     return resolve(entry.env, data or entry.data, entry.template).instance
 
 
-def tasks_of(entry: Entry, rows: Sequence[JSON], places: Sequence[int] | None = None) -> list[Task]:
+def read_tasks(entry: Entry, rows: Sequence[JSON], places: Sequence[int] | None = None) -> list[Task]:
     """One task for every row, in their order; UsageError names what cannot be read, by its place among all rows."""
-    if all(isinstance(row, dict) and row.keys() >= _LINE for row in rows):
-        return [_task(row) for row in rows]
-    if "data" not in parameters_of(type(environment_of(entry))):
+    if all(isinstance(row, dict) and row.keys() >= _TASK_LINE_KEYS for row in rows):
+        return [_read_task(row) for row in rows]
+    if "data" not in parameters_of(type(make_environment(entry))):
         way = f"rows for it are lines of tasks.jsonl: rollbook plan {entry.env} -o RUN writes them"
         raise UsageError(f"{entry.env} reads no rows of others; {way}")
     with tempfile.TemporaryDirectory(prefix="rollbook-rows-") as folder:
         path = Path(folder) / "row.jsonl"
-        path.write_bytes(b"".join(map(to_line, rows)))
+        path.write_bytes(b"".join(map(encode_line, rows)))
         try:
-            tasks = list(environment_of(entry, str(path)).tasks())
+            tasks = list(make_environment(entry, str(path)).tasks())
         except UsageError as error:
-            raise UsageError(_by_place(str(error), str(path), places or range(len(rows)))) from None
+            raise UsageError(_name_row(str(error), str(path), places or range(len(rows)))) from None
     if len(tasks) != len(rows):
         raise UsageError(f"{entry.env} made {len(tasks)} tasks of {len(rows)} rows; a trainer needs one of each")
     return tasks
 
 
-def _by_place(words: str, path: str, places: Sequence[int]) -> str:
+def _name_row(words: str, path: str, places: Sequence[int]) -> str:
     """What is said of a line of a file that nobody else knows, as said of a row."""
     return re.sub(rf"{re.escape(path)}:(\d+)", lambda found: f"row {places[int(found[1]) - 1]}", words)
 
 
-def _task(row: JSON) -> Task:
+def _read_task(row: JSON) -> Task:
     try:
         line = msgspec.convert(row, TaskLine)
     except msgspec.ValidationError as error:
@@ -81,3 +86,58 @@ def read_row(text: str | bytes, where: str) -> dict[str, JSON]:
     if not isinstance(row, dict):
         raise UsageError(f"{where}: a row is a JSON object, not {str(text)[:40]!r}")
     return row
+
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Offsets: TypeAlias = NDArray[numpy.int64]
+
+
+class IndexedLines:
+    """The lines of several files that are not blank, one after the other; it may be pickled, and read by many."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = [os.path.expanduser(path) for path in paths]
+        self._offsets = [_find_offsets(path) for path in self.paths]
+        self._ends = [0]
+        for offsets in self._offsets:
+            self._ends.append(self._ends[-1] + len(offsets))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, number: int) -> bytes:
+        file, local = self._locate(number)
+        with open(self.paths[file], "rb") as opened:
+            opened.seek(int(self._offsets[file][local]))
+            return opened.readline().strip()
+
+    def describe(self, number: int) -> str:
+        """The place of a line, as messages about it begin."""
+        file, local = self._locate(number)
+        return f"{self.paths[file]} at byte {self._offsets[file][local]}"
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        file = bisect_right(self._ends, number) - 1
+        return file, number - self._ends[file]
+
+
+def _find_offsets(path: str) -> Offsets:
+    import array
+
+    import numpy as np
+
+    found, at = array.array("q"), 0
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                if not line.isspace():
+                    found.append(at)
+                at += len(line)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    return np.frombuffer(found, np.int64) if found else np.empty(0, np.int64)

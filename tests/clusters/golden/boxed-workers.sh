@@ -11,4 +11,4 @@
 #SBATCH --signal=B:USR1@120
 set -euo pipefail
 export A='b c'
-exec /opt/rollbook/bin/python -P -m rollbook.clusters.beside /runs/math 1 -- srun --overlap --ntasks=1 --no-container-mount-home --container-image=/images/rollbook+26.sqsh --container-mounts=/models:/models:ro,/data:/data,/runs/math:/runs/math --container-workdir=/data --container-env=HF_TOKEN,A,ROLLBOOK_SANDBOX,NEMO_SKILLS_SANDBOX_HOST,NEMO_SKILLS_SANDBOX_PORT python3 -P -m rollbook.clusters.node worker /runs/math 1
+exec /opt/rollbook/bin/python -P -m rollbook.clusters.sandbox_sidecar /runs/math 1 -- srun --overlap --ntasks=1 --no-container-mount-home --container-image=/images/rollbook+26.sqsh --container-mounts=/models:/models:ro,/data:/data,/runs/math:/runs/math --container-workdir=/data --container-env=HF_TOKEN,A,ROLLBOOK_SANDBOX,NEMO_SKILLS_SANDBOX_HOST,NEMO_SKILLS_SANDBOX_PORT python3 -P -m rollbook.clusters.node worker /runs/math 1

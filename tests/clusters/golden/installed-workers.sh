@@ -11,4 +11,4 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@120
 set -euo pipefail
-exec /opt/rollbook/bin/python -P /runs/math/jobs/0001/install.py -m rollbook.clusters.beside /runs/math 1 -- /opt/rollbook/bin/python -P /runs/math/jobs/0001/install.py -m rollbook.clusters.node worker /runs/math 1
+exec /opt/rollbook/bin/python -P /runs/math/jobs/0001/install.py -m rollbook.clusters.sandbox_sidecar /runs/math 1 -- /opt/rollbook/bin/python -P /runs/math/jobs/0001/install.py -m rollbook.clusters.node worker /runs/math 1

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fakeslurm import Fakes
 
+from support.book_assertions import assert_complete
 from support.commands import Commands
-from support.counted import assert_complete
 from support.tinyvllm import PYTHON, installed, tiny_model
 
 WITHIN_S = 900

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from raycluster import RayCluster, workers_of
 
-from rollbook.book.book import Book
-from rollbook.book.rollouts import rollouts
+from rollbook.book import Book, rollouts
 from support.alive import eventually
+from support.book_assertions import assert_complete
 from support.commands import Commands, Served
-from support.counted import assert_complete
 
 Serve = Callable[..., Served]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from raycluster import RayCluster
 
 from support.alive import eventually
+from support.book_assertions import assert_complete
 from support.commands import Commands
-from support.counted import assert_complete
 
 TINY = Path(__file__).parents[1] / "tinyserver.py"
 

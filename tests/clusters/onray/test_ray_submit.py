@@ -1,4 +1,4 @@
-"""`rollbook submit --on ray`: a foreman stays on the cluster; it is looked at, cancelled and resumed."""
+"""`rollbook submit --on ray`: a driver stays on the cluster; it is looked at, cancelled and resumed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from raycluster import RayCluster, workers_of
 
-from rollbook.clusters.jobs import read_jobs
+from rollbook.clusters.job_files import read_jobs
 from support.alive import eventually
+from support.book_assertions import assert_complete
 from support.commands import Commands, Served
-from support.counted import assert_complete
 
 Serve = Callable[..., Served]
 HUSH = "hush-hush-hush"
@@ -21,7 +21,7 @@ def finished(run: Path) -> bool:
     return (run / "metrics.json").exists()
 
 
-def test_a_foreman_goes_on_by_itself_and_is_cancelled_and_resumed(
+def test_a_driver_goes_on_by_itself_and_is_cancelled_and_resumed(
     commands: Commands, serve: Serve, sums: str, tmp_path: Path
 ) -> None:
     endpoint, run = serve("--delay-s", "0.3", "--mode", "slow"), tmp_path / "run"
@@ -66,7 +66,7 @@ def test_the_values_of_secrets_are_nowhere_but_where_they_are_needed(
     assert HUSH.encode() not in said
     assert HUSH not in sent.stdout + sent.stderr
     shown = commands.python("-c", DUMP, cluster.address).wait()
-    assert "Post" in shown.stdout, shown.stderr
+    assert "ProcessActor" in shown.stdout, shown.stderr
     assert HUSH not in shown.stdout
     logs = [path for path in cluster.session.rglob("*") if path.is_file()]
     assert logs

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rollbook.processes.life import die_with_parent
+from rollbook.processes import die_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 NODES = ("gpu1", "gpu2", "cpu1", "cpu2")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster import free_ports
 
-from rollbook.processes.life import die_with_parent
+from rollbook.processes import die_with_parent
 from support.alive import eventually
 
 SEPARATED = Path("/run/sshd")

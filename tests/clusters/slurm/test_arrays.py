@@ -10,10 +10,10 @@ from pathlib import Path
 from cluster import Cluster
 from clustered import Serve, Stranger, Submit
 
-from rollbook.clusters.jobs import read_jobs
+from rollbook.clusters.job_files import read_jobs
 from support.alive import eventually
+from support.book_assertions import assert_complete
 from support.commands import Commands
-from support.counted import assert_complete
 
 
 def test_an_array_of_workers_fills_a_book_and_one_report_ends_it(

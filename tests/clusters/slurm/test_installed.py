@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from clustered import Submit
 
+from support.book_assertions import assert_complete
 from support.commands import Commands, Served
-from support.counted import assert_complete
 
 
 def test_the_first_worker_installs_and_all_of_them_use_it(

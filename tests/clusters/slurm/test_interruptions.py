@@ -14,8 +14,8 @@ from cluster import Cluster
 from clustered import Serve, Submit
 
 from support.alive import eventually
+from support.book_assertions import all_keys, assert_complete, scored_keys, seeds_of
 from support.commands import Commands
-from support.counted import all_keys, assert_complete, scored_keys, seeds_of
 
 
 def model(endpoint: object) -> list[object]:
@@ -168,8 +168,7 @@ def test_sixty_four_workers_killed_at_random_fill_the_same_book_as_one(
 
 def marks(run: Path) -> dict[tuple[str, int], tuple[int, float]]:
     """What counts of a book, by key: the seed and the reward."""
-    from rollbook.book.book import Book
-    from rollbook.book.rollouts import rollouts
+    from rollbook.book import Book, rollouts
 
     return {(r.task.id, r.sample): (r.seed, r.score.reward) for r in rollouts(Book(run)) if r.score}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from clustered import Submit
 
+from support.book_assertions import assert_complete
 from support.commands import Commands
-from support.counted import assert_complete
 from support.tinyvllm import ENGINE, PYTHON, WHOLE_PROMPTS, installed, tiny_model
 
 SHIM = """#!{python}

@@ -12,14 +12,11 @@ import pytest
 from aiohttp import web
 
 from rollbook import run
-from rollbook.book.book import Book
-from rollbook.book.rollouts import rollouts
-from rollbook.core.manifest import ModelSpec, Sampling, Settings
-from rollbook.core.message import Message
-from rollbook.models.chat import ChatModel
-from rollbook.models.continuing import Held
+from rollbook.book import Book, rollouts
+from rollbook.core import Message, ModelSpec, Sampling, Settings
+from rollbook.models import AnsweredCall, ChatModel
 from rollbook.tokens import merge
-from rollbook.tokens.merge import ANSWER_DIFFERS, ANSWER_LEFT_OUT
+from rollbook.tokens.sequences import ANSWER_DIFFERS, ANSWER_LEFT_OUT
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +156,7 @@ def talk(vllm, question, answer_to, *, sampling=NOISE, by_text=False, seed=3):
             asked = [Message("user", question)]
             first = await model.complete(asked, sampling, seed=seed, rollout="t#0")
             messages = answer_to(asked, first.message)
-            then = await model.go_on(Held(asked, first), messages, sampling, seed=seed, rollout="t#0")
+            then = await model.complete_from(AnsweredCall(asked, first), messages, sampling, seed=seed, rollout="t#0")
             return [first.turn, then.turn], said
 
     return asyncio.run(main())
@@ -202,7 +199,7 @@ def test_the_mode_of_the_logprobs_is_found_out_by_asking(vllm):
     async def main():
         async with opened(vllm) as (model, said):
             await model.complete([Message("user", "noise")], Sampling(0.7, max_tokens=2), seed=1, rollout="t#0")
-            return await model.logprobs_mode(), said
+            return await model.find_logprobs_mode(), said
 
     assert asyncio.run(main()) == ("processed", [])
 

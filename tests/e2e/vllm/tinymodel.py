@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from rollbook.core.message import Function, Message, ToolCall
+from rollbook.core import Function, Message, ToolCall
 from support.tinytokens import CHATML, SPECIAL, Templated, train
 
 TOOL = {

@@ -1,6 +1,34 @@
-"""Workers as actors of a Ray cluster. Ray only starts them: what they do, and all state, is as everywhere.
+"""Workers as actors of a Ray cluster. Ray only starts them; state and behaviour are as everywhere else.
 
-`cluster` is the connection, `post` an actor that keeps one process, `hand` a worker as its crew sees it, `worker` and
-`foreman` the processes themselves: one worker, and a crew that goes on without a terminal. `crews` runs, submits and
-resumes. Ray is imported when a cluster is joined, never before.
+`actors` connects to a cluster and keeps one worker process per actor, `runs` runs, submits and resumes, `worker` and
+`driver` are the modules that are run with `python -m`. Ray is imported when a cluster is joined, not before.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.clusters.ray.runs import (
+        RayResume,
+        is_detached,
+        resume_detached,
+        resume_here,
+        run_on_ray,
+        submit_to_ray,
+    )
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "runs": "RayResume is_detached resume_detached resume_here run_on_ray submit_to_ray",
+        },
+    )
+
+__all__ = [
+    "RayResume",
+    "is_detached",
+    "resume_detached",
+    "resume_here",
+    "run_on_ray",
+    "submit_to_ray",
+]

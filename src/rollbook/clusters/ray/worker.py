@@ -1,4 +1,4 @@
-"""`python -m rollbook.clusters.ray.worker RUN SUBMISSION`: the worker that an actor keeps. Never run by hand."""
+"""`python -m rollbook.clusters.ray.worker RUN SUBMISSION`: the worker process of an actor. Never run by hand."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import socket
 import sys
 from pathlib import Path
 
-from rollbook.clusters.blame import blame
-from rollbook.clusters.duty import Duty
-from rollbook.clusters.heed import Heed
-from rollbook.clusters.joblog import JobLog
-from rollbook.clusters.order import read_order
-from rollbook.clusters.pack import check_pack
-from rollbook.collect.loop import on_fast_loop
+from rollbook.clusters.job_files import read_order, report_bad_node
+from rollbook.clusters.job_process import JobLog, SignalHandler
+from rollbook.clusters.node_worker import NodeWorker
+from rollbook.clusters.packing import check_pack
+from rollbook.clusters.ray.actors import SERVER_FAILED_CODE
 from rollbook.errors import ChildFailed, RollbookError, Shortfall, Stopped
-from rollbook.processes.life import die_with_parent
-
-UNFIT = 69
-"""The exit code of a worker whose servers do not run on its node: another may do better elsewhere."""
+from rollbook.processes import die_with_parent, run_event_loop
 
 
 def main(words: list[str]) -> int:
@@ -26,17 +21,17 @@ def main(words: list[str]) -> int:
     run, log = Path(words[0]), JobLog()
     try:
         order = read_order(run, int(words[1]))
-        Heed(order.profile.grace_s)
+        SignalHandler(order.profile.grace_s)
         log.note(f"worker on {socket.gethostname()}")
         if order.pack:
             check_pack(run, order.pack)
-        verdict = on_fast_loop(Duty(run, order, log).work)
+        verdict = run_event_loop(NodeWorker(run, order, log).work)
     except KeyboardInterrupt:
         return Stopped.exit_code
     except ChildFailed as error:
-        blame(run, socket.gethostname(), str(error))
+        report_bad_node(run, socket.gethostname(), str(error))
         sys.stderr.write(f"rollbook: {error}\n")
-        return UNFIT
+        return SERVER_FAILED_CODE
     except RollbookError as error:
         sys.stderr.write(f"rollbook: {error}\n")
         return error.exit_code

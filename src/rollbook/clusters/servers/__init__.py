@@ -1,5 +1,24 @@
-"""Model servers as managed parts: started on a node, ready by a deadline, watched, started again within a bound.
+"""Model servers on cluster nodes: start, wait until ready, watch, restart within a bound.
 
-`kinds` has the command line of each kind of server, `server` is one that runs, `ready` says when it does, `ports` finds
-it a port, `endpoints` publishes where it is, `fleet` is all servers of one node.
+`launch` has the command line of each kind of server and finds a port, `model_servers` runs all servers of one node and
+publishes their endpoints. `rank` and `exec_child` are run with `python -m`.
 """
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.clusters.servers.model_servers import ModelServer, ServerEndpoint, ServerGroup
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "model_servers": "ModelServer ServerEndpoint ServerGroup",
+        },
+    )
+
+__all__ = [
+    "ModelServer",
+    "ServerEndpoint",
+    "ServerGroup",
+]

@@ -1,20 +1,20 @@
-"""Frames of JSON over a stream socket: the one way in which the host, a zygote and its guests talk.
+"""Frames of JSON over a stream socket: the one way in which the host, a zygote and its guests communicate.
 
-A frame is a length (4 bytes, little-endian) and that many bytes of JSON; descriptors ride with its first byte. Three
-lines are made of them. The host tells a zygote what to launch, and hands over the guest's stdin, stdout, stderr,
-channel, perhaps the doors to control groups and a folder to mount, and control line. On the control line the zygote
-says {"begun"} with the guest's pidfd, and at last {"ended", "cpu_s", "peak_kb"}; the guest never holds it. (An order
-that is empty is a question: whoever lives says {"alive"}.) On the channel, descriptor 3 of the guest, the guest says
-{"started"} once its walls are up, and from then on whatever its role says. Nothing on a channel can be trusted from
-then on: the code inside can find the descriptor and write to it. The host's end (`rollbook.sandbox.channel`) bounds
+A frame is a length (4 bytes, little-endian) and that many bytes of JSON; descriptors travel with its first byte. There
+are three lines. The host tells a zygote what to launch, and passes the guest's stdin, stdout, stderr, channel, perhaps
+descriptors of control groups and a folder to mount, and the control line. On the control line the zygote sends
+{"begun"} with the guest's pidfd, and at the end {"ended", "cpu_s", "peak_kb"}; the guest never holds it. (An empty
+order is a question: a zygote that is alive answers {"alive"}.) On the channel, descriptor 3 of the guest, the guest
+sends {"started"} once its walls are up, and from then on whatever its role says. Nothing on a channel can be trusted
+from then on: the code inside can find the descriptor and write to it. The host's end (`rollbook.sandbox.guest`) bounds
 every frame.
 
 To add a role, write a function of (request, channel) in `roles.py`, name it in `ROLES`, and launch it from the host
-with `slot.launch("name", limits, ...)`. A role that answers messages passes its function to `conversation`; the host
-then makes an `Exchange` for each message, and a `Watch` keeps the clocks from the message to its reply. A role that
-wants something from the host while it works sends {"ask": ...} and receives {"answer": ...}. Guests talk to each other
-when each is given one end of a socketpair among the `extra` descriptors: they are 4, 5, ... inside. What comes from a
-guest that is not to be trusted needs a bound: `Channel(4, most_bytes=...)`.
+with `launcher.launch("name", limits, ...)`. A role that answers messages passes its function to `answer_messages`; the
+host then makes a `MessageExchange` for each message, and a `Watchdog` keeps the clocks from the message to its reply.
+A role that wants something from the host while it works sends {"ask": ...} and receives {"answer": ...}. Guests
+communicate with each other when each is given one end of a socketpair among the `extra` descriptors: they are 4, 5,
+... inside. What comes from a guest that is not to be trusted needs a bound: `Channel(4, max_bytes=...)`.
 """
 
 import array
@@ -37,18 +37,18 @@ _encode, _decode = json.JSONEncoder(ensure_ascii=False).encode, json.JSONDecoder
 class Channel:
     """One end of a stream socket. It blocks: the clocks are the host's."""
 
-    def __init__(self, handle: int, within_s: float | None = None, most_bytes: int = 1 << 32) -> None:
-        self._handle, self._most = handle, most_bytes
-        self._made: RawSocket | None = None
-        if within_s is not None:
-            self._socket.settimeout(within_s)
+    def __init__(self, handle: int, timeout_s: float | None = None, max_bytes: int = 1 << 32) -> None:
+        self._handle, self._most = handle, max_bytes
+        self._socket_object: RawSocket | None = None
+        if timeout_s is not None:
+            self._socket.settimeout(timeout_s)
 
     @property
     def _socket(self) -> RawSocket:
         """As an object, which deadlines and descriptors need: a guest is better off without."""
-        if self._made is None:
-            self._made = RawSocket(AF_UNIX, SOCK_STREAM, 0, self._handle)
-        return self._made
+        if self._socket_object is None:
+            self._socket_object = RawSocket(AF_UNIX, SOCK_STREAM, 0, self._handle)
+        return self._socket_object
 
     def fileno(self) -> int:
         """Its descriptor."""
@@ -56,16 +56,16 @@ class Channel:
 
     def close(self) -> None:
         """Hang up."""
-        if self._made is None:
+        if self._socket_object is None:
             os.close(self._handle)
         else:
-            self._made.close()
+            self._socket_object.close()
 
     def send(self, value: object, handles: Sequence[int] = ()) -> None:
         """One frame, perhaps with descriptors."""
-        self.send_framed(framed(value), handles)
+        self.send_frame(encode_frame(value), handles)
 
-    def send_framed(self, frame: bytes, handles: Sequence[int] = ()) -> None:
+    def send_frame(self, frame: bytes, handles: Sequence[int] = ()) -> None:
         """The same for a value that was framed before."""
         sent = 0
         if handles:
@@ -78,69 +78,69 @@ class Channel:
                 os.set_blocking(self._handle, True)
 
     def _write(self, frame: bytes) -> int:
-        return self._made.send(frame) if self._made else os.write(self._handle, frame)
+        return self._socket_object.send(frame) if self._socket_object else os.write(self._handle, frame)
 
-    def receive(self, room: int = 0) -> tuple[Any, list[int]]:
+    def receive(self, max_descriptors: int = 0) -> tuple[Any, list[int]]:
         """One frame and at most `room` descriptors; EOFError when the other side has hung up or says too much."""
         handles: list[int] = []
-        (size,) = LENGTH.unpack(self._exactly(LENGTH.size, room, handles))
+        (size,) = LENGTH.unpack(self._receive_exactly(LENGTH.size, max_descriptors, handles))
         if size > self._most:
             raise EOFError(f"a frame of {size} bytes")
-        return _decode(self._exactly(size).decode(errors="surrogatepass")), handles
+        return _decode(self._receive_exactly(size).decode(errors="surrogatepass")), handles
 
-    def _exactly(self, size: int, room: int = 0, handles: list[int] | None = None) -> bytes:
+    def _receive_exactly(self, size: int, room: int = 0, handles: list[int] | None = None) -> bytes:
         data = bytearray()
         while len(data) < size:
-            block = self._block(min(BLOCK, size - len(data)), room, handles)
+            block = self._receive_block(min(BLOCK, size - len(data)), room, handles)
             if not block:
                 raise EOFError("the other side has hung up")
             data += block
         return bytes(data)
 
-    def _block(self, size: int, room: int, handles: list[int] | None) -> bytes:
+    def _receive_block(self, size: int, room: int, handles: list[int] | None) -> bytes:
         while True:
             try:
                 if handles is None or not room:
-                    return self._made.recv(size) if self._made else os.read(self._handle, size)
+                    return self._socket_object.recv(size) if self._socket_object else os.read(self._handle, size)
                 data, extra, _, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(4 * room), CLOEXEC)
-                handles += descriptors(extra)
+                handles += read_descriptors(extra)
                 return data
             except BlockingIOError:
                 os.set_blocking(self._handle, True)
 
 
-class Line(Channel):
+class PeerChannel(Channel):
     """One between two guests, without descriptors: a frame is read as a whole, and what has come after it is kept."""
 
     _ahead = b""
 
     def send(self, value: object, handles: Sequence[int] = ()) -> None:
         """One frame; every text arrives as it was, be it one that no encoding has."""
-        self.send_framed(framed(value, "surrogatepass"), handles)
+        self.send_frame(encode_frame(value, "surrogatepass"), handles)
 
-    def _exactly(self, size: int, room: int = 0, handles: list[int] | None = None) -> bytes:
+    def _receive_exactly(self, size: int, room: int = 0, handles: list[int] | None = None) -> bytes:
         if len(self._ahead) < size:
-            self._read_on(size)
+            self._read_ahead(size)
         data, self._ahead = self._ahead[:size], self._ahead[size:]
         return data
 
-    def _read_on(self, size: int) -> None:
+    def _read_ahead(self, size: int) -> None:
         data = bytearray(self._ahead)
         while len(data) < size:
-            block = self._block(max(AHEAD, min(BLOCK, size - len(data))), 0, None)
+            block = self._receive_block(max(AHEAD, min(BLOCK, size - len(data))), 0, None)
             if not block:
                 raise EOFError("the other side has hung up")
             data += block
         self._ahead = bytes(data)
 
 
-def framed(value: object, halves: str = "replace") -> bytes:
+def encode_frame(value: object, errors: str = "replace") -> bytes:
     """A value as a frame; halves of characters, which no encoding has, become question marks unless told otherwise."""
-    body = _encode(value).encode(errors=halves)
+    body = _encode(value).encode(errors=errors)
     return LENGTH.pack(len(body)) + body
 
 
-def descriptors(extra: list[tuple[int, int, bytes]]) -> list[int]:
+def read_descriptors(extra: list[tuple[int, int, bytes]]) -> list[int]:
     """The descriptors among what came with a message."""
     found = array.array("i")
     for level, kind, data in extra:

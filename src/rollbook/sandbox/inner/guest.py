@@ -1,4 +1,4 @@
-"""The forked child: shuts every door behind itself, says that it starts, and runs the code it was given."""
+"""The forked child: shuts every door behind itself, reports that it starts, and runs the code it was given."""
 
 import ast
 import atexit
@@ -15,33 +15,33 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from . import filters, kernel, walls
-from .channel import Channel, framed
-from .plain import LARGE
+from . import filesystem, kernel, seccomp
+from .channel import Channel, encode_frame
+from .plain_data import LARGE
 
 NAMESPACES = "namespaces"
-FILES_MOST = 4096
-SIGNALS_MOST = 256
+MAX_FILES = 4096
+MAX_SIGNALS = 256
 CHANNEL = 3
 STARTED = {"started": True}
-STARTED_FRAME = framed(STARTED)
-FILES_OPEN = 64
+STARTED_FRAME = encode_frame(STARTED)
+MAX_OPEN_FILES = 64
 NO_CORE = 1
 """Too small for any core, and the one size that also keeps the kernel from starting a program to take it."""
 BOUNDLESS = 1 << 46
-COMMON = {
+COMMON_LIMITS = {
     resource.RLIMIT_AS: BOUNDLESS,
     resource.RLIMIT_DATA: BOUNDLESS,
     resource.RLIMIT_CPU: BOUNDLESS,
     resource.RLIMIT_CORE: NO_CORE,
     resource.RLIMIT_MEMLOCK: 0,
     resource.RLIMIT_MSGQUEUE: 0,
-    resource.RLIMIT_SIGPENDING: SIGNALS_MOST,
+    resource.RLIMIT_SIGPENDING: MAX_SIGNALS,
 }
 """Limits that all guests have, and their zygote too; what bounds a guest lies below them, or is not the kernel's."""
 BOM = "\ufeff"
 """What some editors begin a file with; Python skips it there."""
-MESSAGE_MOST, TRACEBACK_MOST = 2000, 4000
+MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 2000, 4000
 _decode = json.JSONDecoder().decode
 OUT_OF_MEMORY = MemoryError
 """The real one: a program may call its own classes so."""
@@ -57,33 +57,33 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
         with suppress(OSError):  # that core may be gone: it matters to nobody but the clock
             os.sched_setaffinity(0, [request["core"]])
     if limits["processes"] > 1 or config["grouped"]:
-        be_counted(request["doors"], config["proc"])
+        join_control_groups(request["doors"], config["proc"])
     if apart:
-        namespaces(config, stays)
+        enter_namespaces(config, stays)
         if request["tree"] is not None:
-            walls.host_box(request["tree"])
+            filesystem.mount_host_folder(request["tree"])
         else:
-            walls.private_box(limits["files_mb"], FILES_MOST)
-            write_files(request["files"], walls.BOX)
+            filesystem.mount_private_folder(limits["files_mb"], MAX_FILES)
+            write_files(request["files"], filesystem.WORKING_FOLDER)
     else:
         write_files(request["files"], request["box"])
         os.chdir(request["box"])
     if request["rules"] is not None:
-        walls.restrict(request["rules"])
-    arrange(handles)
+        filesystem.restrict_self(request["rules"])
+    arrange_descriptors(handles)
     if forks:
-        leave_a_first_process()
-    rlimits(limits, stays, config["hard"])
-    become_nobody(config["mode"], request["uid"])
+        fork_first_process()
+    set_rlimits(limits, stays, config["hard"])
+    drop_privileges(config["mode"], request["uid"])
     # How a fork ended, an ordinary user may only ask of the kernel if it is dumpable (it has no core all the same).
     kernel.prctl(kernel.PR_SET_DUMPABLE, int(forks and config["mode"] == "user"))
     if not apart:
-        die_with(config["zygote"])
-    filter = filters.ready(limits["processes"] == 1, forks, request["tree"] is not None) if apart else None
-    return behind_filter(filter or filters.own(True, os.getpid()), forks)
+        die_with_zygote(config["zygote"])
+    filter = seccomp.cached_filter(limits["processes"] == 1, forks, request["tree"] is not None) if apart else None
+    return start_behind_filter(filter or seccomp.make_own_filter(True, os.getpid()), forks)
 
 
-def behind_filter(filter: kernel.Filter, forks: bool) -> Channel:
+def start_behind_filter(filter: kernel.SeccompFilter, forks: bool) -> Channel:
     """The last door; what a filter asks is answered by the host, who gets the line for it with the word."""
     gate = filter.install(forks)
     channel = Channel(CHANNEL)
@@ -95,21 +95,21 @@ def behind_filter(filter: kernel.Filter, forks: bool) -> Channel:
     return channel
 
 
-def be_counted(doors: list[int], proc: int) -> None:
+def join_control_groups(doors: list[int], proc: int) -> None:
     """Join control groups of one's own, if there are any; and where memory runs out, be the one to go."""
     for door in doors:
         os.write(door, b"0")
     os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc), b"1000")  # all descriptors are closed later
 
 
-def die_with(zygote: int) -> None:
+def die_with_zygote(zygote: int) -> None:
     """No pid namespace ends us with the zygote, so the kernel has to; the filter sees to it that it stays so."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != zygote:
         os._exit(1)
 
 
-def namespaces(config: dict[str, Any], stays: bool) -> None:
+def enter_namespaces(config: dict[str, Any], stays: bool) -> None:
     """Mounts of one's own; who stays, and cannot have a uid of its own, gets a user namespace of its own.
 
     The kernel counts processes by user and user namespace: without it, sessions would use up each other's. The IPC
@@ -122,7 +122,7 @@ def namespaces(config: dict[str, Any], stays: bool) -> None:
         kernel.drop_bounding_set()  # a new user namespace begins with a full one
 
 
-def leave_a_first_process() -> None:
+def fork_first_process() -> None:
     """Go on in a child. What stays behind is the first of the pid namespace: it holds nothing and reaps orphans.
 
     It cannot be killed from inside, and with it everything ends; the process that holds the state may so change.
@@ -139,7 +139,7 @@ def leave_a_first_process() -> None:
         os._exit(0)
 
 
-def become_nobody(mode: str, uid: int) -> None:
+def drop_privileges(mode: str, uid: int) -> None:
     """No capability (the zygote saw to it that none comes back) and, for root, a user that owns nothing."""
     if mode == "root":
         os.setresgid(uid, uid, uid)
@@ -148,9 +148,9 @@ def become_nobody(mode: str, uid: int) -> None:
         kernel.drop_capabilities()
 
 
-def opened(letter: int) -> dict[str, Any]:
+def read_payload(payload: int) -> dict[str, Any]:
     """What is for this guest alone: it came past the zygote unread, whose memory every later guest has a copy of."""
-    told: dict[str, Any] = _decode(os.pread(letter, os.fstat(letter).st_size, 0).decode())
+    told: dict[str, Any] = _decode(os.pread(payload, os.fstat(payload).st_size, 0).decode())
     return told
 
 
@@ -164,7 +164,7 @@ def write_files(files: dict[str, str], box: str) -> None:
         os.chmod(path, 0o666)
 
 
-def arrange(handles: list[int]) -> None:
+def arrange_descriptors(handles: list[int]) -> None:
     """stdin, stdout, stderr, the channel and what else was given get the first descriptors; all others are closed."""
     if min(handles) < len(handles):
         above = max([*handles, len(handles)]) + 1
@@ -174,41 +174,41 @@ def arrange(handles: list[int]) -> None:
     kernel.close_from(len(handles))
 
 
-def hard_limits() -> dict[int, int]:
+def read_hard_limits() -> dict[int, int]:
     """What whoever started us allows, which nobody here can raise."""
     kinds = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return {what: limit for what in kinds if (limit := resource.getrlimit(what)[1]) != resource.RLIM_INFINITY}
 
 
-def rlimits(limits: dict[str, Any], stays: bool, hard: dict[int, int]) -> None:
+def set_rlimits(limits: dict[str, Any], stays: bool, hard: dict[int, int]) -> None:
     """The kernel's own limits."""
-    kind, size = memory_bound(limits)
+    kind, size = find_memory_bound(limits)
     bounds = {
         kind: size,
         resource.RLIMIT_FSIZE: limits["files_mb"] << 20,
-        resource.RLIMIT_NOFILE: FILES_OPEN,
+        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
         resource.RLIMIT_NPROC: limits["threads"] + limits.get("threads_of_others", 0),
     }
     if not stays:
         bounds[resource.RLIMIT_CPU] = int(limits["seconds"]) + 2
-    lower(bounds, hard)
+    lower_limits(bounds, hard)
 
 
-def lower(bounds: dict[int, int], hard: dict[int, int]) -> None:
+def lower_limits(bounds: dict[int, int], hard: dict[int, int]) -> None:
     """Soft and hard alike, so that none can be raised."""
     for what, value in bounds.items():
         least = min(value, hard[what]) if what in hard else value
         resource.setrlimit(what, (least, least))
 
 
-def used_memory() -> dict[str, int]:
+def measure_memory() -> dict[str, int]:
     """The address space and the private memory of this interpreter, which a run's limit comes on top of."""
     with open("/proc/self/statm") as file:
         fields = [int(pages) * resource.getpagesize() for pages in file.read().split()]
     return {"base_bytes": fields[0], "base_data": fields[5]}
 
 
-def memory_bound(limits: dict[str, Any]) -> tuple[int, int]:
+def find_memory_bound(limits: dict[str, Any]) -> tuple[int, int]:
     """On the address space; where a group counts what is used, on private memory, and the rest is reserved freely."""
     allowed, spare_mb = limits["memory_mb"] << 20, limits["spare_mb"]
     if spare_mb is None:
@@ -216,43 +216,43 @@ def memory_bound(limits: dict[str, Any]) -> tuple[int, int]:
     return resource.RLIMIT_DATA, limits["base_data"] + allowed + (spare_mb << 20)
 
 
-def run(code: str, space: dict[str, Any], keep: int) -> dict[str, Any]:
+def run_code(code: str, space: dict[str, Any], keep: int) -> dict[str, Any]:
     """Run code whose last expression has a value."""
-    return reported(lambda: last_value(code, space, keep))
+    return make_report(lambda: evaluate_last(code, space, keep))
 
 
-def reported(play: Callable[[], str | None]) -> dict[str, Any]:
+def make_report(work: Callable[[], str | None]) -> dict[str, Any]:
     """Do something that runs untrusted code; what that raises is a report, never a crash of ours."""
     try:
-        return {"value": play()}
+        return {"value": work()}
     except SystemExit as exit:
-        return {"exit": exit_code(exit.code)}
+        return {"exit": find_exit_code(exit.code)}
     except BaseException as error:  # noqa: BLE001 - whatever a program raises is its result
-        return {"error": describe(error), "memory": issubclass(type(error), OUT_OF_MEMORY)}
+        return {"error": describe_error(error), "memory": issubclass(type(error), OUT_OF_MEMORY)}
     finally:
-        flush()
+        flush_streams()
 
 
-def exit_code(given: object) -> int:
+def find_exit_code(value: object) -> int:
     """What a program asked to exit with, as Python has it; words are said, and mean 1."""
-    if given is None:
+    if value is None:
         return 0
-    if issubclass(type(given), int):
-        code = int.__index__(given)  # type: ignore[arg-type]
+    if issubclass(type(value), int):
+        code = int.__index__(value)  # type: ignore[arg-type]
         return (code if -LARGE <= code < LARGE else -1) & 0xFF
     with suppress(BaseException):  # its __str__ may do anything
-        print(given, file=sys.stderr)  # noqa: T201 - the program's own words
+        print(value, file=sys.stderr)  # noqa: T201 - the program's own words
     return 1
 
 
-def to_the_end(play: Callable[[], str | None]) -> dict[str, Any]:
+def run_program(work: Callable[[], str | None]) -> dict[str, Any]:
     """A whole program: it ends as Python ends it, when its threads have ended and what it left to the exit is done."""
-    report = reported(play)
-    reported(finish)
+    report = make_report(work)
+    make_report(finish_threads)
     return report
 
 
-def finish() -> None:
+def finish_threads() -> None:
     """Wait for the threads that are to be waited for, then call what was left to the exit."""
     if threading := sys.modules.get("threading"):
         for ends in reversed(getattr(threading, "_threading_atexits", ())):  # pools let their threads go
@@ -263,7 +263,7 @@ def finish() -> None:
     atexit._run_exitfuncs()
 
 
-def last_value(code: str, space: dict[str, Any], keep: int) -> str | None:
+def evaluate_last(code: str, space: dict[str, Any], keep: int) -> str | None:
     """The repr of the last expression; one character more than is kept tells that there was more."""
     tree = ast.parse(code.removeprefix(BOM), "<code>")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -271,41 +271,41 @@ def last_value(code: str, space: dict[str, Any], keep: int) -> str | None:
     if not isinstance(last, ast.Expr):
         return None
     value = eval(compile(ast.Expression(last.value), "<code>", "eval"), space)
-    return None if value is None else plain(repr(value), keep + 1)
+    return None if value is None else cut_text(repr(value), keep + 1)
 
 
-def plain(text: str, most: int) -> str:
+def cut_text(text: str, most: int) -> str:
     """The head of a text, even of one whose class has ideas of its own."""
     return str.__getitem__(text, slice(most))
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def describe_error(error: BaseException) -> dict[str, Any]:
     """An exception as plain data, its traceback from the program's own lines on."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename != "<code>":
         trace = trace.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
-        message = plain(str(error), MESSAGE_MOST)
+        message = cut_text(str(error), MAX_MESSAGE_CHARS)
     except BaseException:  # noqa: BLE001 - its __str__ may do anything
         text = message = "the exception cannot be shown"
     return {
         "type": type.__dict__["__name__"].__get__(type(error)),
         "message": message,
-        "traceback": text[-TRACEBACK_MOST:],
+        "traceback": text[-MAX_TRACEBACK_CHARS:],
     }
 
 
-def fresh_space(name: str = "__main__") -> dict[str, Any]:
+def make_globals(name: str = "__main__") -> dict[str, Any]:
     """The globals of a program, which are also its `__main__` module's; under another name it is not told so."""
     main = types.ModuleType(name)
-    main.__dict__.update(__builtins__=__builtins__, __file__=f"{walls.BOX}/{name.strip('_')}.py")
+    main.__dict__.update(__builtins__=__builtins__, __file__=f"{filesystem.WORKING_FOLDER}/{name.strip('_')}.py")
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out
     sys.modules["__main__"] = sys.modules[name] = main
     return main.__dict__
 
 
-def flush() -> None:
+def flush_streams() -> None:
     """What was printed goes out, whatever became of the streams."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         try:

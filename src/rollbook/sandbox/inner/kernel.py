@@ -24,7 +24,7 @@ RESOLVE_NO_SYMLINKS = 4
 OPEN_TREE, MOVE_MOUNT, OPENAT2, MOUNT_SETATTR = 428, 429, 437, 442
 """Young enough to have one number on all machines."""
 
-NUMBERS = {
+SYSCALL_NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "close_range": 436, "landlock": 444, "seccomp": 317},
     "aarch64": {"pivot_root": 41, "capset": 91, "close_range": 436, "landlock": 444, "seccomp": 277},
 }
@@ -35,14 +35,14 @@ class Unsupported(Exception):
     """The kernel or the machine lacks something a tier needs."""
 
 
-def number(name: str) -> int:
+def syscall_number(name: str) -> int:
     """The number of a system call on this machine."""
-    if ARCH not in NUMBERS:
+    if ARCH not in SYSCALL_NUMBERS:
         raise Unsupported(f"no system call numbers for {ARCH}")
-    return NUMBERS[ARCH][name]
+    return SYSCALL_NUMBERS[ARCH][name]
 
 
-def check(result: int, what: str) -> int:
+def check_result(result: int, what: str) -> int:
     """The result of a call, or OSError saying which call failed."""
     if result < 0:
         code = ctypes.get_errno()
@@ -52,30 +52,30 @@ def check(result: int, what: str) -> int:
 
 def syscall(what: str, call: int, *arguments: object) -> int:
     """A raw system call."""
-    return check(_syscall(ctypes.c_long(call), *arguments), what)
+    return check_result(_syscall(ctypes.c_long(call), *arguments), what)
 
 
 def unshare(flags: int) -> None:
     """New namespaces for this process (and, for pids, for its children)."""
-    check(_libc.unshare(flags), "unshare")
+    check_result(_libc.unshare(flags), "unshare")
 
 
 def setns(handle: int, kind: int) -> None:
     """Enter a namespace by descriptor."""
-    check(_libc.setns(handle, kind), "setns")
+    check_result(_libc.setns(handle, kind), "setns")
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
     """mount(2)."""
     encoded = [text.encode() if text is not None else None for text in (source, target, kind)]
-    check(_libc.mount(*encoded, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
+    check_result(_libc.mount(*encoded, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
 
 
 def pivot_root(new: str) -> None:
     """Make a folder the root and let the old one go."""
     os.chdir(new)
-    syscall("pivot_root", number("pivot_root"), b".", b".")
-    check(_libc.umount2(b".", MNT_DETACH), "umount2")
+    syscall("pivot_root", syscall_number("pivot_root"), b".", b".")
+    check_result(_libc.umount2(b".", MNT_DETACH), "umount2")
     os.chdir("/")
 
 
@@ -110,7 +110,7 @@ def mount_setattr(tree: int, users: int | None = None) -> None:
 def prctl(option: int, value: int = 0) -> None:
     """prctl(2)."""
     zero = ctypes.c_ulong(0)
-    check(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero), f"prctl {option}")
+    check_result(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero), f"prctl {option}")
 
 
 def drop_bounding_set() -> None:
@@ -125,13 +125,13 @@ def drop_bounding_set() -> None:
 def drop_capabilities() -> None:
     """No capability is left."""
     header = struct.pack("=Ii", 0x20080522, 0)
-    syscall("capset", number("capset"), header, b"\0" * 24)
+    syscall("capset", syscall_number("capset"), header, b"\0" * 24)
 
 
 def close_from(first: int) -> None:
     """Close every descriptor from one on."""
     try:
-        syscall("close_range", number("close_range"), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0)
+        syscall("close_range", syscall_number("close_range"), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0)
     except OSError:
         os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
@@ -144,21 +144,21 @@ def map_root(user: int, group: int, proc: int) -> None:
         os.close(handle)
 
 
-class Filter:
+class SeccompFilter:
     """A BPF program, laid out in memory as the kernel wants it: made once, installed by many."""
 
     def __init__(self, program: bytes) -> None:
         self._program = ctypes.create_string_buffer(program)
         layout = "HL" if ctypes.sizeof(ctypes.c_long) == 8 else "HI"
-        self._given = struct.pack(layout, len(program) // 8, ctypes.addressof(self._program))
-        self._call = ctypes.c_long(number("seccomp"))
+        self._header = struct.pack(layout, len(program) // 8, ctypes.addressof(self._program))
+        self._call = ctypes.c_long(syscall_number("seccomp"))
 
     def install(self, listen: bool = False) -> list[int]:
         """For this process and all it starts; to listen gives where its questions are answered."""
-        handle = check(_syscall(self._call, 1, SECCOMP_NEW_LISTENER if listen else 0, self._given), "seccomp")
+        handle = check_result(_syscall(self._call, 1, SECCOMP_NEW_LISTENER if listen else 0, self._header), "seccomp")
         return [handle] if listen else []
 
 
-def seccomp_filter(program: bytes, listen: bool = False) -> list[int]:
+def install_filter(program: bytes, listen: bool = False) -> list[int]:
     """Install a program that nobody else needs."""
-    return Filter(program).install(listen)
+    return SeccompFilter(program).install(listen)

@@ -1,12 +1,29 @@
-"""NeMo RL's side: a Python session behind the sandbox's walls as a tool, and whole rollouts of any environment.
+"""NeMo RL: a sandboxed Python session as a tool, and whole rollouts of any environment.
 
-`CodeEnvironment` is the first, which `register` makes known to NeMo RL by name; `RolloutEnvironment` the second.
+`register` makes `CodeEnvironment` known to NeMo RL by name; `RolloutEnvironment` runs whole rollouts.
 """
 
-from rollbook.trainers.nemo_rl.environment import CodeEnvironment as CodeEnvironment
-from rollbook.trainers.nemo_rl.environment import Return as Return
-from rollbook.trainers.nemo_rl.failures import DataFailure as DataFailure
-from rollbook.trainers.nemo_rl.failures import InfraFailure as InfraFailure
-from rollbook.trainers.nemo_rl.failures import RowsMissing as RowsMissing
-from rollbook.trainers.nemo_rl.registration import register as register
-from rollbook.trainers.nemo_rl.rollouts import RolloutEnvironment as RolloutEnvironment
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.trainers.nemo_rl.code_environment import CodeEnvironment, StepReturn, register
+    from rollbook.trainers.nemo_rl.rollouts import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "code_environment": "CodeEnvironment StepReturn register",
+            "rollouts": "DataFailure InfraFailure RolloutEnvironment RowsMissing",
+        },
+    )
+
+__all__ = [
+    "CodeEnvironment",
+    "DataFailure",
+    "InfraFailure",
+    "RolloutEnvironment",
+    "RowsMissing",
+    "StepReturn",
+    "register",
+]

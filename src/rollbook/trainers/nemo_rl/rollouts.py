@@ -1,30 +1,71 @@
-"""`RolloutEnvironment`: whole rollouts for NeMo RL, streamed row by row as they end."""
+"""`RolloutEnvironment`: whole rollouts for NeMo RL, streamed row by row as they end.
+
+Rows that did not come back are an exception: the infrastructure's fault, which may be tried again, or the data's. These
+exceptions can be pickled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from rollbook.collect.blend import Entry
-from rollbook.collect.policy import OnFailure
-from rollbook.core.json import JSON
-from rollbook.core.manifest import Sampling
-from rollbook.core.rollout import Rollout
-from rollbook.core.task import Task
+from rollbook.core import JSON, FailureSide, Rollout, Sampling, Task
+from rollbook.engine import Entry, OnFailure
 from rollbook.errors import RollbookError, Stopped, TokenError, UsageError
-from rollbook.trainers.nemo_rl.environment import Remotely
-from rollbook.trainers.nemo_rl.failures import Reason, missing
-from rollbook.trainers.nemo_rl.message_log import result_of
-from rollbook.trainers.players import Players
-from rollbook.trainers.rows import GYM
-from rollbook.trainers.sample import sample_of
+from rollbook.trainers.formats import sample_of, to_nemo_rl
+from rollbook.trainers.nemo_rl.code_environment import RayRemoteClass
+from rollbook.trainers.rows import PARAMS_KEY
+from rollbook.trainers.task_runner import TaskRunner
 
-ROW = "_rowidx"
-Came: TypeAlias = tuple[int, dict[str, Any], dict[str, float] | None]
+MAX_ROWS_SHOWN = 16
+"""How many rows a message names; the exception has them all."""
+
+
+class RowsMissing(RollbookError):
+    """Fewer rollouts came back than were requested. `rows` are their indices, `reasons` what is known of each."""
+
+    side = "data"
+
+    def __init__(self, requested: int, rows: Sequence[int], reasons: Mapping[int, str]) -> None:
+        self.requested, self.rows, self.reasons = requested, list(rows), dict(reasons)
+        super().__init__(requested, list(rows), dict(reasons))
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, self.rows[:MAX_ROWS_SHOWN])) + (", ..." if len(self.rows) > MAX_ROWS_SHOWN else "")
+        why = next((self.reasons[row] for row in self.rows if row in self.reasons), "no reason is known")
+        came = self.requested - len(self.rows)
+        return f"{came} of {self.requested} rollouts came back; missing rows: {named}; {self.side}: {why}"
+
+
+class DataFailure(RowsMissing):
+    """At least one of them would fail again."""
+
+
+class InfraFailure(RowsMissing):
+    """All of them failed by what has nothing to do with the rows: asking for them again may help."""
+
+    side = "infra"
+
+
+class MissingReason(NamedTuple):
+    """Why a row did not come back."""
+
+    side: FailureSide
+    why: str
+
+
+def make_rows_missing(requested: int, lost: Mapping[int, MissingReason]) -> RowsMissing:
+    """The exception for rows that did not come back."""
+    kind = DataFailure if any(reason.side == "data" for reason in lost.values()) else InfraFailure
+    return kind(requested, sorted(lost), {row: reason.why for row, reason in lost.items()})
+
+
+ROW_INDEX_KEY = "_rowidx"
+RowResult: TypeAlias = tuple[int, dict[str, Any], dict[str, float] | None]
 
 
 class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +99,7 @@ class RolloutActor:
         except msgspec.ValidationError as error:
             raise UsageError(f"rollout environment: {error}") from None
         config = self._config
-        self._players = Players(
+        self._players = TaskRunner(
             {entry.name or entry.env: entry for entry in config.environments},
             config.base_urls,
             model_name=config.model_name,
@@ -69,34 +110,38 @@ class RolloutActor:
             attempts=config.attempts,
         )
 
-    async def run_rollouts(self, examples: Sequence[dict[str, JSON]], timer_prefix: str = "") -> AsyncIterator[Came]:
+    async def run_rollouts(
+        self, examples: Sequence[dict[str, JSON]], timer_prefix: str = ""
+    ) -> AsyncIterator[RowResult]:
         """(row index, result, timing) of every row as it ends; the timing comes with the last.
 
         When all have ended and fewer came back than were requested, this is raised before anything else that is wrong.
         """
-        rows = indexed(examples)
-        lost: dict[int, Reason] = {}
-        unusable: dict[int, Reason] = {}
+        rows = index_rows(examples)
+        lost: dict[int, MissingReason] = {}
+        unusable: dict[int, MissingReason] = {}
         ended: list[Rollout] = []
-        async for index, came in self._ended(rows):
-            if isinstance(came, Reason):
+        async for index, came in self._run_rows(rows):
+            if isinstance(came, MissingReason):
                 lost[index] = came
                 continue
             ended.append(came)
             try:
-                result = result_of(sample_of(came), rows[index])
+                result = to_nemo_rl(sample_of(came), rows[index])
             except TokenError as error:
-                unusable[index] = Reason("data", str(error))
+                unusable[index] = MissingReason("data", str(error))
                 continue
-            yield index, result, timing(ended, timer_prefix) if len(ended) == len(rows) else None
+            yield index, result, summarize_timing(ended, timer_prefix) if len(ended) == len(rows) else None
         if lost or unusable:
-            raise missing(len(rows), lost or unusable)
+            raise make_rows_missing(len(rows), lost or unusable)
 
-    async def _ended(self, rows: Mapping[int, dict[str, JSON]]) -> AsyncIterator[tuple[int, Rollout | Reason]]:
+    async def _run_rows(
+        self, rows: Mapping[int, dict[str, JSON]]
+    ) -> AsyncIterator[tuple[int, Rollout | MissingReason]]:
         """Every row as it ends: its rollout, or why there is none."""
-        asked = self._players.routed([_bare(row) for row in rows.values()])
+        asked = self._players.route_rows([_remove_index(row) for row in rows.values()])
         waits = [
-            asyncio.ensure_future(self._play(index, name, task, self._sampling(rows[index])))
+            asyncio.ensure_future(self._run_row(index, name, task, self._read_sampling(rows[index])))
             for index, (name, task) in zip(rows, asked, strict=True)
         ]
         try:
@@ -106,22 +151,24 @@ class RolloutActor:
             for one in waits:
                 one.cancel()
 
-    async def _play(self, index: int, name: str, task: Task, sampling: Sampling) -> tuple[int, Rollout | Reason]:
+    async def _run_row(
+        self, index: int, name: str, task: Task, sampling: Sampling
+    ) -> tuple[int, Rollout | MissingReason]:
         try:
-            rollout = await self._players.play(name, task, sampling)
+            rollout = await self._players.run_task(name, task, sampling)
         except RollbookError as error:  # the endpoint is gone, say: every row that waits is told so
-            return index, Reason("infra" if isinstance(error, Stopped) else "data", str(error))
+            return index, MissingReason("infra" if isinstance(error, Stopped) else "data", str(error))
         failure = rollout.failure
-        return index, Reason(failure.side, f"{failure.kind}: {failure.message}") if failure else rollout
+        return index, MissingReason(failure.side, f"{failure.kind}: {failure.message}") if failure else rollout
 
-    def _sampling(self, row: Mapping[str, JSON]) -> Sampling:
-        params = row.get(GYM)
+    def _read_sampling(self, row: Mapping[str, JSON]) -> Sampling:
+        params = row.get(PARAMS_KEY)
         asked = params if isinstance(params, dict) else {}
         tokens = asked.get("max_output_tokens") or self._config.max_tokens
         try:
-            return Sampling(_or_1(asked.get("temperature")), _or_1(asked.get("top_p")), int(tokens))
+            return Sampling(_default_to_1(asked.get("temperature")), _default_to_1(asked.get("top_p")), int(tokens))
         except (TypeError, ValueError) as error:
-            raise UsageError(f"run_rollouts: {GYM} asks for {error}") from None
+            raise UsageError(f"run_rollouts: {PARAMS_KEY} asks for {error}") from None
 
     async def pause(self) -> None:
         """Before a weight update."""
@@ -140,13 +187,13 @@ class RolloutEnvironment(RolloutActor):
     """`RolloutEnvironment(cfg)` works on this event loop; `.remote(cfg)` is a Ray actor, whose results stream."""
 
     @classmethod
-    def options(cls, **options: object) -> Remotely:
+    def options(cls, **options: object) -> RayRemoteClass:
         """Ray's own: where and how the actor is to run."""
         if find_spec("ray") is None:
             raise UsageError("RolloutEnvironment.remote: Ray is not installed; RolloutEnvironment(cfg) works here")
         import ray
 
-        made: Remotely = ray.remote(**{"max_concurrency": 64, **options})(RolloutActor)
+        made: RayRemoteClass = ray.remote(**{"max_concurrency": 64, **options})(RolloutActor)
         return made
 
     @classmethod
@@ -155,7 +202,7 @@ class RolloutEnvironment(RolloutActor):
         return cls.options().remote(cfg)
 
 
-def indexed(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]]:
+def index_rows(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]]:
     """The rows by the index that NeMo RL gave them, else by their place."""
     if not examples:
         raise UsageError("run_rollouts: no examples")
@@ -163,22 +210,22 @@ def indexed(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]]:
     for place, row in enumerate(examples):
         if not isinstance(row, dict):
             raise UsageError(f"run_rollouts: example {place} is no row but a {type(row).__name__}")
-        index = row.get(ROW, place)
+        index = row.get(ROW_INDEX_KEY, place)
         if index in found:
-            raise UsageError(f"run_rollouts: two examples have {ROW} {index}")
+            raise UsageError(f"run_rollouts: two examples have {ROW_INDEX_KEY} {index}")
         found[index] = row
     return found
 
 
-def _bare(row: dict[str, JSON]) -> dict[str, JSON]:
-    return {name: value for name, value in row.items() if name != ROW}
+def _remove_index(row: dict[str, JSON]) -> dict[str, JSON]:
+    return {name: value for name, value in row.items() if name != ROW_INDEX_KEY}
 
 
-def _or_1(value: JSON) -> float:
+def _default_to_1(value: JSON) -> float:
     return 1.0 if value is None else float(value)
 
 
-def timing(rollouts: Sequence[Rollout], prefix: str) -> dict[str, float]:
+def summarize_timing(rollouts: Sequence[Rollout], prefix: str) -> dict[str, float]:
     """Where the time of a batch went, in seconds: the mean and the most of each part."""
     told: dict[str, float] = {}
     for part in ("seconds", "model_s", "environment_s", "verify_s"):

@@ -1,8 +1,27 @@
-"""TRL's side (1.16): `Rollouts` for `rollout_func`, `Environments` for `environment_factory`.
+"""TRL (1.16): `Rollouts` for `rollout_func`, `Environments` for `environment_factory`.
 
-`exported` is the pure function under the first. TRL itself is never imported: it calls us.
+`to_trl` is the pure function behind the first. TRL itself is never imported: it calls us.
 """
 
-from rollbook.trainers.trl.environments import Environments as Environments
-from rollbook.trainers.trl.export import exported as exported
-from rollbook.trainers.trl.rollouts import Rollouts as Rollouts
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.trainers.formats import to_trl
+    from rollbook.trainers.trl.environments import Environments
+    from rollbook.trainers.trl.rollouts import Rollouts
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "rollbook.trainers.formats": "to_trl",
+            "environments": "Environments",
+            "rollouts": "Rollouts",
+        },
+    )
+
+__all__ = [
+    "Environments",
+    "Rollouts",
+    "to_trl",
+]

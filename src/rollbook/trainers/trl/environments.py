@@ -9,24 +9,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollbook.collect.member import name_of
-from rollbook.collect.policy import OnFailure
-from rollbook.collect.trial import as_kept
-from rollbook.collect.work import stages
-from rollbook.core.json import JSON, encode
-from rollbook.core.manifest import Limits
-from rollbook.core.rollout import Rollout
-from rollbook.core.task import Task
-from rollbook.environments.registry import resolve
-from rollbook.environments.seat import Seat
-from rollbook.environments.snapshot import snapshot
-from rollbook.environments.stage import Stage
+from rollbook.core import JSON, Limits, Rollout, Task, encode
+from rollbook.engine import OnFailure, environment_name, open_environments, roundtrip_task
+from rollbook.environments import EnvironmentRuntime, EnvironmentSession, resolve, write_snapshot
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.trainers.background import Background
-from rollbook.trainers.trl.prompts import Prompts, messages_of
+from rollbook.trainers.task_runner import BackgroundLoop
+from rollbook.trainers.trl.rollouts import PromptIndex, read_messages
 
 T = TypeVar("T")
-TYPES: Mapping[str, type] = {
+JSON_TYPES: Mapping[str, type] = {
     "string": str,
     "integer": int,
     "number": float,
@@ -58,26 +49,28 @@ class Environments:
             raise UsageError(f"on_failure={on_failure!r}: TRL generates each rollout once; raise or mask")
         self._loaded, self._limits, self._masks = loaded, limits, on_failure == "mask"
         self.masked = 0
-        self._name = name_of(loaded)
-        self._prompts = Prompts(loaded.instance.tasks(), limit)
-        self._background, self._stack = Background("rollbook-trl"), AsyncExitStack()
+        self._name = environment_name(loaded)
+        self._prompts = PromptIndex(loaded.instance.tasks(), limit)
+        self._background, self._stack = BackgroundLoop("rollbook-trl"), AsyncExitStack()
         self._stage = self._background.run(self._open())
-        self._class = type(self._name, (Held,), {t["function"]["name"]: method_of(t["function"]) for t in self._tools})
+        self._class = type(
+            self._name, (TrlEnvironment,), {t["function"]["name"]: make_tool_method(t["function"]) for t in self._tools}
+        )
 
     @property
     def _tools(self) -> list[JSON]:
         return self._loaded.spec.tools
 
-    async def _open(self) -> Stage:
+    async def _open(self) -> EnvironmentRuntime:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-")))
-        spec = snapshot(self._loaded, folder / "source")
+        spec = write_snapshot(self._loaded, folder / "source")
         instances = {self._name: self._loaded.instance}
-        on = stages({self._name: spec}, self._limits, run=folder, hosts=None, instances=instances)
+        on = open_environments({self._name: spec}, self._limits, run=folder, hosts=None, instances=instances)
         return (await self._stack.enter_async_context(on))[self._name]
 
-    def __call__(self) -> Held:
+    def __call__(self) -> TrlEnvironment:
         """A new instance, whose methods are the tools."""
-        made: Held = self._class(self)
+        made: TrlEnvironment = self._class(self)
         return made
 
     def rows(self) -> list[dict[str, JSON]]:
@@ -93,15 +86,17 @@ class Environments:
         return self._background.run(work)
 
     def _task(self, name: str) -> Task:
-        return as_kept(self._prompts.named(name), self._name)
+        return roundtrip_task(self._prompts.find_by_id(name), self._name)
 
-    def reward(self, completions: Sequence[Any], environments: Sequence[Held], **_: Any) -> list[float | None]:
+    def reward(
+        self, completions: Sequence[Any], environments: Sequence[TrlEnvironment], **_: Any
+    ) -> list[float | None]:
         """What the verifier says of each; one that fails raises, or is None where the policy is to mask."""
         return [self._reward(told, held) for told, held in zip(completions, environments, strict=True)]
 
-    def _reward(self, completion: Any, held: Held) -> float | None:
+    def _reward(self, completion: Any, environment: TrlEnvironment) -> float | None:
         try:
-            return self._run(held._score(completion))
+            return self._run(environment._score(completion))
         except RolloutFailed:
             if not self._masks:
                 raise
@@ -109,24 +104,24 @@ class Environments:
             return None
 
 
-class Held:
+class TrlEnvironment:
     """What TRL takes for the environment of one rollout; every public method but `reset` is a tool."""
 
-    def __init__(self, home: Environments) -> None:
-        self._home = home
-        self._held: Seat | None = None
+    def __init__(self, factory: Environments) -> None:
+        self._home = factory
+        self._held: EnvironmentSession | None = None
 
     def reset(self, task: str, **_: JSON) -> None:
         """Begin a rollout of a task; the one before is over."""
-        self._home._run(self._begin(task))
+        self._home._run(self._open_session(task))
 
-    async def _begin(self, name: str) -> None:
+    async def _open_session(self, name: str) -> None:
         stage = self._home._stage
         if self._held is not None:
             held, self._held = self._held, None
-            await stage.leave(held)
+            await stage.close_session(held)
         self._asked = self._home._task(name)
-        self._held = await stage.seat(self._asked, name)
+        self._held = await stage.open_session(self._asked, name)
 
     def _use(self, name: str, arguments: dict[str, JSON]) -> str:
         if self._held is None:
@@ -136,32 +131,32 @@ class Held:
     async def _score(self, completion: Any) -> float:
         assert self._held is not None, "reset() comes first"
         told = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-        rollout = Rollout(task=self._asked, sample=0, seed=0, messages=[*self._asked.messages, *messages_of(told)])
+        rollout = Rollout(task=self._asked, sample=0, seed=0, messages=[*self._asked.messages, *read_messages(told)])
         rollout.outcome = await self._held.outcome()
         return (await self._home._stage.verify(self._asked, rollout)).reward
 
 
-def method_of(function: Mapping[str, JSON]) -> Callable[..., str]:
+def make_tool_method(function: Mapping[str, JSON]) -> Callable[..., str]:
     """A tool as a method that TRL can read a schema from: its types, and a docstring with its arguments."""
     name, parameters = str(function["name"]), function.get("parameters", {})
     shown, needed = parameters.get("properties", {}), set(parameters.get("required", ()))
 
-    def method(self: Held, **arguments: JSON) -> str:
+    def method(self: TrlEnvironment, **arguments: JSON) -> str:
         return self._use(name, arguments)
 
     own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for key, schema in shown.items():
         default = inspect.Parameter.empty if key in needed else schema.get("default")
-        kind = TYPES.get(schema.get("type", "string"), str)
+        kind = JSON_TYPES.get(schema.get("type", "string"), str)
         own.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     method.__name__ = method.__qualname__ = name
     method.__signature__ = inspect.Signature(own, return_annotation=str)  # type: ignore[attr-defined]
     method.__annotations__ = {one.name: one.annotation for one in own[1:]} | {"return": str}
-    method.__doc__ = _docstring(function, shown)
+    method.__doc__ = _write_docstring(function, shown)
     return method
 
 
-def _docstring(function: Mapping[str, JSON], shown: Mapping[str, JSON]) -> str:
+def _write_docstring(function: Mapping[str, JSON], shown: Mapping[str, JSON]) -> str:
     lines = [str(function.get("description") or function["name"])]
     if shown:
         lines += ["", "Args:"]

@@ -1,26 +1,32 @@
-"""verl's side: rollouts of Rollbook environments as verl 0.9 takes them, in both of its contracts.
+"""verl 0.9: rollouts of Rollbook environments in both of verl's contracts.
 
-`padded` (V0) and `trajectories` (V1) are pure; `RollbookAgentLoopManager` is what verl is configured with, `GymDataset`
-reads rows without holding them. The last two need verl and torch, and are imported when they are asked for.
+`pad_batch` (V0) and `trajectories` (V1) are pure functions; verl is configured with `RollbookAgentLoopManager`;
+`GymDataset` reads rows without holding them in memory. The last two need verl and torch.
 """
 
-from typing import TYPE_CHECKING
+from rollbook._exports import export_lazily
 
-from rollbook.trainers.verl.padded import Padded, padded
-from rollbook.trainers.verl.trajectories import Prompt, Trajectory, trajectories
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.trainers.verl.batches import PaddedBatch, Prompt, Trajectory, pad_batch, trajectories
     from rollbook.trainers.verl.dataset import GymDataset
     from rollbook.trainers.verl.manager import RollbookAgentLoopManager
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "batches": "PaddedBatch Prompt Trajectory pad_batch trajectories",
+            "dataset": "GymDataset",
+            "manager": "RollbookAgentLoopManager",
+        },
+    )
 
-__all__ = ["GymDataset", "Padded", "Prompt", "RollbookAgentLoopManager", "Trajectory", "padded", "trajectories"]
-
-_HOMES = {"GymDataset": "dataset", "RollbookAgentLoopManager": "manager"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__ = [
+    "GymDataset",
+    "PaddedBatch",
+    "Prompt",
+    "RollbookAgentLoopManager",
+    "Trajectory",
+    "pad_batch",
+    "trajectories",
+]

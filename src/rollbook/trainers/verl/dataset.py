@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from rollbook.core.json import JSON
+from rollbook.core import JSON
 from rollbook.errors import UsageError
-from rollbook.trainers.jsonl import Lines
-from rollbook.trainers.rows import agent_of, read_row, shown
+from rollbook.trainers.rows import IndexedLines, read_environment_name, read_prompt, read_row
 
 ANSWERS = ("expected_answer", "answer")
 
@@ -31,7 +30,7 @@ class GymDataset(Dataset):  # type: ignore[misc]
         for path in paths:
             if Path(path).suffix not in (".jsonl", ".json"):
                 raise UsageError(f"{path}: rows are read from .jsonl files")
-        self._lines = Lines(paths)
+        self._lines = IndexedLines(paths)
         self._count = len(self._lines) if max_samples < 0 else min(max_samples, len(self._lines))
 
     def __len__(self) -> int:
@@ -39,13 +38,13 @@ class GymDataset(Dataset):  # type: ignore[misc]
 
     def __getitem__(self, number: int) -> dict[str, JSON]:
         text = self._lines[number].decode()
-        row = read_row(text, self._lines.where(number))
+        row = read_row(text, self._lines.describe(number))
         answer = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
         return {
-            "raw_prompt": shown(row),
+            "raw_prompt": read_prompt(row),
             "gym_row": text,
-            "agent_ref": agent_of(row) or "",
-            "data_source": agent_of(row) or "rollbook",
+            "agent_ref": read_environment_name(row) or "",
+            "data_source": read_environment_name(row) or "rollbook",
             "reward_model": {"style": "rollbook", "ground_truth": answer},
             "extra_info": {"index": number},
             "index": number,

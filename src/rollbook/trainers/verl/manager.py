@@ -1,4 +1,4 @@
-"""`RollbookAgentLoopManager`: what verl is told to generate sequences with. Needs verl."""
+"""`RollbookAgentLoopManager`: what verl is configured to generate sequences with. Needs verl."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ import numpy as np
 import torch
 from verl import DataProto
 
-from rollbook.collect.group import shortfall
-from rollbook.collect.policy import Counts, Policy
-from rollbook.core.manifest import Sampling
-from rollbook.core.rollout import Rollout
-from rollbook.core.task import Task
+from rollbook.core import Rollout, Sampling, Task
+from rollbook.engine import GroupCounts, GroupPolicy, group_shortfall
 from rollbook.errors import UsageError
-from rollbook.trainers.background import Background
-from rollbook.trainers.players import Players
-from rollbook.trainers.sample import sample_of
-from rollbook.trainers.verl.asked import GREEDY, addresses, routed, sampling_of, version_of
-from rollbook.trainers.verl.block import read_block
-from rollbook.trainers.verl.padded import padded
-from rollbook.trainers.verl.versions import check_verl
+from rollbook.trainers.formats import sample_of
+from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
+from rollbook.trainers.verl.batches import pad_batch
+from rollbook.trainers.verl.config import (
+    DO_SAMPLE_COLUMN,
+    check_verl,
+    find_servers,
+    format_version,
+    read_config,
+    read_sampling,
+    route_prompts,
+)
 
 if TYPE_CHECKING:
-    from rollbook.trainers.verl.sessions import Sessions
+    from rollbook.trainers.verl.v1_sessions import PromptSessions
 
 
 class RollbookAgentLoopManager:
@@ -46,12 +48,12 @@ class RollbookAgentLoopManager:
         self._rollout = config.actor_rollout_ref.rollout
         self._config, self._echoes = config, reward_loop_worker_handles is None
         path = self._rollout.agent.get("agent_loop_config_path")
-        self._block = read_block(path)
-        self._policy = Policy(self._block.on_failure)
-        self._background = Background("rollbook-verl")
-        self._players = Players(
+        self._block = read_config(path)
+        self._policy = GroupPolicy(self._block.on_failure)
+        self._background = BackgroundLoop("rollbook-verl")
+        self._players = TaskRunner(
             self._block.entries(Path(path).parent),
-            self._block.urls or addresses(llm_client),
+            self._block.urls or find_servers(llm_client),
             model_name=self._block.model_name,
             on_failure=self._block.on_failure,
             continue_tokens=self._block.continue_tokens,
@@ -59,7 +61,7 @@ class RollbookAgentLoopManager:
             concurrency=self._block.concurrency,
             attempts=self._block.attempts,
         )
-        self._sessions: Sessions | None = None
+        self._sessions: PromptSessions | None = None
 
     @classmethod
     def create(cls, *args: Any, **kwargs: Any) -> RollbookAgentLoopManager:
@@ -67,9 +69,9 @@ class RollbookAgentLoopManager:
         return cls(*args, **kwargs)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> GroupCounts:
         """What became of every group of V1 since the start."""
-        return self._sessions.counts if self._sessions else Counts()
+        return self._sessions.counts if self._sessions else GroupCounts()
 
     def close(self) -> None:
         """End every rollout and every environment."""
@@ -78,32 +80,32 @@ class RollbookAgentLoopManager:
 
     def generate_sequences(self, prompts: Any) -> Any:
         """V0: a DataProto for a DataProto, in its order. V1: at once nothing; results go to the TransferQueue."""
-        return self._all(prompts) if isinstance(prompts, DataProto) else self._begin(prompts)
+        return self._generate_batch(prompts) if isinstance(prompts, DataProto) else self._begin_sessions(prompts)
 
-    def _all(self, prompts: DataProto) -> DataProto:
+    def _generate_batch(self, prompts: DataProto) -> DataProto:
         if self._block.on_failure in ("drop_group", "mask"):
             why = "verl's V0 takes back exactly the rows it gave, and computes their groups itself"
             raise UsageError(f"on_failure: {self._block.on_failure}: {why}; use raise or retry, or trainer.use_v1=true")
         others, meta = prompts.non_tensor_batch, prompts.meta_info
         rows = [{key: values[place] for key, values in others.items()} for place in range(len(prompts))]
         validate = bool(meta.get("validate", False))
-        found = routed(self._players, rows)
+        found = route_prompts(self._players, rows)
         asked = [
-            (name, task, sampling_of(self._rollout, validate=validate, greedy=not row.get(GREEDY, True)))
+            (name, task, read_sampling(self._rollout, validate=validate, greedy=not row.get(DO_SAMPLE_COLUMN, True)))
             for (name, task), row in zip(found, rows, strict=True)
         ]
-        rollouts = self._background.run(self._play(asked, meta.get("global_steps")))
+        rollouts = self._background.run(self._run_tasks(asked, meta.get("global_steps")))
         if any(rollout.failure for rollout in rollouts):
-            raise shortfall(rollouts)
-        return self._proto(rollouts, others, meta)
+            raise group_shortfall(rollouts)
+        return self._make_proto(rollouts, others, meta)
 
-    async def _play(self, asked: list[tuple[str, Task, Sampling]], step: Any) -> list[Rollout]:
-        self._players.resume(version_of(step))
-        return await asyncio.gather(*(self._players.play(*one) for one in asked))
+    async def _run_tasks(self, tasks: list[tuple[str, Task, Sampling]], step: Any) -> list[Rollout]:
+        self._players.resume(format_version(step))
+        return await asyncio.gather(*(self._players.run_task(*one) for one in tasks))
 
-    def _proto(self, rollouts: list[Rollout], others: Mapping[str, Any], meta: Mapping[str, Any]) -> DataProto:
+    def _make_proto(self, rollouts: list[Rollout], others: Mapping[str, Any], meta: Mapping[str, Any]) -> DataProto:
         lengths = int(self._rollout.prompt_length), int(self._rollout.response_length)
-        made = padded([sample_of(rollout) for rollout in rollouts], self._pad_id(), *lengths)
+        made = pad_batch([sample_of(rollout) for rollout in rollouts], self._find_pad_id(), *lengths)
         echoed = dict(others) if self._echoes else {}
         prompt = {"raw_prompt": others["raw_prompt"]} if "raw_prompt" in others else {}
         kept = {"global_steps": meta["global_steps"]} if "global_steps" in meta else {}
@@ -113,7 +115,7 @@ class RollbookAgentLoopManager:
             meta_info={**kept, **made.meta_info},
         )
 
-    def _pad_id(self) -> int:
+    def _find_pad_id(self) -> int:
         if self._block.pad_id is not None:
             return self._block.pad_id
         from verl.utils import hf_tokenizer
@@ -123,9 +125,9 @@ class RollbookAgentLoopManager:
         self._block = msgspec.structs.replace(self._block, pad_id=int(tokenizer.pad_token_id))
         return int(tokenizer.pad_token_id)
 
-    def _begin(self, prompts: Any) -> None:
-        from rollbook.trainers.verl.sessions import Sessions
+    def _begin_sessions(self, prompts: Any) -> None:
+        from rollbook.trainers.verl.v1_sessions import PromptSessions
 
         if self._sessions is None:
-            self._sessions = Sessions(self._players, self._background, self._policy, self._rollout)
+            self._sessions = PromptSessions(self._players, self._background, self._policy, self._rollout)
         self._sessions.begin(prompts)

@@ -1,0 +1,382 @@
+"""Which lines of a book's journals count (each key once, the others dropped and counted), and reading them back.
+
+Of a key the lowest epoch counts, then the lowest attempt; what a seal covers does not change. A journal file is read by
+complete lines: a torn end is dropped, any other malformed line is refused by file and line number. `rollouts` gives
+back complete rollouts, on request with their exact tokens; `LineIndex` finds the line of one key without holding any
+line in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from rollbook.book.book import Book
+from rollbook.book.leases import Leases
+from rollbook.book.seals import SealedExtents, Seals
+from rollbook.core import FailedLine, Failure, Rollout, Round, ScoredLine, Seal, Turn, TurnLine, reopens
+from rollbook.errors import BookError
+from rollbook.tokens import decode_tokens
+
+T = TypeVar("T")
+READ_BLOCK_BYTES = 4 << 20
+
+
+def read_whole_lines(path: Path, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Every terminated line with the offset just behind it, up to `stop` bytes.
+
+    An unterminated last line is torn (or not yet written): it is not given. Anything from a NUL byte on is torn too.
+    """
+    offset, rest = 0, b""
+    left = stop if stop is not None else 1 << 62
+    with open(path, "rb", buffering=0) as file:
+        while left > 0 and (block := file.read(min(READ_BLOCK_BYTES, left))):
+            left -= len(block)
+            torn = block.find(b"\0")
+            if torn >= 0:
+                block, left = block[:torn], 0
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                offset += len(line) + 1
+                yield offset, line
+
+
+class LineReader(Generic[T]):
+    """Decodes the lines of journal files into one noun."""
+
+    def __init__(self, struct_type: type[T]) -> None:
+        self._decode = msgspec.json.Decoder(struct_type).decode
+
+    def read(self, path: Path, stop: int | None = None) -> Iterator[tuple[int, T]]:
+        """Every line as the noun, with the offset just behind it."""
+        for number, (end, line) in enumerate(read_whole_lines(path, stop), start=1):
+            try:
+                yield end, self._decode(line)
+            except msgspec.DecodeError as error:
+                raise malformed_line_error(path, number, error) from None
+
+
+def malformed_line_error(path: Path, number: int, error: msgspec.DecodeError) -> BookError:
+    """The one line about a line that cannot be read."""
+    return BookError(f"{path}:{number}: malformed line ({error}); restore the file from a copy of the run")
+
+
+class ScoredLineHeader(msgspec.Struct, frozen=True):
+    """The least that is read of a scored line."""
+
+    task: str
+    sample: int
+    attempt: int
+
+
+class FailedLineHeader(msgspec.Struct, frozen=True):
+    """The least that is read of a failed line."""
+
+    task: str
+    sample: int
+    round: int
+    attempt: int
+    final: bool
+    failure: Failure
+
+
+class KeyedLine(Protocol):
+    """What any reading of a scored line must have."""
+
+    @property
+    def task(self) -> str:
+        """The task's id."""
+        ...
+
+    @property
+    def sample(self) -> int:
+        """Which try at the task."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at the try."""
+        ...
+
+
+M = TypeVar("M", bound=KeyedLine)
+NO_EPOCH = 1 << 30
+
+
+def iterate_parts(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:
+    """For every part: its rows, its samples, its first chunk number and the end of each chunk."""
+    first = 0
+    for part in book.plan.parts:
+        ends, total = [], 0
+        for size in part.chunks:
+            total += size
+            ends.append(total)
+        yield range(*part.tasks), range(*part.samples), first, ends
+        first += len(part.chunks)
+
+
+class KeyMap:
+    """From a key to its row, its place among all requested keys, and the chunk it belongs to."""
+
+    def __init__(self, book: Book) -> None:
+        self._rows = book.tasks.rows
+        self._parts: list[tuple[range, range, int, list[int], int]] = []
+        self.keys = 0
+        for rows, samples, first, ends in iterate_parts(book):
+            self._parts.append((rows, samples, first, ends, self.keys))
+            self.keys += len(rows) * len(samples)
+
+    def find(self, task: str, sample: int) -> tuple[int, int, int] | None:
+        """(row, place, chunk) of a key; None if the plan does not ask for it."""
+        row = self._rows.get(task)
+        if row is None:
+            return None
+        for rows, samples, first, ends, base in self._parts:
+            if row in rows and sample in samples:
+                place = (row - rows.start) * len(samples) + sample - samples.start
+                return row, base + place, first + bisect_right(ends, place)
+        return None
+
+
+class CountedLines(Generic[M]):
+    """Streams the scored lines that count: per key the lowest epoch, then the lowest attempt; sealed is sealed."""
+
+    def __init__(self, book: Book, struct_type: type[M]) -> None:
+        self._book, self._struct_type = book, struct_type
+        self._keys = KeyMap(book)
+        self._leases = Leases(book.path)
+        self._leases.refresh()
+        self._seals = Seals(book.path).refresh()
+        self._seen = bytearray(self._keys.keys // 8 + 1)
+        self._contested: dict[int, tuple[tuple[int, int], tuple[int, Path, int, M]]] = {}
+        self.dropped = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Path, M]]:
+        """(row, journal, line) for every key that is scored, in no order."""
+        return ((row, path, line) for row, path, _, line in self.iterate_with_offsets())
+
+    def iterate_with_offsets(self) -> Iterator[tuple[int, Path, int, M]]:
+        """The same with the offset just behind the line in its journal."""
+        reader = LineReader(self._struct_type)
+        vouched = SealedExtents(self._book.path, self._seals)
+        vouched.check_present(failures=False)
+        for path in list_journals(self._book.path, failures=False):
+            worker, end = worker_of_journal(path), 0
+            for end, line in reader.read(path):
+                row = self._check_line(path, worker, end, line)
+                if row is not None:
+                    yield row, path, end, line
+            vouched.check_read(path, end)
+        for _, counted in self._contested.values():
+            yield counted
+
+    def _check_line(self, path: Path, worker: str, end: int, line: M) -> int | None:
+        """The row of a line that counts beyond doubt; contested ones are kept for the end."""
+        found = self._keys.find(line.task, line.sample)
+        if found is None:
+            raise BookError(f"{path}: task {line.task!r} sample {line.sample} is not in the plan")
+        row, place, chunk = found
+        contested = self._leases.epochs.get(chunk, 0) > 1
+        epoch = self._leases.find_owners(chunk).get(worker, NO_EPOCH) if contested else 1
+        if not is_counted(self._seals.get(chunk), epoch, path.name, end):
+            self.dropped += 1
+        elif contested:
+            self._add_contested(place, (epoch, line.attempt), (row, path, end, line))
+        elif self._seen[place >> 3] >> (place & 7) & 1:
+            self.dropped += 1
+        else:
+            self._seen[place >> 3] |= 1 << (place & 7)
+            return row
+        return None
+
+    def _add_contested(self, place: int, rank: tuple[int, int], counted: tuple[int, Path, int, M]) -> None:
+        held = self._contested.get(place)
+        self._seen[place >> 3] |= 1 << (place & 7)
+        self.dropped += held is not None
+        if held is None or rank < held[0]:
+            self._contested[place] = (rank, counted)
+
+    def iterate_missing(self) -> Iterator[tuple[int, int]]:
+        """(row, sample) of every key without a score; ask after having iterated."""
+        place = 0
+        for rows, samples, _, _ in iterate_parts(self._book):
+            for row in rows:
+                for sample in samples:
+                    if not self._seen[place >> 3] >> (place & 7) & 1:
+                        yield row, sample
+                    place += 1
+
+
+def is_counted(seal: Seal | None, epoch: int, name: str, end: int) -> bool:
+    """Whether a line counts: all do until the chunk is sealed, then the sealed ones and those of later owners."""
+    if seal is None or epoch > seal.epoch:
+        return True
+    return name in seal.files and end <= seal.files[name].bytes
+
+
+def list_journals(run: Path, *, failures: bool) -> list[Path]:
+    """The journals of scored lines, or of failed ones, in a stable order."""
+    paths = (p for p in (run / "journals").glob("[!.]*.jsonl") if p.name.endswith(".failures.jsonl") == failures)
+    return sorted(paths)
+
+
+def worker_of_journal(path: Path) -> str:
+    """The worker that wrote a journal file."""
+    return path.name.removesuffix(".jsonl").removesuffix(".failures").rpartition(".")[0]
+
+
+class FinalFailures:
+    """The final failures that stand: of keys without a score, not reopened by a later round."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._rounds = book.rounds()
+        self._sealed_extents = SealedExtents(book.path, Seals(book.path).refresh())
+
+    def __iter__(self) -> Iterator[FailedLineHeader]:
+        return (line for _, _, line in self.iterate_with_offsets())
+
+    def iterate_with_offsets(self) -> Iterator[tuple[Path, int, FailedLineHeader]]:
+        """Each with its journal and the offset just behind its line."""
+        reader = LineReader(FailedLineHeader)
+        self._sealed_extents.check_present(failures=True)
+        for path in list_journals(self._book.path, failures=True):
+            end = 0
+            for end, line in reader.read(path):
+                if line.final and is_still_final(line, self._rounds):
+                    yield path, end, line
+            self._sealed_extents.check_read(path, end)
+
+
+def is_still_final(line: FailedLineHeader, rounds: Iterable[Round]) -> bool:
+    """Whether a final failure still holds, or a later round has taken it up again."""
+    return not any(r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds)
+
+
+def rollouts(book: Book, *, tokens: bool = False) -> Iterator[Rollout]:
+    """Every scored rollout that counts, in no order; with `tokens` its turns carry their ids and logprobs."""
+    for row, path, line in CountedLines(book, ScoredLine):
+        rollout = line.to_rollout(book.tasks.read(row))
+        if tokens:
+            rollout.turns = read_turns(path, line.turns)
+        yield rollout
+
+
+def read_turns(journal: Path, lines: list[TurnLine]) -> list[Turn]:
+    """The turns of a line with the ids that lie in its segment's sidecar."""
+    held: list[int] = []
+    turns = []
+    for line in lines:
+        turn = line.to_turn()
+        if line.tokens is not None:
+            record = _read_token_record(sidecar_path(journal), line.tokens.at, line.tokens.size)
+            prompt_ids, ids, logprobs = decode_tokens(record, held)
+            turn = msgspec.structs.replace(turn, prompt_ids=prompt_ids, ids=ids, logprobs=logprobs)
+            held = prompt_ids + ids
+        turns.append(turn)
+    return turns
+
+
+def sidecar_path(journal: Path) -> Path:
+    """The file that holds the ids of a journal's lines."""
+    stem = journal.name.removesuffix(".jsonl").removesuffix(".failures")
+    return journal.with_name(f"{stem}.tokens")
+
+
+def _read_token_record(sidecar: Path, at: int, size: int) -> bytes:
+    try:
+        with open(sidecar, "rb") as file:
+            file.seek(at)
+            record = file.read(size)
+    except FileNotFoundError:
+        raise BookError(f"{sidecar} is missing: restore it from a copy of the run") from None
+    if len(record) != size:
+        raise BookError(f"{sidecar} ends before byte {at + size}: restore it from a copy of the run")
+    return record
+
+
+NOT_STORED = -1
+TAIL_BLOCK_BYTES = 1 << 16
+_scored_decoder = msgspec.json.Decoder(ScoredLine)
+_failed_decoder = msgspec.json.Decoder(FailedLine)
+
+
+class LineIndex:
+    """Where every key's rollout lies: its journal and an offset, twelve bytes a key.
+
+    Every line is read whole once, so that one that cannot be read is refused before anything is done with the others.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._keys = KeyMap(book)
+        self._files: list[Path] = []
+        self._file = array("i", [NOT_STORED]) * self._keys.keys
+        self._end = array("q", [0]) * self._keys.keys
+        for path, end, failed in FinalFailures(book).iterate_with_offsets():
+            _read_line(path, end)
+            self._add(failed.task, failed.sample, path, end)
+        for _, path, end, scored in CountedLines(book, ScoredLine).iterate_with_offsets():
+            self._add(scored.task, scored.sample, path, end)
+
+    def _add(self, task: str, sample: int, path: Path, end: int) -> None:
+        if not self._files or self._files[-1] != path:
+            self._files.append(path)
+        found = self._keys.find(task, sample)
+        assert found is not None
+        self._file[found[1]], self._end[found[1]] = len(self._files) - 1, end
+
+    @property
+    def missing(self) -> int:
+        """How many keys nothing final was ever written about."""
+        return self._file.count(NOT_STORED)
+
+    def has(self, task: str, sample: int) -> bool:
+        """Whether anything final was written about a key."""
+        found = self._keys.find(task, sample)
+        return found is not None and self._file[found[1]] != NOT_STORED
+
+    def read(self, task: str, sample: int) -> Rollout | None:
+        """The rollout of a key as it was kept, with its tokens; None if nothing final was ever written about it."""
+        found = self._keys.find(task, sample)
+        if found is None or self._file[found[1]] == NOT_STORED:
+            return None
+        row, place, _ = found
+        path = self._files[self._file[place]]
+        line = _read_line(path, self._end[place])
+        rollout = line.to_rollout(self._book.tasks.read(row))
+        rollout.turns = read_turns(path, line.turns)
+        return rollout
+
+
+def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
+    """The line that ends at an offset; a BookError with its number if it cannot be read."""
+    raw = read_line_before(path, end)
+    try:
+        return _failed_decoder.decode(raw) if path.name.endswith(".failures.jsonl") else _scored_decoder.decode(raw)
+    except msgspec.DecodeError as error:
+        number = sum(1 for at, _ in read_whole_lines(path) if at <= end)
+        raise malformed_line_error(path, number, error) from None
+
+
+def read_line_before(path: Path, end: int) -> bytes:
+    """The line that ends just before an offset."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        size = TAIL_BLOCK_BYTES
+        while True:
+            start = max(0, end - size)
+            data = os.pread(handle, end - 1 - start, start)
+            at = data.rfind(b"\n")
+            if at >= 0 or start == 0:
+                return data[at + 1 :]
+            size *= 4
+    finally:
+        os.close(handle)

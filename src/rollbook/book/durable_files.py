@@ -1,0 +1,120 @@
+"""Files that are complete or absent (written to a temporary file, fsynced, then renamed), and the lock of a run."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollbook.errors import BookError, BookUnwritable
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+NO_LOCK_ERRORS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+LOCK_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def explain_disk_errors(run: Path) -> Iterator[None]:
+    """What the disk refuses inside is one line with a way out, wherever it came up."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        raise BookUnwritable(f"{run} cannot be written ({error.strerror}): make room, then resume") from error
+
+
+@contextmanager
+def lock_run(run: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Hold a run against others, in this process too, who would change its plan; who dies lets go."""
+    handle = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    deadline = time.monotonic() + timeout_s
+    try:
+        while not _try_lock(handle):
+            if time.monotonic() > deadline:
+                raise BookError(f"{run}: another process has been changing its plan for {timeout_s:g} s: try again")
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCK_ERRORS:
+            raise
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_temporary(path: Path, data: bytes) -> Path:
+    """Write a complete, fsynced temporary file beside `path` and give its name."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return aside
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by a file with this content, at once and durably."""
+    os.replace(write_temporary(path, data), path)
+    sync_folder(path.parent)
+
+
+def write_new(path: Path, data: bytes) -> bool:
+    """Create `path` with this content; False if it was there already. Never shows a partial file."""
+    aside = write_temporary(path, data)
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(aside)
+    sync_folder(path.parent)
+    return True
+
+
+def overwrite_in_place(path: Path, data: bytes) -> bool:
+    """Write over the content of `path` without touching its name; False if there is no such file.
+
+    A shorter text leaves blanks behind it. Whoever reads at this very moment may see half of each.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        os.pwrite(handle, data.ljust(os.lseek(handle, 0, os.SEEK_END)), 0)
+    finally:
+        os.close(handle)
+    return True
+
+
+def replace_without_sync(path: Path, data: bytes) -> None:
+    """Replace `path` at once but not durably: for heartbeats, which are worthless after a power cut."""
+    aside = path.with_name(f".{path.name}")
+    aside.write_bytes(data)
+    os.replace(aside, path)

@@ -1,0 +1,192 @@
+"""leases/CHUNK.EPOCH: who owns a chunk, when a lease is stale, and workers that watch each other for that.
+
+A claim is one link(2); nothing is ever unlinked. A lease is stale when its worker is gone: it left, its process died on
+this machine, or its heartbeat has not moved for STALE_S of our own clock. Each worker watches the few that come after
+it by name, so that a death is noticed while all are busy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from bisect import bisect
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book.durable_files import write_temporary
+from rollbook.book.seals import Seals
+from rollbook.book.workers import (
+    WorkerGone,
+    list_joined_and_gone,
+    publish_worker_gone,
+    read_boot_id,
+    read_folder_id,
+    read_pid_namespace,
+    read_presence,
+    read_start_time,
+)
+from rollbook.core import Lease, Presence, encode_line
+from rollbook.errors import BookError
+
+_decoder = msgspec.json.Decoder(Lease)
+
+
+class Leases:
+    """The claims of a book, seen by one worker (or by a mere reader, who gives no worker)."""
+
+    def __init__(self, run: Path, worker: str = "", round_number: int = 0) -> None:
+        self._folder = run / "leases"
+        self._mine = Lease(worker, round_number)
+        self._claim_file: Path | None = None
+        self._leases: dict[tuple[int, int], Lease] = {}
+        self.epochs: dict[int, int] = {}
+
+    def refresh(self) -> dict[int, int]:
+        """The highest epoch of every claimed chunk."""
+        self.epochs = {}
+        for name in os.listdir(self._folder):
+            chunk, _, epoch = name.partition(".")
+            if chunk.isdigit() and epoch.isdigit():
+                self.epochs[int(chunk)] = max(self.epochs.get(int(chunk), 0), int(epoch))
+        return self.epochs
+
+    def read_lease(self, chunk: int, epoch: int) -> Lease:
+        """The claim that was made on a chunk at an epoch."""
+        found = self._leases.get((chunk, epoch))
+        if found is None:
+            found = _read_lease(self._folder / _lease_name(chunk, epoch))
+            self._leases[chunk, epoch] = found
+        return found
+
+    def find_owners(self, chunk: int) -> dict[str, int]:
+        """Every worker that ever owned a chunk, with the first epoch it had it in."""
+        found: dict[str, int] = {}
+        for epoch in range(1, self.epochs.get(chunk, 0) + 1):
+            found.setdefault(self.read_lease(chunk, epoch).worker, epoch)
+        return found
+
+    def is_lost(self, chunk: int, epoch: int) -> bool:
+        """Whether someone has taken a chunk over since we claimed it."""
+        return (self._folder / _lease_name(chunk, epoch + 1)).exists()
+
+    def claim(self, chunk: int, epoch: int) -> bool:
+        """Try to own a chunk at an epoch; exactly one worker can."""
+        target = self._folder / _lease_name(chunk, epoch)
+        for _ in range(2):
+            source = self._claim_file or self._write_claim_file()
+            try:
+                os.link(source, target)
+                break
+            except FileExistsError:
+                # A network file system may have linked and lost the reply: then the name is our own file.
+                if not os.path.samefile(source, target):
+                    return False
+                break
+            except OSError as error:
+                if error.errno != errno.EMLINK:
+                    raise
+                self._claim_file = None
+        self.epochs[chunk] = epoch
+        self._leases[chunk, epoch] = self._mine
+        return True
+
+    def _write_claim_file(self) -> Path:
+        self._claim_file = write_temporary(self._folder / self._mine.worker, encode_line(self._mine))
+        return self._claim_file
+
+
+def _read_lease(path: Path) -> Lease:
+    try:
+        return _decoder.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise BookError(f"{path} is missing: restore it from a copy of the run") from None
+    except msgspec.DecodeError as error:
+        raise BookError(f"{path}: {error}; restore it from a copy of the run") from None
+
+
+def _lease_name(chunk: int, epoch: int) -> str:
+    return f"{chunk:05}.{epoch}"
+
+
+STALE_S = 180.0
+
+
+class WorkerMonitor:
+    """Judges by its own clock whether workers are gone: time stamps of other machines are never compared."""
+
+    def __init__(
+        self, run: Path | None = None, clock: Callable[[], float] = time.monotonic, stale_s: float | None = None
+    ) -> None:
+        self._clock = clock
+        self.stale_s = STALE_S if stale_s is None else stale_s
+        self._last: dict[str, tuple[int, float]] = {}
+        self._machine = (socket.gethostname(), read_boot_id(), read_pid_namespace())
+        self._folder_id = read_folder_id(run) if run else ""
+
+    def is_gone(self, worker: str, presence: Presence | None) -> bool:
+        """Whether a worker left, died on this machine, works on another copy, or has been silent for too long."""
+        if presence is not None:
+            if presence.state == "left":
+                return True
+            if (presence.host, presence.boot, presence.namespace) == self._machine and presence.born:
+                elsewhere = bool(presence.place and self._folder_id) and presence.place != self._folder_id
+                if elsewhere or read_start_time(presence.pid) != presence.born:
+                    return True
+        return self._is_silent(worker, presence.counter if presence else -1)
+
+    def _is_silent(self, worker: str, counter: int) -> bool:
+        now = self._clock()
+        seen, since = self._last.get(worker, (None, now))
+        if seen != counter:
+            self._last[worker] = (counter, now)
+            return False
+        return now - since >= self.stale_s
+
+
+PEERS_WATCHED = 3
+"""A death is missed only if so many before it by name die with it: then idle workers find its chunks at the end."""
+
+RELIST_EVERY = 4
+"""Who is there is asked at every fourth look only: hundreds of workers read that folder."""
+
+
+class PeerMonitor:
+    """The workers that one worker looks after."""
+
+    def __init__(self, run: Path, worker: str, monitor: WorkerMonitor) -> None:
+        self._run, self._worker, self._monitor = run, worker, monitor
+        self._gone: set[str] = set()
+        self._nearest: list[str] = []
+        self._checks = 0
+
+    def check(self) -> None:
+        """See to them, once a heartbeat; of one that is gone, say so and what it left."""
+        if self._checks % RELIST_EVERY == 0:
+            self._nearest = self._list_nearest()
+        self._checks += 1
+        for worker in self._nearest:
+            presence = read_presence(self._run, worker)
+            if not self._monitor.is_gone(worker, presence):
+                continue
+            self._gone.add(worker)
+            self._checks = 0
+            if chunks := self._find_chunks_left(worker):
+                publish_worker_gone(self._run, worker, WorkerGone(presence.counter if presence else -1, chunks))
+
+    def _list_nearest(self) -> list[str]:
+        joined, dead = list_joined_and_gone(self._run)
+        others = sorted(joined - dead - self._gone - {self._worker})
+        at = bisect(others, self._worker)
+        return (others[at:] + others[:at])[:PEERS_WATCHED]
+
+    def _find_chunks_left(self, worker: str) -> dict[int, int]:
+        """The chunks it held last, by number, with the epoch."""
+        seals, leases = Seals(self._run), Leases(self._run)
+        sealed = seals.list_numbers()  # before the leases: what is sealed in between then looks held, never free
+        held = {number: epoch for number, epoch in leases.refresh().items() if number not in sealed or epoch > 1}
+        mine = {number: epoch for number, epoch in held.items() if leases.read_lease(number, epoch).worker == worker}
+        return {n: e for n, e in mine.items() if n not in sealed or seals.read(n).epoch < e}

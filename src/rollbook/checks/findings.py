@@ -1,0 +1,57 @@
+"""A finding: one thing that was checked about an environment, on how many tasks, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from rollbook.core import JSON
+
+CheckVerdict = Literal["ok", "warning", "unsound", "not checked"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was checked (`check`), on how many `tasks`, its verdict, what was found, and a task to look at."""
+
+    check: str
+    verdict: CheckVerdict
+    tasks: int
+    found: str
+    example: str | None = None
+
+
+class Soundness(msgspec.Struct, frozen=True):
+    """All findings about one environment."""
+
+    environment: str
+    tasks: int
+    findings: list[Finding]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is unsound; warnings and what was not checked do not count."""
+        return not self.faults
+
+    @property
+    def faults(self) -> list[Finding]:
+        """The findings that are unsound."""
+        return [finding for finding in self.findings if finding.verdict == "unsound"]
+
+    def json(self) -> dict[str, JSON]:
+        """All of it by name."""
+        found: dict[str, JSON] = {"environment": self.environment, "sound": self.sound, "tasks": self.tasks}
+        return {**found, "findings": msgspec.to_builtins(self.findings)}
+
+
+def not_checked(check: str, why: str) -> Finding:
+    """What could not be checked is not a pass."""
+    return Finding(check, "not checked", 0, why)
+
+
+def make_finding(check: str, tasks: int, bad: Sequence[str], verdict: CheckVerdict, good: str, words: str) -> Finding:
+    """A finding that is `verdict` if there are bad tasks, told by the first of them, and ok otherwise."""
+    if not bad:
+        return Finding(check, "ok", tasks, good)
+    return Finding(check, verdict, tasks, words, bad[0])

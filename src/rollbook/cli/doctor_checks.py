@@ -1,0 +1,253 @@
+"""What this machine or an endpoint can do, found by trying it.
+
+The checks of the machine are small, none of them changes anything or waits long. An endpoint is asked for four short
+answers, nothing that lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from rollbook.core import Message, Sampling, Settings
+from rollbook.errors import RolloutFailed
+from rollbook.models import RAW_LOGPROBS, AnsweredCall, ChatModel, resolve_model
+
+PROBE_TIMEOUT_S = 10.0
+MIN_OPEN_FILES = 4096
+SYS_LANDLOCK_CREATE_RULESET = 444
+LANDLOCK_VERSION = 1
+PR_GET_SECCOMP = 21
+CLONE_NEWUSER = 0x10000000
+NOT_YET = "not part of this version"
+
+
+class DoctorFinding(msgspec.Struct, frozen=True):
+    """One thing a machine can or cannot do, and how we know."""
+
+    what: str
+    works: bool
+    detail: str
+
+
+def check_machine() -> list[DoctorFinding]:
+    """Everything, in the order people need it."""
+    return [
+        DoctorFinding("python", sys.version_info >= (3, 11), f"{platform.python_version()}, {sys.executable}"),
+        _check_package("event loop", "uvloop", "missing: plain asyncio is used, at about twice the CPU"),
+        check_embedded_model(),
+        _check_package("reasoning_gym", "reasoning_gym", "missing: pip install 'rollbook[gym]'"),
+        check_open_files(),
+        *check_sandbox(),
+        check_slurm(),
+        check_ray(),
+        check_gpu(),
+    ]
+
+
+def _check_package(what: str, module: str, missing: str) -> DoctorFinding:
+    if find_spec(module) is None:
+        return DoctorFinding(what, False, missing)
+    return DoctorFinding(what, True, f"{module} {_read_version(module)}")
+
+
+def _read_version(module: str) -> str:
+    try:
+        return metadata.version(module)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+def check_embedded_model() -> DoctorFinding:
+    """The runtime has to be importable and the weights fetched."""
+    from rollbook.models import has_weights, weights_path
+
+    if find_spec("xllamacpp") is None:
+        return DoctorFinding("embedded model", False, "no runtime: pip install 'rollbook[local]'")
+    if not has_weights():
+        return DoctorFinding("embedded model", False, "no weights: rollbook local pull")
+    return DoctorFinding("embedded model", True, f"xllamacpp {_read_version('xllamacpp')}, {weights_path()}")
+
+
+def check_open_files() -> DoctorFinding:
+    """A rollout in flight needs a socket: the hard limit is what a run may raise itself to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = hard == resource.RLIM_INFINITY
+    enough = unlimited or hard >= MIN_OPEN_FILES
+    detail = f"{soft} now, at most {'unlimited' if unlimited else hard}"
+    return DoctorFinding(
+        "open files", enough, detail if enough else f"{detail}: concurrency will be capped; ulimit -Hn"
+    )
+
+
+def check_sandbox() -> Iterator[DoctorFinding]:
+    """Whether untrusted code really can be run behind walls here, tried out; and what the kernel offers for it."""
+    yield _try_sandbox()
+    yield _check_namespaces()
+    yield _check_landlock()
+    yield _check_seccomp()
+
+
+def _try_sandbox() -> DoctorFinding:
+    """Tried out as it comes; and where that is refused, what one would get who allows less."""
+    from rollbook.sandbox import SandboxError
+
+    try:
+        return DoctorFinding("sandbox", True, f"tried out, {_run_in_sandbox(None)}")
+    except (SandboxError, OSError) as error:
+        refusal = " ".join(str(error).split())
+    try:
+        return DoctorFinding("sandbox", False, f"only if weaker walls are allowed: {_run_in_sandbox(True)}; {refusal}")
+    except (SandboxError, OSError) as error:
+        return DoctorFinding("sandbox", False, " ".join(str(error).split()))
+
+
+def _run_in_sandbox(allow_weaker: bool | None) -> str:
+    from rollbook.sandbox import Sandbox, SandboxError
+
+    with Sandbox(size=1, allow_weaker=allow_weaker) as box:
+        result = box.run_sync("6 * 7")
+    if result.value != "42":
+        raise SandboxError(f"six times seven is {result.value} ({result.status})")
+    tier = "weaker" if "no namespaces" in result.isolation else "whole"
+    total = "" if "cgroup" in result.isolation else "; no cgroup, so that several processes' memory stays open"
+    return f"{tier}: {', '.join(result.isolation)}{total}"
+
+
+def _check_namespaces() -> DoctorFinding:
+    """Asked of a child, since unsharing changes the process that does it."""
+    code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({CLONE_NEWUSER}) != 0)"
+    if not sys.platform.startswith("linux"):
+        return DoctorFinding("  user namespaces", False, "Linux only")
+    works = _succeeds([sys.executable, "-c", code])
+    return DoctorFinding("  user namespaces", works, "unshare works" if works else _explain_no_namespaces())
+
+
+def _explain_no_namespaces() -> str:
+    for name, forbidding in (("max_user_namespaces", "0"), ("unprivileged_userns_clone", "0")):
+        for folder in ("/proc/sys/user", "/proc/sys/kernel"):
+            path = Path(folder, name)
+            if path.exists() and path.read_text().strip() == forbidding:
+                return f"{path} is {forbidding}"
+    return "unshare is refused, by a container or a security module"
+
+
+def _check_landlock() -> DoctorFinding:
+    if not sys.platform.startswith("linux"):
+        return DoctorFinding("  landlock", False, "Linux only")
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
+    if version > 0:
+        return DoctorFinding("  landlock", True, f"ABI {version}")
+    return DoctorFinding("  landlock", False, os.strerror(ctypes.get_errno()))
+
+
+def _check_seccomp() -> DoctorFinding:
+    if not sys.platform.startswith("linux"):
+        return DoctorFinding("  seccomp", False, "Linux only")
+    actions = Path("/proc/sys/kernel/seccomp/actions_avail")
+    if not actions.exists():
+        return DoctorFinding("  seccomp", False, "the kernel was built without filters")
+    mode = ctypes.CDLL(None).prctl(PR_GET_SECCOMP, 0, 0, 0, 0)
+    return DoctorFinding("  seccomp", True, "filters available" + ("; we already run under one" if mode == 2 else ""))
+
+
+def check_slurm() -> DoctorFinding:
+    """Found or not, it is not used: a yes would promise too much."""
+    found = shutil.which("sbatch")
+    return DoctorFinding("slurm", False, f"{NOT_YET}; {found or 'sbatch is not on PATH'}")
+
+
+def check_ray() -> DoctorFinding:
+    """What it is good for here: the trainers' code environment, and not the workers of a run."""
+    use = "CodeEnvironment.remote, for NeMo RL, runs in its actors; workers of a run do not"
+    if find_spec("ray") is None:
+        return DoctorFinding("ray", False, f"not installed (pip install ray); {use}")
+    return DoctorFinding("ray", True, f"ray {_read_version('ray')}; {use}")
+
+
+def check_gpu() -> DoctorFinding:
+    """Whatever nvidia-smi says."""
+    if shutil.which("nvidia-smi") is None:
+        return DoctorFinding("gpu", False, "nvidia-smi is not on PATH; Rollbook itself needs none")
+    command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return DoctorFinding("gpu", False, f"nvidia-smi: {error}")
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode or not lines:
+        return DoctorFinding("gpu", False, f"nvidia-smi: {(done.stderr or done.stdout).strip()[:200] or 'no device'}")
+    return DoctorFinding("gpu", True, f"{len(lines)} x {lines[0]}")
+
+
+def _succeeds(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+PROBE_ENDPOINT_S = 60.0
+PROBE_MESSAGES = [Message("user", "Hello")]
+PROBE_SAMPLING = Sampling(max_tokens=256, extra={"chat_template_kwargs": {"enable_thinking": False}})
+"""Thoughts may be long, and one that is cut within them cannot be gone on from."""
+
+
+def check_endpoint(url: str, name: str, key_env: str) -> list[DoctorFinding]:
+    """Everything that matters for exact tokens, in the order in which it is needed."""
+    spec, urls = resolve_model([url], name)
+    reasons: list[str] = []
+    settings = Settings(urls=urls, api_key_env=key_env, call_s=PROBE_ENDPOINT_S, outage_s=0.0)
+    return asyncio.run(_check_model(ChatModel(spec, settings, say=reasons.append), reasons))
+
+
+async def _check_model(model: ChatModel, reasons: list[str]) -> list[DoctorFinding]:
+    await model.open()
+    try:
+        served = DoctorFinding("endpoint", True, model.spec.name)
+        if not model.tokens:
+            return [
+                served,
+                DoctorFinding("  token ids", False, "only a vLLM reports them: rollouts can be scored, not trained on"),
+            ]
+        return [served, *await _check_tokens(model, reasons)]
+    except RolloutFailed as error:
+        return [DoctorFinding("endpoint", False, f"{error.kind}: {error.message}")]
+    finally:
+        await model.close()
+
+
+async def _check_tokens(model: ChatModel, reasons: list[str]) -> list[DoctorFinding]:
+    first = await model.complete(PROBE_MESSAGES, PROBE_SAMPLING, seed=0, rollout="doctor")
+    if first.turn.prompt_ids is None or first.turn.ids is None:
+        return [DoctorFinding("  token ids", False, "this vLLM does not report them; 0.11 and newer do")]
+    mode = await model.find_logprobs_mode()
+    messages = [*PROBE_MESSAGES, first.message, Message("user", "Again")]
+    then = await model.complete_from(
+        AnsweredCall(PROBE_MESSAGES, first), messages, PROBE_SAMPLING, seed=0, rollout="doctor"
+    )
+    held = first.turn.prompt_ids + first.turn.ids
+    continued = (then.turn.prompt_ids or [])[: len(held)] == held and not reasons
+    why = "; ".join(reasons) or "the second prompt does not begin with the first"
+    return [
+        DoctorFinding("  token ids", True, f"{len(held)} of a short answer, every one with its logprob"),
+        DoctorFinding(
+            "  logprobs", mode == "processed", "of what is sampled from" if mode == "processed" else RAW_LOGPROBS
+        ),
+        DoctorFinding(
+            "  --continue-tokens", continued, "tried out: a second turn went on in its ids" if continued else why
+        ),
+    ]

@@ -1,0 +1,327 @@
+"""`rollbook report`, `profile`, `curate`, `compare`, `view`, `export` and `import`: the results of runs.
+
+`report` computes the numbers from the files; a run that is not all scored exits like the run itself. `view` shows runs
+in a browser, on this machine alone, or writes one run as one file. `import` makes a book of what NeMo Gym collected.
+"""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollbook.cli import options as m
+from rollbook.cli.report_tables import describe_model
+from rollbook.cli.tables import Cell, format_cell, show_json, show_table, strip_control_characters
+from rollbook.errors import UsageError
+
+if TYPE_CHECKING:
+    from rollbook.reports import ComparedRun, Report, RunComparison, RunData
+    from rollbook.stats import Difference
+
+
+def report_command(
+    runs: m.Runs, k: m.Ks = None, threshold: m.Threshold = 1.0, markdown: m.Markdown = False, json: m.Json = False
+) -> None:
+    from rollbook.cli.report_tables import show_reports
+    from rollbook.reports import RunData, build_report, group_by_run, make_shortfall
+
+    ks, least = m.parse_ks(k), m.check_threshold(threshold)
+    made = []
+    for group in group_by_run(_select_runs(runs)):
+        read = RunData(group)
+        made.append(build_report(read, ks, least))
+        _write_results(read, made[-1])
+    show_reports(made, json, markdown)
+    for report in made:
+        if report.scored < report.requested:
+            raise make_shortfall(report)
+
+
+def _select_runs(paths: list[Path]) -> list[Path]:
+    """`runs/*` matches what lies beside the runs as well: that is left out by name. What is not there is a mistake."""
+    stray = [path for path in paths if path.exists() and not (path / "run.json").exists()]
+    if len(stray) == len(paths):
+        return paths
+    for path in stray:
+        print(f"{path} is {_describe_path(path)} and not a run: left out", file=sys.stderr)
+    return [path for path in paths if path not in stray]
+
+
+def _describe_path(path: Path) -> str:
+    if path.is_file():
+        return "a file"
+    return "a folder of runs" if any(path.glob("*/run.json")) else "a folder"
+
+
+def _write_results(read: RunData, report: Report) -> None:
+    from rollbook.reports import write_report
+    from rollbook.viewer import write_report_page
+
+    try:
+        written = write_report(report), write_report_page(read, report)
+    except OSError as error:  # a copy that one may only read has numbers too
+        print(f"the numbers and the page were not written to {report.path}: {error.strerror}", file=sys.stderr)
+        return
+    if report.merged:
+        print(f"numbers of several directories together: {written[0]} and {written[1]}", file=sys.stderr)
+
+
+ProfileOut = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", metavar="FILE", help="A .jsonl, .csv or .parquet file. [default: RUN/profile.jsonl]"),
+]
+
+
+def profile_command(
+    runs: m.Runs, out: ProfileOut = None, k: m.Ks = None, threshold: m.Threshold = 1.0, prefix: m.Prefix = ""
+) -> None:
+    from rollbook.reports import ProfileRows, RunData, check_suffix, write_table
+
+    target = out or runs[0] / "profile.jsonl"
+    check_suffix(target)
+    read = RunData(runs)
+    rows = ProfileRows(read, m.parse_ks(k), m.check_threshold(threshold), prefix)
+    count = write_table(target, rows)
+    if read.live:
+        print("the run is going on: these are the numbers so far", file=sys.stderr)
+    scored, requested = len(read.scored.columns), int(read.requested.sum())
+    print(f"{target}: {count} tasks, {scored}/{requested} rollouts scored")
+
+
+CurateSource = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PROFILE_OR_RUN", help="A profile (.jsonl, .csv, .parquet), or a run directory.", show_default=False
+    ),
+]
+KeepTasks = Annotated[
+    str | None, typer.Option("--keep", metavar="EXPR", help='Which tasks, as in "0 < mean < 1 and n >= 8".')
+]
+Sort = Annotated[str | None, typer.Option("--sort", metavar="EXPR", help="In which order; unknown values last.")]
+Desc = Annotated[bool, typer.Option("--desc", help="Largest first.")]
+Bucket = Annotated[
+    str | None, typer.Option("--bucket", metavar="EXPR:EDGE,...", help="Divide, as in mean:0,0.25,0.5,0.75,1.")
+]
+PerBucket = Annotated[int | None, typer.Option("--per-bucket", metavar="N", min=0, help="Draw so many from each.")]
+CuratedLimit = Annotated[int | None, typer.Option("-n", "--limit", metavar="N", min=0, help="Only the first so many.")]
+NONE_LEFT_EXIT = 3
+CuratedOut = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="A .jsonl file, fit for --data.")]
+
+
+def curate_command(
+    source: CurateSource,
+    out: CuratedOut,
+    keep: KeepTasks = None,
+    sort: Sort = None,
+    desc: Desc = False,
+    bucket: Bucket = None,
+    per_bucket: PerBucket = None,
+    limit: CuratedLimit = None,
+    seed: m.ResamplingSeed = 0,
+    k: m.Ks = None,
+    threshold: m.Threshold = 1.0,
+    prefix: m.Prefix = "",
+) -> None:
+    from rollbook.reports import write_lines_atomically
+    from rollbook.stats import Buckets, CurateOptions, Expression, curate
+
+    if out.suffix != ".jsonl":
+        raise UsageError(f"-o {out}: the ending must be .jsonl, which --data reads")
+    if out.exists() and out.samefile(source):
+        raise UsageError(f"-o {out}: that is what is read; choose another file")
+    wish = CurateOptions(
+        keep=None if keep is None else Expression(keep),
+        sort=None if sort is None else Expression(sort),
+        descending=desc,
+        buckets=None if bucket is None else Buckets.parse(bucket),
+        per_bucket=per_bucket,
+        limit=limit,
+        seed=seed,
+    )
+    choice = curate(_read_profile_lines(source, m.parse_ks(k), m.check_threshold(threshold), prefix), wish)
+    if choice.lines:
+        write_lines_atomically(out, iter(choice.lines))
+    if choice.buckets:
+        rows: list[list[Cell]] = [[label, held, taken] for label, (held, taken) in choice.buckets.items()]
+        show_table([f"{bucket}".rpartition(":")[0], "tasks", "taken"], rows)
+    outside = f", {choice.outside} outside every bucket" if choice.outside else ""
+    counts = f"{len(choice.lines)} of {choice.rows} tasks ({choice.matched} kept{outside})"
+    if not choice.lines:  # a file without rows would be no --data
+        print(f"rollbook: {counts}: nothing to write, {out} was left as it was", file=sys.stderr)
+        raise typer.Exit(NONE_LEFT_EXIT)
+    print(f"{out}: {counts}")
+
+
+def _read_profile_lines(source: Path, ks: list[int] | None, threshold: float, prefix: str) -> Iterator[bytes]:
+    """The rows of a profile, or of a run's profile made now."""
+    if source.is_dir():
+        from rollbook.reports import profile_lines
+
+        return profile_lines(source, ks, threshold, prefix)
+    from rollbook.core import encode
+    from rollbook.reports import read_table
+
+    return map(encode, read_table(source))
+
+
+RunA = Annotated[Path, typer.Argument(metavar="A", help="A run directory.", show_default=False)]
+RunB = Annotated[Path, typer.Argument(metavar="B", help="Another, of the same tasks.", show_default=False)]
+Common = Annotated[bool, typer.Option("--common", help="Where the tasks differ, compare those that both have.")]
+MAX_FLIPPED_SHOWN = 10
+MIN_SHOWN_P = 0.0001
+
+
+def compare_command(
+    a: RunA,
+    b: RunB,
+    common: Common = False,
+    k: m.Ks = None,
+    threshold: m.Threshold = 1.0,
+    seed: m.ResamplingSeed = 0,
+    json: m.Json = False,
+) -> None:
+    from rollbook.reports import compare_runs
+
+    found = compare_runs(a, b, common=common, ks=m.parse_ks(k), threshold=m.check_threshold(threshold), seed=seed)
+    show_json(found.json()) if json else _show_comparison(found)
+
+
+def _show_comparison(found: RunComparison) -> None:
+    made = found.comparison
+    print(
+        "\n".join(
+            map(strip_control_characters, [_describe_run("A", found.a), _describe_run("B", found.b), *found.notes])
+        )
+    )
+    columns = ["A", "B", "B - A", "95%", "tasks"]
+    show_table(["number", *columns], [_make_difference_row(name, each) for name, each in made.metrics.items()])
+    show_table(["a rollout", *columns], [_make_difference_row(name, each) for name, each in made.costs.items()])
+    print(f"better on {made.better} tasks, worse on {made.worse}, even on {made.tasks - made.better - made.worse}")
+    how = f" ({made.permutations:,} drawn)" if made.permutations else ""
+    print(f"permutation test p {_format_p(made.permutation_p)}{how}, sign test p {_format_p(made.sign_p)}")
+    _show_flipped("solved only by B", made.gained)
+    _show_flipped("solved only by A", made.lost)
+
+
+def _describe_run(side: str, run: ComparedRun) -> str:
+    return f"{side}: {run.path}: {describe_model(run.model, run.scripted)}: {run.scored}/{run.requested} scored"
+
+
+def _make_difference_row(name: str, each: Difference) -> list[Cell]:
+    bounds = " to ".join(map(format_cell, each.interval)) if each.interval else "-"
+    return [name, each.a, each.b, each.difference, bounds, each.tasks]
+
+
+def _format_p(value: float | None) -> str:
+    if value is None:
+        return "= -"
+    return f"= {value:.4f}" if value >= MIN_SHOWN_P else f"< {MIN_SHOWN_P}"
+
+
+def _show_flipped(words: str, tasks: list[str]) -> None:
+    more = f" and {len(tasks) - MAX_FLIPPED_SHOWN} more (all: --json)" if len(tasks) > MAX_FLIPPED_SHOWN else ""
+    shown = ", ".join(map(strip_control_characters, tasks[:MAX_FLIPPED_SHOWN]))
+    print(f"{words}: {len(tasks)}{': ' if tasks else ''}{shown}{more}")
+
+
+RunOrFolder = Annotated[
+    Path, typer.Argument(metavar="RUNS_DIR_OR_RUN", help="A run, or a folder that holds some.", show_default=False)
+]
+ViewerPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", metavar="FILE", help="The model's tokenizer.json, to show the text of its tokens."),
+]
+ExportFile = Annotated[
+    Path | None, typer.Option("--export", metavar="FILE.html", help="Write the run as one file instead of serving it.")
+]
+
+
+def view_command(
+    where: RunOrFolder,
+    port: ViewerPort = 0,
+    no_browser: NoBrowser = False,
+    tokenizer: Tokenizer = None,
+    export: ExportFile = None,
+) -> None:
+    from rollbook.viewer import RunFolder, Vocabulary
+
+    folder = RunFolder(where)
+    vocabulary = None if tokenizer is None else Vocabulary(tokenizer)
+    if export is not None:
+        from rollbook.viewer import export_run
+
+        print(export_run(folder, export, vocabulary))
+        return
+    from rollbook.viewer import RunCache, view
+
+    view(RunCache(folder, vocabulary), port, lambda address: _announce_address(address, not no_browser))
+
+
+def _announce_address(address: str, show: bool) -> None:
+    print(address, flush=True)
+    print("the address is good for this machine and this start only; Ctrl-C ends it", file=sys.stderr, flush=True)
+    if show:
+        webbrowser.open(address)
+
+
+ExportFormat = Annotated[
+    str, typer.Option("--format", metavar="jsonl|parquet|gym|sft", help="What the rows look like.")
+]
+KeepRollouts = Annotated[
+    str | None,
+    typer.Option(
+        "--keep",
+        metavar="EXPR",
+        help='Which rollouts, as in "reward >= 1 and turns < 9". [default: all that are scored; of sft "reward >= 1"]',
+    ),
+]
+ExportOut = Annotated[
+    Path, typer.Option("-o", "--out", metavar="FILE", help="The file; must be new.", show_default=False)
+]
+
+
+def export_command(run: m.Run, out: ExportOut, format: ExportFormat = "jsonl", keep: KeepRollouts = None) -> None:
+    from rollbook.reports import PASSING_FILTER, export_rollouts
+    from rollbook.stats import Expression
+
+    kept = None if keep is None else Expression(keep)
+    if format == "gym":
+        from rollbook.gym.client import export_gym
+
+        done = export_gym(run, out, kept)
+    else:
+        done = export_rollouts(run, format, out, kept)
+    reasons = ((done.unscored, "without a score"), (done.filtered, f"not kept by {keep or PASSING_FILTER!r}"))
+    left = ", ".join(f"{count} {why}" for count, why in reasons if count)
+    print(f"{done.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)
+
+
+CollectedFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="The rollouts that `gym eval run` wrote; inputs and failures are found beside them.",
+        show_default=False,
+    ),
+]
+
+
+def import_command(file: CollectedFile, out: m.Out = None, json: m.Json = False) -> None:
+    from rollbook.cli.report_tables import show_reports
+    from rollbook.cli.run_commands import choose_run_folder
+    from rollbook.gym.client import import_gym
+    from rollbook.processes import run_event_loop
+    from rollbook.reports import make_shortfall
+
+    folder = out or str(choose_run_folder(file.stem))
+    made = run_event_loop(lambda: import_gym(file, folder, lambda note: print(note, file=sys.stderr)))
+    show_reports([made], json, False)
+    if made.scored < made.requested:
+        raise make_shortfall(made)

@@ -1,0 +1,231 @@
+"""What all commands that work share: progress while it runs, the numbers afterwards, however it ended.
+
+Progress is on standard error: a live panel on a terminal, a plain line every ten seconds elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from rollbook.cli.report_tables import show_numbers
+from rollbook.core import FAILURE_KINDS
+from rollbook.engine import Display, Progress
+from rollbook.errors import Shortfall, Stopped
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+    from rollbook.book import Book
+    from rollbook.engine import RunResult
+    from rollbook.reports import Report
+
+
+PLAIN_LINE_EVERY_S = 10.0
+
+
+def make_display() -> Display:
+    """The one that fits where standard error goes."""
+    return LiveDisplay() if sys.stderr.isatty() else PlainDisplay()
+
+
+class PlainDisplay:
+    """Lines for logs and pipes: the first at once, then one every ten seconds, and the last word at the end."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = 0.0
+        self._unseen: Progress | None = None
+
+    def start(self, total: int) -> None:
+        """Say how much there is to do."""
+        self.note(f"{total} rollouts to do")
+        self._next = self._clock() + PLAIN_LINE_EVERY_S
+
+    def update(self, progress: Progress) -> None:
+        """Show these numbers when the next line is due."""
+        self._unseen = progress
+        if self._clock() >= self._next:
+            self._next = self._clock() + PLAIN_LINE_EVERY_S
+            self._show()
+
+    def note(self, line: str) -> None:
+        """Say something once."""
+        print(line, file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        """Show what has not been shown."""
+        self._show()
+
+    def _show(self) -> None:
+        if self._unseen is not None:
+            self.note(format_progress(self._unseen))
+        self._unseen = None
+
+
+class LiveDisplay:
+    """A panel that redraws itself in place."""
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+
+    def start(self, total: int) -> None:
+        """Open the panel."""
+        from rich.console import Console
+        from rich.live import Live
+
+        first = Progress(requested=total, pending=total)
+        self._live = Live(make_panel(first), console=Console(stderr=True), refresh_per_second=4)
+        self._live.start()
+
+    def update(self, progress: Progress) -> None:
+        """Put new numbers into the panel."""
+        if self._live is not None:
+            self._live.update(make_panel(progress))
+
+    def note(self, line: str) -> None:
+        """Say something above the panel."""
+        if self._live is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self._live.console.print(line, markup=False, highlight=False)
+
+    def stop(self) -> None:
+        """Leave the last numbers standing."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def format_progress(progress: Progress) -> str:
+    """The numbers on one line."""
+    return " · ".join(f"{name} {value}".strip() for group in _list_facts(progress) for name, value in group)
+
+
+def make_panel(progress: Progress) -> Table:
+    """The numbers as a bar and rows of facts."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    ended = progress.scored + sum(progress.failed.values())
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(ProgressBar(total=max(progress.requested, 1), completed=ended, width=40))
+    for group in _list_facts(progress):
+        grid.add_row("  ".join(f"{name} {value}".strip() for name, value in group))
+    return grid
+
+
+def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
+    """What has been done, at what pace, and where the time goes; what is over has no pace."""
+    mean = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
+    counts = [
+        ("scored", f"{progress.scored}/{progress.requested}"),
+        ("failed", _format_failures(progress.failed)),
+        ("pending", str(progress.pending)),
+        ("mean reward", mean),
+    ]
+    pace = [
+        ("", f"{progress.rate:.1f}/s"),
+        ("left", format_duration(progress.eta_s)),
+        ("in flight", f"{progress.in_flight}/{progress.concurrency}"),
+    ]
+    times = [
+        ("model", f"{progress.model_ms:.0f} ms"),
+        ("verify", f"{progress.verify_ms:.1f} ms"),
+        ("loop lag", f"{progress.loop_lag_ms:.1f} ms"),
+        ("after", format_duration(progress.seconds)),
+    ]
+    return [counts, pace, times] if progress.pending else [counts, times]
+
+
+def _format_failures(failed: dict[str, int]) -> str:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(failed.items()))
+    return f"{sum(failed.values())} ({kinds})" if kinds else "0"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Seconds as people say them.
+
+    >>> format_duration(75), format_duration(4000), format_duration(None)
+    ('1m 15s', '1h 06m', '?')
+    """
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+
+
+VERIFIER_KINDS = {"verifier_error", "verifier_timeout", "invalid_reward"}
+"""Failures that another verifier can mend without asking the model again."""
+
+REMOTE_PREFIXES = ("http://", "https://", "gym:", "gym+")
+
+
+def run_with_display(run: str | Path, work: Callable[[Display], RunResult], as_json: bool) -> None:
+    """Do the work under a display, then show the numbers; a shortfall is shown too and then goes on its way."""
+    screen = make_display()
+    try:
+        result = work(screen)
+    except Shortfall:
+        screen.stop()
+        _show_shortfall(run, as_json)
+        raise
+    except KeyboardInterrupt:  # before the work began or while it ended: in between, the worker drains
+        if Path(run, "run.json").exists():
+            raise Stopped(f"interrupted; go on with `rollbook resume {quote(str(run))}`") from None
+        raise
+    finally:
+        screen.stop()
+    show_numbers(result.report, as_json)
+    _print_notes(
+        f"every rollout: {run}/journals/*.jsonl",
+        f"more samples:  rollbook extend {quote(str(run))} -k {2 * _count_samples(run)}",
+    )
+
+
+def _show_shortfall(run: str | Path, as_json: bool) -> None:
+    from rollbook.reports import make_report
+
+    made = make_report(run, write=False)
+    show_numbers(made, as_json)
+    _print_notes(f"every failed attempt: {run}/journals/*.failures.jsonl", *suggest_commands(run, made))
+
+
+def suggest_commands(run: str | Path, report: Report) -> list[str]:
+    """The commands that bring what is missing: each kind of failure has its own."""
+    named, verdicts = quote(str(run)), VERIFIER_KINDS & set(report.failed)
+    specs = [spec.spec for spec in _open_book(run).manifest.environments.values()] if verdicts else []
+    if any(spec.startswith(REMOTE_PREFIXES) for spec in specs):
+        verdicts = set()  # their sessions are over: only another rollout can be verified
+    data = [kind for kind in sorted(report.failed) if FAILURE_KINDS[kind].side == "data" and kind not in verdicts]
+    ways = []
+    if report.pending or any(FAILURE_KINDS[kind].side == "infra" for kind in report.failed):
+        ways.append(f"try again: rollbook resume {named}")
+    if data:
+        ways.append(f"try again: rollbook resume {named}{''.join(f' --retry {kind}' for kind in data)}")
+    if verdicts:
+        mended = f"with the verifier mended: rollbook reverify {named} --env {quote(specs[0])} --only failed"
+        ways.append(mended if len(specs) == 1 else f"verify again: rollbook reverify {named} --only failed")
+    return ways
+
+
+def _count_samples(run: str | Path) -> int:
+    return max(part.samples[1] for part in _open_book(run).plan.parts)
+
+
+def _open_book(run: str | Path) -> Book:
+    from rollbook.book import Book
+
+    return Book(run)
+
+
+def _print_notes(*lines: str) -> None:
+    print(*lines, sep="\n", file=sys.stderr)

@@ -1,0 +1,193 @@
+"""`rollbook check`, `score` and `reverify`: verifiers without a model.
+
+`check` says whether an environment is sound, `score` what one answer is worth, `reverify` scores stored rollouts again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from rollbook.cli import options as o
+from rollbook.cli.options import compose_options
+from rollbook.cli.report_tables import show_numbers
+from rollbook.cli.run_display import make_display
+from rollbook.cli.tables import Cell, show_json, show_table
+from rollbook.core import JSON, Limits, Settings
+from rollbook.errors import RolloutFailed, Unsound, UsageError
+
+if TYPE_CHECKING:
+    from rollbook.checks import Soundness
+    from rollbook.core import Rollout
+    from rollbook.engine import ReverifyOnly, ReverifyResult
+
+
+CheckedTasks = Annotated[
+    int, typer.Option("-n", "--limit", metavar="N", min=1, help="Look at the first so many tasks.")
+]
+
+
+@compose_options("given", o.collect_judge_settings)
+def check_command(
+    env: o.EnvironmentArg,
+    limit: CheckedTasks = 200,
+    data: o.Data = None,
+    prompt_template: o.PromptTemplate = None,
+    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
+    judge_name: o.JudgeName = "",
+    *,
+    given: dict[str, JSON],
+    json: o.Json = False,
+) -> None:
+    from rollbook.checks import check_environment
+    from rollbook.engine import load_environment
+    from rollbook.processes import run_event_loop
+
+    o.check_finite(verify_timeout=verify_timeout)
+    loaded = load_environment(env, data, prompt_template)
+    limits, settings = Limits(verify_s=verify_timeout), Settings(**given)
+    result = run_event_loop(lambda: check_environment(loaded, limit, limits, settings, judge_name))
+    show_soundness(result, json)
+    if not result.sound:
+        raise Unsound(f"{result.environment} is unsound: {'; '.join(finding.check for finding in result.faults)}")
+
+
+def show_soundness(result: Soundness, as_json: bool) -> None:
+    """Every finding, and below them whether all is well."""
+    if as_json:
+        show_json(result.json())
+        return
+    rows: list[list[Cell]] = [[f.check, f.verdict, f.tasks or None, f.found, f.example] for f in result.findings]
+    show_table([f"{result.environment}, {result.tasks} tasks", "verdict", "tasks", "found", "example"], rows)
+
+
+OneTask = Annotated[str, typer.Argument(metavar="TASK", help="The id of a task.", show_default=False)]
+AnswerFile = Annotated[str, typer.Option("--file", metavar="FILE", help="The answer to score; - reads standard input.")]
+
+
+@compose_options("given", o.collect_judge_settings)
+def score_command(
+    env: o.EnvironmentArg,
+    task: OneTask,
+    file: AnswerFile = "-",
+    data: o.Data = None,
+    prompt_template: o.PromptTemplate = None,
+    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
+    judge_name: o.JudgeName = "",
+    *,
+    given: dict[str, JSON],
+    json: o.Json = False,
+) -> None:
+    from rollbook.engine import load_environment, run_answer
+    from rollbook.processes import run_event_loop
+
+    o.check_finite(verify_timeout=verify_timeout)
+    text = read_answer(file)
+    limits, settings = Limits(verify_s=verify_timeout), Settings(**given)
+    loaded = load_environment(env, data, prompt_template)
+    rollout = run_event_loop(lambda: run_answer(loaded, task, text, limits, settings, judge_name))
+    show_score(rollout, json)
+    if rollout.failure:
+        raise RolloutFailed(rollout.failure.kind, rollout.failure.where, rollout.failure.message)
+
+
+def read_answer(file: str) -> str:
+    """The text of a file or of standard input, byte for byte."""
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return raw.decode()
+    except OSError as error:
+        raise UsageError(f"--file {file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--file {file}: not UTF-8 (byte {error.start + 1})") from None
+
+
+def show_score(rollout: Rollout, as_json: bool) -> None:
+    """The score with all it is made of; of a failure only JSON says anything here, for the error line tells it."""
+    if as_json:
+        show_json(describe_score(rollout))
+    elif rollout.score:
+        score = rollout.score
+        rows: list[list[Cell]] = [["reward", f"{score.reward:g}"], ["answer", score.answer]]
+        rows += [[f"part {name}", f"{value:g}"] for name, value in score.parts.items()]
+        rows += [[f"info {name}", str(value)] for name, value in score.info.items()]
+        rows += [["seconds", f"{rollout.timing.verify_s:.3f}"]]
+        show_table(["score", rollout.task.id], rows)
+
+
+def describe_score(rollout: Rollout) -> dict[str, JSON]:
+    """A scored or failed rollout by the names that a journal line has."""
+    found: dict[str, JSON] = {"task": rollout.task.id, "verify_s": rollout.timing.verify_s, "ended": rollout.ended}
+    if rollout.score is None:
+        return {**found, "status": "failed", "failure": rollout.failure}
+    score = rollout.score
+    return {
+        **found,
+        "status": "scored",
+        "reward": score.reward,
+        "parts": score.parts,
+        "answer": score.answer,
+        "info": score.info,
+    }
+
+
+MAX_CHANGES_SHOWN = 10
+VerifierEnvironment = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="[NAME=]ENVIRONMENT", help="Score with this one's verifier instead; repeat it."),
+]
+WhichRollouts = Annotated[
+    str, typer.Option("--only", metavar="failed|scored|all", help="Which rollouts to score again.")
+]
+NewRun = Annotated[
+    str | None, typer.Option("-o", "--out", metavar="DIR", help="The new run. [default: RUN-reverified]")
+]
+
+
+@compose_options("given", o.collect_judge_settings)
+def reverify_command(
+    run: o.Run,
+    env: VerifierEnvironment = None,
+    only: WhichRollouts = "all",
+    out: NewRun = None,
+    judge_name: o.JudgeName = "",
+    *,
+    given: dict[str, JSON],
+    json: o.Json = False,
+) -> None:
+    from rollbook.engine import reverify
+    from rollbook.processes import run_event_loop
+    from rollbook.reports import make_shortfall
+
+    if only not in ("failed", "scored", "all"):
+        raise UsageError(f"--only {only}: give failed, scored or all")
+    folder = Path(out) if out else run.with_name(f"{run.name}-reverified")
+    screen = make_display()
+    try:
+        settings = Settings(retry=[], **given)
+        result = run_event_loop(
+            lambda: reverify(run, folder, env or [], cast("ReverifyOnly", only), screen, settings, judge_name)
+        )
+    finally:
+        screen.stop()
+    show_reverified(result, json)
+    if result.report.scored < result.report.requested:
+        raise make_shortfall(result.report)
+
+
+def show_reverified(result: ReverifyResult, as_json: bool) -> None:
+    """The new numbers, then what changed."""
+    if as_json:
+        show_json(result.json())
+        return
+    show_numbers(result.report, False)
+    since = " by this start, the others by an earlier one" if result.went_on else ""
+    print(f"{result.verified} rollouts verified again{since}, {result.changed} rewards changed")
+    if result.changes:
+        rows: list[list[Cell]] = [[c.task, c.sample, c.before, c.after] for c in result.changes[:MAX_CHANGES_SHOWN]]
+        show_table(["changed", "sample", "before", "after"], rows)
+        if result.changed > MAX_CHANGES_SHOWN:
+            print(f"all of them: {result.path}/changes.jsonl")

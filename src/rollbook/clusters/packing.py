@@ -1,0 +1,165 @@
+"""What travels with a run: a project folder (--pack), and Rollbook itself as a wheel (--install).
+
+The folder is copied into RUN/jobs/pack without what git ignores, and identified by its digest. The wheel is built from
+the package as it lies here, and put into the submission's folder beside what installs it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from io import BytesIO
+from pathlib import Path
+
+from rollbook.book import explain_disk_errors, write_atomically
+from rollbook.clusters import installer
+from rollbook.clusters.job_files import PackedFolder
+from rollbook.core import encode_pretty
+from rollbook.errors import UsageError
+
+MAX_SHOWN = 5
+IGNORED_FOLDERS = frozenset((".git", "__pycache__", ".venv", "node_modules"))
+"""What stays at home where no .gitignore says so."""
+
+
+def pack_folder(folder: Path, run: Path, say: Callable[[str], None]) -> PackedFolder:
+    """Copy a folder; what was not committed goes along, and is named."""
+    source = folder.resolve()
+    target = run / "jobs" / "pack" / source.name
+    files = [path for path in list_files(folder) if run.resolve() not in (source / path).resolve().parents]
+    with explain_disk_errors(run):
+        for path in files:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / path, target / path)
+    changed = list_uncommitted(source)
+    if changed:
+        more = f" and {len(changed) - MAX_SHOWN} more" if len(changed) > MAX_SHOWN else ""
+        say(f"packed as they are, not committed: {', '.join(changed[:MAX_SHOWN])}{more}")
+    return PackedFolder(source.name, hash_folder(target), changed)
+
+
+def list_files(folder: Path) -> list[str]:
+    """The files of a folder that can be packed; UsageError if it is none, or git does not say what it ignores."""
+    if not folder.is_dir():
+        raise UsageError(f"--pack {folder}: not a folder")
+    return sorted(_list_tracked(folder.resolve(), set()))
+
+
+def check_pack(run: Path, pack: PackedFolder) -> None:
+    """Refuse a copy that was edited since: workers of one run run one code."""
+    folder = run / "jobs" / "pack" / pack.name
+    if not folder.is_dir() or hash_folder(folder) != pack.digest:
+        raise UsageError(f"{folder} is not what was packed: restore it from a copy of the run")
+
+
+def _list_tracked(source: Path, seen: set[Path]) -> set[str]:
+    """The files of a folder, relative to it, without what git ignores; without git, all but the usual clutter.
+
+    What git knows as one name, a repository within or a link to a folder, is packed with the files that it has.
+    """
+    if source.resolve() in seen:
+        return set()
+    seen.add(source.resolve())
+    listed = _run_git(source, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    found = _walk_files(source) if listed is None else {path for path in listed.split("\0") if path}
+    folders = {path for path in found if (source / path).is_dir()}
+    inner = {os.path.join(path, name) for path in sorted(folders) for name in _list_tracked(source / path, seen)}
+    return {path for path in found - folders if (source / path).is_file()} | inner
+
+
+def _walk_files(source: Path) -> set[str]:
+    found = set()
+    for here, folders, files in os.walk(source):
+        folders[:] = [name for name in folders if name not in IGNORED_FOLDERS]
+        found |= {os.path.relpath(os.path.join(here, name), source) for name in files}
+    return found
+
+
+def list_uncommitted(source: Path) -> list[str]:
+    """The files that differ from the last commit, or that it does not have; none where there is no git."""
+    said = _run_git(source, "status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--", ".")
+    return sorted(os.fsencode(entry[3:]).decode(errors="replace") for entry in (said or "").split("\0") if entry)
+
+
+def hash_folder(folder: Path) -> str:
+    """The sha256 of all names and contents in a folder; what Python leaves there while it runs does not count."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            inner = hashlib.sha256(path.read_bytes()).hexdigest()
+            total.update(os.fsencode(path.relative_to(folder)) + f"\0{inner}\n".encode())
+    return total.hexdigest()
+
+
+def _run_git(source: Path, *words: str) -> str | None:
+    """What git says; None where there is no repository. One that git cannot read is refused, for it ignores secrets."""
+    try:
+        done = subprocess.run(["git", "-C", str(source), *words], capture_output=True, timeout=60)
+    except FileNotFoundError:
+        if any((folder / ".git").exists() for folder in (source, *source.parents)):
+            raise UsageError(f"--pack {source}: a git repository, and git is not here to say what it ignores") from None
+        return None
+    said = " ".join(done.stderr.decode(errors="replace").split())
+    if done.returncode and "not a git repository" in said:
+        return None
+    if done.returncode:
+        raise UsageError(f"--pack {source}: git cannot say what it ignores: {said.removeprefix('fatal: ')[:200]}")
+    return os.fsdecode(done.stdout)
+
+
+PACKAGE_FOLDER = Path(installer.__file__).parents[1]
+INSTALLER_NAME = "install.py"
+REQUIREMENTS_NAME = "requirements.txt"
+WHEEL_METADATA = "Wheel-Version: 1.0\nGenerator: rollbook\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def write_installer(run: Path, folder: Path, pack: PackedFolder | None) -> None:
+    """Write the wheel, the installer, and what else is to be installed: what the packed folder says it requires."""
+    name, wheel = build_wheel(_find_distribution())
+    asked = run / "jobs" / "pack" / pack.name / REQUIREMENTS_NAME if pack else None
+    told = {"wheel": name, "requirements": str(asked) if asked and asked.exists() else None}
+    with explain_disk_errors(run):
+        write_atomically(folder / name, wheel)
+        write_atomically(folder / INSTALLER_NAME, Path(installer.__file__).read_bytes())
+        write_atomically(folder / "install.json", encode_pretty(told))
+
+
+def _find_distribution() -> Distribution:
+    try:
+        return distribution("rollbook")
+    except PackageNotFoundError:
+        raise UsageError("--install: Rollbook is not installed here, so nobody knows what it requires") from None
+
+
+def build_wheel(dist: Distribution) -> tuple[str, bytes]:
+    """A wheel of the package as it lies here, and its name. The same files make the same bytes."""
+    about = f"rollbook-{dist.version}.dist-info"
+    files = {f"rollbook/{path}": data for path, data in _read_package_files(PACKAGE_FOLDER).items()}
+    files |= {
+        f"{about}/METADATA": (dist.read_text("METADATA") or "").encode(),
+        f"{about}/WHEEL": WHEEL_METADATA.encode(),
+    }
+    files[f"{about}/entry_points.txt"] = (dist.read_text("entry_points.txt") or "").encode()
+    record = "".join(f"{path},sha256={_hash_record(data)},{len(data)}\n" for path, data in files.items())
+    files[f"{about}/RECORD"] = f"{record}{about}/RECORD,,\n".encode()
+    held = BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in files.items():
+            archive.writestr(zipfile.ZipInfo(path, ZIP_TIME), data, zipfile.ZIP_DEFLATED)
+    return f"rollbook-{dist.version}-py3-none-any.whl", held.getvalue()
+
+
+def _read_package_files(package: Path) -> dict[str, bytes]:
+    paths = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(package).as_posix(): path.read_bytes() for path in paths}
+
+
+def _hash_record(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,0 +1,280 @@
+"""Runs on Ray: run, submit, resume and cancel, with this process as the driver or one on the cluster's head.
+
+Resuming opens a new round for what is missing, worked on in the way in which the run was started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollbook.book import Book, explain_disk_errors
+from rollbook.clusters.job_files import (
+    ClusterJob,
+    SubmissionOrder,
+    add_job,
+    last_submission_number,
+    read_jobs,
+    read_order,
+    select_submitted,
+    write_order,
+)
+from rollbook.clusters.packing import check_pack, pack_folder
+from rollbook.clusters.profile import ClusterProfile, RoleProfile
+from rollbook.clusters.ray.actors import (
+    AUTO,
+    DRIVER_MODULE,
+    NAMESPACE,
+    ProcessActor,
+    RayCluster,
+    explain_loss,
+    join_cluster,
+    make_actor_task,
+    make_runtime_variables,
+    make_start_failure,
+    make_worker_factory,
+)
+from rollbook.clusters.resubmission import count_open_chunks, make_round_settings
+from rollbook.clusters.scheduler import Say
+from rollbook.clusters.submission import Submission, check_devices, check_secrets, plan_run
+from rollbook.core import JSON, Round
+from rollbook.engine import Display, Request, RunResult, StartWorker, check_unchanged, run_request, run_round
+from rollbook.errors import UsageError
+
+START_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 30.0
+HEAD_RESOURCES = {"node:__internal_head__": 0.001}
+"""Where a foreman goes: the head's loss is the cluster's, so that a foreman is never lost alone."""
+PROFILE_FIELDS = ("name", "cpus", "gpus", "secrets", "worker", "server", "workers", "samples", "seed")
+ORDER_FIELDS = ("profile", "workers", "serve", "pack", "ray")
+
+
+def check_ray_order(order: SubmissionOrder) -> None:
+    """What can be known to be impossible on Ray before anything is written."""
+    _refuse_unknown(order.profile, ClusterProfile(), PROFILE_FIELDS, "a profile for Ray may say {}")
+    for name in ("worker", "server"):
+        known = ("environment", "workdir")
+        _refuse_unknown(getattr(order.profile, name), RoleProfile(), known, f"{name}: for Ray it may say {{}}")
+    bare = SubmissionOrder(profile=order.profile, workers=1)
+    _refuse_unknown(order, bare, ORDER_FIELDS, "is for jobs of Slurm's")
+    if order.serve and (order.serve.shared or order.serve.nodes > 1):
+        option = "--shared-servers" if order.serve.shared else "--nodes-per-server"
+        raise UsageError(f"{option}: on Ray each worker brings its own server, on one node")
+    check_secrets(order)
+    check_devices(order)
+
+
+def _refuse_unknown(value: msgspec.Struct, plain: msgspec.Struct, known: tuple[str, ...], why: str) -> None:
+    for name in value.__struct_fields__:
+        if name not in known and getattr(value, name) != getattr(plain, name):
+            raise UsageError(f"{name}: not on Ray: {why.format(', '.join(known))}")
+
+
+def run_on_ray(request: Request, order: SubmissionOrder, pack: Path | None, display: Display) -> RunResult:
+    """Plan, work on Ray, report, with this process as the foreman."""
+    check_ray_order(order)
+    with join_cluster(order.ray) as cluster:
+        cluster.check_room(order)
+        muster = make_round_starter(cluster, order, pack, display.note)
+        if order.serve is None:
+            return run_request(request, display, muster)
+        return run_round(Book(plan_run(request, order.serve, display.note)), display, muster)
+
+
+def make_round_starter(
+    cluster: RayCluster, order: SubmissionOrder, pack: Path | None, say: Say
+) -> Callable[[Book, Round], StartWorker]:
+    """What says how the workers of a round are started, once there is a run directory for their order."""
+
+    def muster(book: Book, round_: Round) -> StartWorker:
+        run = Path(os.path.abspath(book.path))
+        full = _complete_order(run, cluster, order, pack, say)
+        return make_worker_factory(cluster, run, write_order(run, full), full, round_)
+
+    return muster
+
+
+def _complete_order(
+    run: Path, cluster: RayCluster, order: SubmissionOrder, pack: Path | None, say: Say
+) -> SubmissionOrder:
+    """The order with the address at which the cluster really is, and with the folder that goes along."""
+    taken = pack_folder(pack, run, say) if pack else order.pack
+    return msgspec.structs.replace(order, ray=cluster.address, pack=taken)
+
+
+def submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, say: Say) -> Submission:
+    """Plan here, and leave the rest to a foreman on the cluster."""
+    check_ray_order(order)
+    with join_cluster(order.ray) as cluster:
+        cluster.check_room(order)
+        run = plan_run(request, order.serve, say)
+        return start_driver(cluster, run, _complete_order(run, cluster, order, pack, say))
+
+
+def start_driver(cluster: RayCluster, run: Path, order: SubmissionOrder) -> Submission:
+    """Start a foreman: a detached actor, which outlives this process, and ends with the work."""
+    ray, number = cluster.ray, write_order(run, order)
+    settings = Book(run).rounds()[-1].settings
+    name = f"{Book(run).manifest.run}-{number}"
+    task = make_actor_task(run, number, order, settings, DRIVER_MODULE, run / "logs" / f"crew-{number}.log")
+    task = msgspec.structs.replace(task, environ=task.environ | make_runtime_variables(cluster))
+    options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "resources": HEAD_RESOURCES}
+    job = add_job(run, ClusterJob("crew", name, number, order.workers))
+    actor = ray.remote(ProcessActor).options(**options).remote()
+    try:
+        problem = ray.get(actor.start.remote(task), timeout=START_TIMEOUT_S)
+        if not problem:
+            ray.get(actor.end_with_it.remote(), timeout=START_TIMEOUT_S)
+            return Submission(run, [job])
+    except ray.exceptions.RayError as error:
+        problem = _explain_start_error(ray, error)
+    ray.kill(actor)
+    raise UsageError(f"{problem}; the plan stays: rollbook resume {run} --on ray")
+
+
+def _explain_start_error(ray: Any, error: Exception) -> str:
+    if isinstance(error, ray.exceptions.GetTimeoutError):
+        return f"no foreman was started on the cluster's head within {START_TIMEOUT_S:g} s"
+    if isinstance(error, ray.exceptions.RayActorError):
+        return f"the foreman was lost ({explain_loss(str(error))})"
+    return make_start_failure(str(error)).message
+
+
+def read_last_driver(run: Path) -> ClusterJob | None:
+    """The latest foreman of a run, whether it still is there or not."""
+    crews = select_submitted(read_jobs(run), "crew")
+    return crews[-1] if crews else None
+
+
+def is_driver_alive(run: Path, job: ClusterJob) -> bool:
+    """Whether a foreman is at work."""
+    with join_cluster(read_order(run, job.submission).ray) as cluster:
+        return _find_actor(cluster, job) is not None
+
+
+def _find_actor(cluster: RayCluster, job: ClusterJob) -> Any:
+    try:
+        return cluster.ray.get_actor(job.job, NAMESPACE)
+    except ValueError:
+        return None
+
+
+def cancel_driver(run: Path, job: ClusterJob) -> bool:
+    """End a foreman with all its workers, orderly if it can be; gives whether there was one."""
+    with join_cluster(read_order(run, job.submission).ray) as cluster:
+        actor = _find_actor(cluster, job)
+        if actor is None:
+            return False
+        add_job(run, ClusterJob("cancelled", job.job, job.submission))
+        for _ in range(2):  # the first drains, the second stops
+            actor.signal.remote(int(signal.SIGTERM))
+            time.sleep(1.0)
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while _find_actor(cluster, job) is not None and time.monotonic() < deadline:
+            time.sleep(0.5)
+        cluster.ray.kill(actor)
+        return True
+
+
+class RayResume(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is to go on: settings, failures to try again, a profile and an address, samples of every task."""
+
+    given: dict[str, JSON] = {}
+    retry: list[str] | None = None
+    profile: ClusterProfile | None = None
+    address: str | None = None
+    samples: int | None = None
+
+
+def is_detached(run: Path) -> bool:
+    """Whether a run was left to a foreman on the cluster, so that it goes on there too."""
+    crew = read_last_driver(run)
+    return crew is not None and crew.submission == last_submission_number(run)
+
+
+def resume_here(run: Path, request: RayResume, display: Display) -> RunResult | None:
+    """Do what is missing, with this process as the foreman; None if nothing is left to do."""
+    with _prepare_resume(run, request, display.note) as (cluster, order):
+        return run_round(Book(run), display, make_round_starter(cluster, order, None, display.note)) if order else None
+
+
+def resume_detached(run: Path, request: RayResume, say: Say) -> Submission | None:
+    """Leave what is missing to a foreman on the cluster; None if nothing is left to do."""
+    with _prepare_resume(run, request, say) as (cluster, order):
+        return start_driver(cluster, Path(os.path.abspath(run)), order) if order else None
+
+
+@contextmanager
+def _prepare_resume(run: Path, request: RayResume, say: Say) -> Iterator[tuple[RayCluster, SubmissionOrder | None]]:
+    """A cluster with room, a new round, and the order for it; no order where nothing is left to do."""
+    order = make_resume_order(run, request)
+    check_ray_order(order)
+    with join_cluster(order.ray) as cluster:
+        cluster.check_room(order)
+        _refuse_running(run, cluster)
+        _extend_samples(run, request, order)
+        yield cluster, _open_round(run, request, msgspec.structs.replace(order, ray=cluster.address), say)
+
+
+def make_resume_order(run: Path, request: RayResume) -> SubmissionOrder:
+    """What was ordered last, with what is given now."""
+    before = _read_last_order(run)
+    if before.pack:
+        check_pack(run, before.pack)
+    if before.serve and request.given.get("urls"):
+        raise UsageError(
+            f"-m {request.given['urls'][0]}: the workers of {run} serve the model themselves; leave it out"
+        )
+    profile = request.profile or _select_ray_fields(before.profile)
+    workers = request.given.get("workers") or (request.profile and request.profile.workers) or before.workers
+    address = request.address or before.ray or AUTO
+    return SubmissionOrder(profile=profile, workers=workers, serve=before.serve, pack=before.pack, ray=address)
+
+
+def _read_last_order(run: Path) -> SubmissionOrder:
+    number, rounds = last_submission_number(run), Book(run).rounds()
+    if number:
+        return read_order(run, number)
+    return SubmissionOrder(profile=ClusterProfile(), workers=rounds[-1].settings.workers if rounds else 1)
+
+
+def _select_ray_fields(profile: ClusterProfile) -> ClusterProfile:
+    """What Ray understands of a profile that may have been written for Slurm."""
+    return ClusterProfile(**{name: getattr(profile, name) for name in PROFILE_FIELDS})
+
+
+def _refuse_running(run: Path, cluster: RayCluster) -> None:
+    """A foreman may be at it. In another cluster than this one it cannot be seen, and would only share the work."""
+    crew = read_last_driver(run)
+    if crew and read_order(run, crew.submission).ray == cluster.address and is_driver_alive(run, crew):
+        raise UsageError(f"workers of {run} are at it: rollbook cancel {run} first, or wait: rollbook status {run}")
+
+
+def _extend_samples(run: Path, request: RayResume, order: SubmissionOrder) -> None:
+    if request.samples is None:
+        return
+    with explain_disk_errors(run):
+        added = Book(run).extend(request.samples, order.workers)
+    if not added:
+        raise UsageError(f"{run} has {request.samples} samples of every task already: give more than that with -k")
+
+
+def _open_round(run: Path, request: RayResume, order: SubmissionOrder, say: Say) -> SubmissionOrder | None:
+    """A new round, with no more workers than there are chunks to see to; None if there is none."""
+    book = Book(run)
+    settings = make_round_settings(book, request.given, request.retry)
+    for note in check_unchanged(book):
+        say(note)
+    chunks = count_open_chunks(book, settings)
+    if not chunks:
+        return None
+    workers = min(order.workers, chunks)
+    book.open_round(msgspec.structs.replace(settings, workers=workers))
+    return msgspec.structs.replace(order, workers=workers)

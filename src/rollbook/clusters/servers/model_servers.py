@@ -1,0 +1,384 @@
+"""Model servers that run: the replicas of one node, when they are ready, where they listen, who shares them.
+
+A server is ready when it is healthy, serves the right name and has written one token: an open port is not enough.
+RUN/endpoints/NONCE.json says where a server of this run listens: whole or absent, and removed with its server. Servers
+with jobs of their own serve until the run is over; workers find them in the run directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from rollbook.book import Book, explain_disk_errors, is_finished, write_atomically
+from rollbook.clusters import scheduler, slurm
+from rollbook.clusters.job_files import ServerSpec, SubmissionOrder
+from rollbook.clusters.job_status import count_live_tasks
+from rollbook.clusters.servers.launch import VISIBLE_DEVICES, HeadAddress, LockedPort, assign_devices, make_server_argv
+from rollbook.clusters.slurm import find_last_line, make_container_argv, make_step_argv
+from rollbook.core import decode, encode, encode_pretty
+from rollbook.errors import ChildFailed, RollbookError, Stopped
+from rollbook.models import read_models
+from rollbook.processes import Child, module_argv
+
+
+class ServerEndpoint(msgspec.Struct, frozen=True):
+    """A server that is ready. `shared`: any worker of the run may ask it."""
+
+    nonce: str
+    host: str
+    port: int
+    name: str
+    pid: int
+    shared: bool
+    job: str = ""
+
+    @property
+    def url(self) -> str:
+        """What a worker asks."""
+        return f"http://{self.host}:{self.port}/v1"
+
+
+_endpoint_decoder = msgspec.json.Decoder(ServerEndpoint)
+
+
+def publish_endpoint(run: Path, endpoint: ServerEndpoint) -> None:
+    """Tell everyone at this run."""
+    with explain_disk_errors(run):
+        (run / "endpoints").mkdir(exist_ok=True)
+        write_atomically(run / "endpoints" / f"{endpoint.nonce}.json", encode_pretty(endpoint))
+
+
+def withdraw_endpoint(run: Path, endpoint: ServerEndpoint) -> None:
+    """It is no longer there."""
+    (run / "endpoints" / f"{endpoint.nonce}.json").unlink(missing_ok=True)
+
+
+def read_shared_endpoints(run: Path) -> dict[str, ServerEndpoint]:
+    """The servers that every worker may ask, by nonce."""
+    found = {}
+    for path in sorted((run / "endpoints").glob("[!.]*.json")):
+        try:
+            endpoint = _endpoint_decoder.decode(path.read_bytes())
+        except FileNotFoundError:
+            continue  # withdrawn just now
+        if endpoint.shared:
+            found[endpoint.nonce] = endpoint
+    return found
+
+
+FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
+HEALTH_TIMEOUT_S = 10.0
+COMPLETION_TIMEOUT_S = 120.0
+
+
+async def wait_until_ready(
+    root: str,
+    name: str,
+    *,
+    timeout_s: float,
+    describe_exit: Callable[[], str | None],
+    key: str = "",
+    what: str = "the server",
+) -> None:
+    """Until the server at `root` answers; ChildFailed when it ends (`ended` says how) or when time is up."""
+    loop = asyncio.get_running_loop()
+    deadline, delay, why = loop.time() + timeout_s, FIRST_DELAY_S, "nothing was tried"
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(headers=headers, trust_env=False) as session:
+        while True:
+            over = describe_exit()
+            if over is not None:
+                raise ChildFailed(f"{what} ended before it was ready ({over})")
+            left = deadline - loop.time()
+            if left <= 0:
+                raise ChildFailed(f"{what} was not ready within {timeout_s:g} s: {why}")
+            found = await find_readiness_problem(session, root, name, left)
+            if found is None:
+                return
+            if loop.time() < deadline:  # at the very end, all one learns is that time was up
+                why = found
+            await asyncio.sleep(min(delay, max(deadline - loop.time(), 0)))
+            delay = min(delay * 2, MAX_DELAY_S)
+
+
+async def find_readiness_problem(session: aiohttp.ClientSession, root: str, name: str, timeout_s: float) -> str | None:
+    """Why a server is not ready; None if it is."""
+    try:
+        return await _check_health(session, root, timeout_s) or await _check_completion(session, root, name, timeout_s)
+    except TimeoutError:
+        return "no answer in time"
+    except (aiohttp.ClientError, OSError) as error:
+        return str(error) or type(error).__name__
+
+
+async def _check_health(session: aiohttp.ClientSession, root: str, timeout_s: float) -> str | None:
+    async with asyncio.timeout(min(timeout_s, HEALTH_TIMEOUT_S)):
+        async with session.get(f"{root}/health") as response:
+            return None if response.status == 200 else f"/health says HTTP {response.status}"
+
+
+async def _check_completion(session: aiohttp.ClientSession, root: str, name: str, timeout_s: float) -> str | None:
+    async with asyncio.timeout(min(timeout_s, COMPLETION_TIMEOUT_S)):
+        async with session.get(f"{root}/v1/models") as response:
+            missing = _check_model_list(name, response.status, await response.read())
+        if missing:
+            return missing
+        body = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+        async with session.post(
+            f"{root}/v1/chat/completions", data=encode(body), headers={"Content-Type": "application/json"}
+        ) as response:
+            return _check_answer(response.status, await response.read())
+
+
+def _check_model_list(name: str, status: int, raw: bytes) -> str | None:
+    if status != 200:
+        return f"/v1/models says HTTP {status}"
+    try:
+        served = [row.id for row in read_models(raw).data]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "/v1/models is not a list of models"
+    return None if name in served else f"it serves {', '.join(served) or 'nothing'}, not {name}"
+
+
+def _check_answer(status: int, raw: bytes) -> str | None:
+    if status != 200:
+        return f"a completion of one token says HTTP {status}"
+    try:
+        said = decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "a completion of one token is not JSON"
+    return None if isinstance(said, dict) and said.get("choices") else "a completion of one token has no choices"
+
+
+T = TypeVar("T")
+LOOPBACK = "127.0.0.1"
+ALL_INTERFACES = "0.0.0.0"
+GRACE_S = 10.0
+
+
+class ModelServer:
+    """One replica, from its start to its end."""
+
+    def __init__(
+        self, run: Path, order: SubmissionOrder, serve: ServerSpec, devices: str | None, say: Callable[[str], None]
+    ) -> None:
+        self._run, self._serve, self._say = run, serve, say
+        self._host = ALL_INTERFACES if serve.shared else LOOPBACK
+        self.port = LockedPort(self._host)
+        self.log = run / "logs" / f"server-{socket.gethostname()}-{os.getpid()}-{self.port.number}.log"
+        environ = {**os.environ, **order.profile.server.environment, **({VISIBLE_DEVICES: devices} if devices else {})}
+        inside = [] if order.profile.image_of("worker") else make_container_argv(order.profile, "server", run)
+        self._rendezvous_port = LockedPort(ALL_INTERFACES) if serve.nodes > 1 else None
+        argv = self._make_argv(inside)
+        workdir = order.profile.server.workdir
+        cwd = Path(workdir) if workdir and not inside else None
+        self.child = Child(
+            module_argv("rollbook.clusters.servers.exec_child", *argv), env=environ, cwd=cwd, log=self.log
+        )
+        self.died = asyncio.Event()
+        self.child.call_on_exit(asyncio.get_running_loop(), self.died.set)
+        self.endpoint = ServerEndpoint(
+            secrets.token_hex(8),
+            socket.gethostname() if serve.shared else LOOPBACK,
+            self.port.number,
+            serve.name,
+            self.child.pid,
+            bool(serve.shared),
+            os.environ.get("SLURM_JOB_ID", ""),
+        )
+
+    def _make_argv(self, inside: list[str]) -> list[str]:
+        serve, where = self._serve, (self._host, self.port.number)
+        if self._rendezvous_port is None:
+            return [*inside, *make_server_argv(serve, *where)]
+        head = HeadAddress(socket.gethostname(), self._rendezvous_port.number)
+        ranks = [make_server_argv(serve, *where, head, rank) for rank in range(serve.nodes)]
+        return make_step_argv(os.environ.get("SLURMD_NODENAME", ""), inside, ranks)
+
+    async def wait_and_publish(self, key: str) -> None:
+        """Until it answers; then everyone may know."""
+        root = f"http://{LOOPBACK}:{self.port.number}"
+        await wait_until_ready(
+            root,
+            self._serve.name,
+            timeout_s=self._serve.ready_s,
+            describe_exit=self.describe_exit,
+            key=key,
+            what=self.description,
+        )
+        publish_endpoint(self._run, self.endpoint)
+        self._say(f"{self._serve.name} is served at {self.endpoint.url}; its log: {self.log}")
+
+    @property
+    def description(self) -> str:
+        """It in words."""
+        return f"the {self._serve.kind} server (log: {self.log})"
+
+    def describe_exit(self) -> str | None:
+        """How it ended; None while it runs."""
+        if self.child.returncode is None:
+            return None
+        return f"exit {self.child.returncode}: {find_last_line(self.child.log_tail())}"
+
+    async def stop(self) -> None:
+        """Withdraw it and end it with all that it started."""
+        withdraw_endpoint(self._run, self.endpoint)
+        await self.child.terminate(GRACE_S)
+        self.port.release()
+        if self._rendezvous_port:
+            self._rendezvous_port.release()
+
+
+@asynccontextmanager
+async def serve_models(
+    run: Path, order: SubmissionOrder, serve: ServerSpec, key: str, say: Callable[[str], None]
+) -> AsyncIterator[ServerGroup]:
+    """All servers of this node, ready, for as long as the context is."""
+    fleet = ServerGroup()
+    try:
+        for devices in assign_devices(serve, os.environ.get(VISIBLE_DEVICES)):
+            fleet.servers.append(ModelServer(run, order, serve, devices, say))
+        await wait_all_ready(fleet.servers, key)
+        yield fleet
+    finally:
+        await asyncio.gather(*(server.stop() for server in fleet.servers))
+
+
+async def wait_all_ready(servers: Sequence[ModelServer], key: str) -> None:
+    """Until all answer. Where one does not, no other is waited for either: it would be published while it is ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for server in servers:
+                group.create_task(server.wait_and_publish(key))
+    except* RollbookError as several:
+        raise several.exceptions[0] from None
+
+
+class ServerGroup:
+    """The servers that run."""
+
+    def __init__(self) -> None:
+        self.servers: list[ModelServer] = []
+
+    @property
+    def urls(self) -> list[str]:
+        """Where they are."""
+        return [server.endpoint.url for server in self.servers]
+
+    async def wait_for_loss(self) -> ChildFailed:
+        """Wait for the first of them that ends; gives what is to be said of it."""
+        deaths = {asyncio.create_task(server.died.wait()): server for server in self.servers}
+        try:
+            done, _ = await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
+            server = deaths[done.pop()]
+            return ChildFailed(f"{server.description} ended while it was needed ({server.describe_exit()})")
+        finally:
+            for death in deaths:
+                death.cancel()
+
+
+async def run_while_alive(work: Coroutine[None, None, T], servers: ServerGroup) -> T:
+    """Work for as long as every server lives: the first death drops what is in flight and gives back all claims."""
+    working, losing = asyncio.create_task(work), asyncio.create_task(servers.wait_for_loss())
+    try:
+        await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise losing.result()
+    finally:
+        for task in (working, losing):
+            task.cancel()
+        await asyncio.gather(working, losing, return_exceptions=True)
+
+
+POLL_S = 3.0
+QUEUE_POLL_EVERY = 10
+"""At which of our looks Slurm is asked too, whose controller has others to answer."""
+
+
+async def wait_for_endpoints(run: Path, timeout_s: float) -> dict[str, ServerEndpoint]:
+    """The servers that are there, as soon as there is one."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not (found := await asyncio.to_thread(read_live_endpoints, run)):
+        if loop.time() > deadline:
+            raise Stopped(f"no server was ready within {timeout_s:g} s: see {run / 'logs'}, then rollbook resume {run}")
+        await asyncio.sleep(min(POLL_S, timeout_s))
+    return found
+
+
+def read_live_endpoints(run: Path) -> dict[str, ServerEndpoint]:
+    """The servers whose jobs are there. What a job that was killed left behind is cleared away by whoever finds it."""
+    found = read_shared_endpoints(run)
+    try:
+        gone = [nonce for nonce, endpoint in found.items() if endpoint.job and not _is_job_live(endpoint.job)]
+    except scheduler.SchedulerError:
+        return found  # nobody can say: then we shall see
+    for nonce in gone:
+        withdraw_endpoint(run, found.pop(nonce))
+    return found
+
+
+def _is_job_live(job: str) -> bool:
+    return any(task.live for task in slurm.read_queue([job]))
+
+
+async def wait_for_change(run: Path, known: set[str]) -> None:
+    """Until other servers are there than these."""
+    while (now := set(await asyncio.to_thread(read_shared_endpoints, run))) == known or not now:  # noqa: ASYNC110 - files
+        await asyncio.sleep(POLL_S)
+
+
+async def serve_shared(
+    run: Path, order: SubmissionOrder, serve: ServerSpec, key: str, starts: int, say: Callable[[str], None]
+) -> None:
+    """Serve until no worker needs it any more; a server that dies is started again within a bound."""
+    start = 0
+    while not await asyncio.to_thread(is_run_finished, run):
+        try:
+            async with serve_models(run, order, serve, key, say) as fleet:
+                await run_while_alive(wait_until_unneeded(run, say), fleet)
+                return
+        except ChildFailed as error:
+            start += 1
+            say(f"{error} (start {start} of at most {starts})")
+            if start == starts:
+                raise
+
+
+async def wait_until_unneeded(run: Path, say: Callable[[str], None]) -> None:
+    """Until all is done, or no worker is left that could do it."""
+    for look in count(1):
+        asked = look % QUEUE_POLL_EVERY == 0
+        if await asyncio.to_thread(is_run_finished, run) or (
+            asked and await asyncio.to_thread(has_no_workers, run, say)
+        ):
+            say("nobody needs this server any more")
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def is_run_finished(run: Path) -> bool:
+    """Whether nothing is left to do."""
+    book = Book(run)
+    return is_finished(book, book.rounds())
+
+
+def has_no_workers(run: Path, say: Callable[[str], None]) -> bool:
+    """Whether no worker waits or runs."""
+    try:
+        return not count_live_tasks(run)
+    except scheduler.SchedulerError as error:
+        say(f"{error}; serving on")
+        return False

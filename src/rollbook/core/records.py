@@ -1,0 +1,230 @@
+"""The records on disk: journal lines with their turns, leases, the records of workers, seals.
+
+A journal line is a scored rollout or a failed attempt; the token ids of its turns are in the sidecar of its segment. A
+seal names exactly which bytes of which files say that a chunk is finished for its round. The class names and docstrings
+are part of the JSON Schemas in core/schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rollbook.core.failure import Failure
+from rollbook.core.json import JSON
+from rollbook.core.message import Message
+from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage
+from rollbook.core.task import Task
+
+SCHEMA_VERSION = 1
+"""The version of every file in a run directory. A change of any of their schemas is a new number."""
+
+
+class TokenRef(msgspec.Struct, frozen=True, gc=False):
+    """Where a turn's ids lie: a record of `size` bytes at `at` in the sidecar of the line's own segment."""
+
+    at: int
+    size: int
+
+
+class TurnLine(msgspec.Struct, frozen=True, gc=False):
+    """A turn as it stands in a journal line: its ids are in the sidecar."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    finish_reason: str
+    seconds: float
+    model_version: str | None = None
+    tokens: TokenRef | None = None
+
+    def to_turn(self) -> Turn:
+        """The turn without its ids."""
+        return Turn(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            finish_reason=self.finish_reason,
+            seconds=self.seconds,
+            model_version=self.model_version,
+        )
+
+
+def make_turn_line(turn: Turn, tokens: TokenRef | None) -> TurnLine:
+    """The journal's form of a turn, pointing at its ids."""
+    return TurnLine(
+        turn.prompt_tokens,
+        turn.completion_tokens,
+        turn.finish_reason,
+        turn.seconds,
+        turn.model_version,
+        tokens,
+    )
+
+
+class ScoredLine(msgspec.Struct, frozen=True, tag_field="status", tag="scored"):
+    """A rollout that was scored."""
+
+    task: str
+    sample: int
+    seed: int
+    round: int
+    attempt: int
+    env: str
+    reward: float
+    parts: dict[str, float]
+    answer: str | None
+    messages: list[Message]
+    turns: list[TurnLine]
+    outcome: JSON
+    usage: Usage
+    timing: Timing
+    info: dict[str, JSON]
+    ended: str = ""
+
+    def to_rollout(self, task: Task) -> Rollout:
+        """The rollout again, its turns without ids."""
+        return Rollout(
+            task=task,
+            sample=self.sample,
+            seed=self.seed,
+            round=self.round,
+            attempt=self.attempt,
+            messages=self.messages,
+            turns=[t.to_turn() for t in self.turns],
+            outcome=self.outcome,
+            score=Score(self.reward, self.parts, self.answer, self.info),
+            timing=self.timing,
+            ended=self.ended,
+        )
+
+
+class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
+    """An attempt that failed, with the turns it got to. `final`: the round will not try again."""
+
+    task: str
+    sample: int
+    seed: int
+    round: int
+    attempt: int
+    env: str
+    final: bool
+    failure: Failure
+    messages: list[Message]
+    turns: list[TurnLine]
+    outcome: JSON
+    usage: Usage
+    timing: Timing
+    ended: str = ""
+
+    def to_rollout(self, task: Task) -> Rollout:
+        """The failed attempt again, its turns without ids."""
+        return Rollout(
+            task=task,
+            sample=self.sample,
+            seed=self.seed,
+            round=self.round,
+            attempt=self.attempt,
+            messages=self.messages,
+            turns=[t.to_turn() for t in self.turns],
+            outcome=self.outcome,
+            failure=self.failure,
+            timing=self.timing,
+            ended=self.ended,
+        )
+
+
+def make_scored_line(rollout: Rollout, refs: Sequence[TokenRef | None]) -> ScoredLine:
+    """The line of a scored rollout whose turns' ids lie at `refs`."""
+    score = rollout.score
+    assert score is not None
+    return ScoredLine(
+        rollout.task.id,
+        rollout.sample,
+        rollout.seed,
+        rollout.round,
+        rollout.attempt,
+        rollout.task.env,
+        score.reward,
+        score.parts,
+        score.answer,
+        rollout.messages,
+        [make_turn_line(t, ref) for t, ref in zip(rollout.turns, refs, strict=True)],
+        rollout.outcome,
+        rollout.usage,
+        rollout.timing,
+        score.info,
+        rollout.ended,
+    )
+
+
+def make_failed_line(rollout: Rollout, refs: Sequence[TokenRef | None], final: bool) -> FailedLine:
+    """The line of a failed attempt."""
+    failure = rollout.failure
+    assert failure is not None
+    return FailedLine(
+        rollout.task.id,
+        rollout.sample,
+        rollout.seed,
+        rollout.round,
+        rollout.attempt,
+        rollout.task.env,
+        final,
+        failure,
+        rollout.messages,
+        [make_turn_line(t, ref) for t, ref in zip(rollout.turns, refs, strict=True)],
+        rollout.outcome,
+        rollout.usage,
+        rollout.timing,
+        rollout.ended,
+    )
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A claim's content: the same for every claim of a worker, so that they can share one file."""
+
+    worker: str
+    round: int
+
+
+class Held(msgspec.Struct):
+    """What a worker has marked so far in a chunk it holds."""
+
+    scored: int = 0
+    failed: dict[str, int] = {}
+
+
+class Presence(msgspec.Struct):
+    """A worker's own record. The counter moves with every heartbeat; `state` is "left" after an orderly end."""
+
+    id: str
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    born: str
+    round: int
+    started: float
+    counter: int = 0
+    state: str = "working"
+    place: str = ""
+    """Which folder it is at, by device and inode: in a copy of the book nobody of the original is at work."""
+    in_flight: int = 0
+    chunks: dict[int, Held] = {}
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """How far a file was read when the chunk was sealed, and the sha256 of those bytes."""
+
+    bytes: int
+    sha256: str
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """The state of a sealed chunk. Lines behind the extents do not change it any more."""
+
+    round: int
+    epoch: int
+    scored: int
+    failed: dict[str, int]
+    dropped: int
+    files: dict[str, Extent]

@@ -1,0 +1,170 @@
+"""Strict reading of YAML files that people write: every mistake is one line with the file and the line number."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from rollbook.core.json import JSON
+from rollbook.errors import UsageError
+
+if TYPE_CHECKING:
+    from yaml import Node, SafeLoader
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+MAX_VALUES = 100_000
+"""Anchors can make a small file say more than any memory holds."""
+
+
+class YamlEntry(NamedTuple):
+    """What stands in the file for a key or an item, and on which line."""
+
+    line: int
+    node: Node
+
+
+class YamlFile:
+    """One document; all that is in it knows its line."""
+
+    def __init__(self, path: Path) -> None:
+        import yaml
+
+        self.path = path
+        try:
+            self._loader = _make_loader(path.read_text(encoding="utf-8"))
+            root: Node | None = self._loader.get_single_node()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; check the path") from None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path}: not UTF-8 (byte {error.start + 1})") from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            raise self.error_at(mark.line + 1 if mark else 1, f"not YAML: {error.problem}") from None
+        except (yaml.YAMLError, RecursionError) as error:
+            raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        if root is None:
+            raise self.error_at(1, "there is nothing in the file")
+        self._check_keys(root, set())
+        self.root = make_entry(root)
+
+    def error_at(self, line: int, reason: object) -> UsageError:
+        """A mistake on a line."""
+        return UsageError(f"{self.path}:{line}: {reason}")
+
+    def _check_keys(self, node: Node, seen: set[int]) -> None:
+        """No key stands twice in a mapping. What `<<` brings in comes later, and gives way to them."""
+        import yaml
+
+        if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+            return
+        seen.add(id(node))
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        keys: set[str] = set()
+        for key, _ in pairs:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self.error_at(make_entry(key).line, "a key has to be one word")
+            if key.value in keys:
+                raise self.error_at(make_entry(key).line, f"{key.value} stands here twice")
+            keys.add(key.value)
+        for inner in [value for _, value in pairs] or node.value:
+            self._check_keys(inner, seen)
+
+    def read_mapping(self, entry: YamlEntry, what: str) -> dict[str, YamlEntry]:
+        """What a mapping has for its keys."""
+        import yaml
+
+        if not isinstance(entry.node, yaml.MappingNode):
+            said = "a list" if isinstance(entry.node, yaml.SequenceNode) else repr(entry.node.value)
+            raise self.error_at(entry.line, f"{what} is written as `key: value`, not as {said}")
+        try:
+            self._loader.flatten_mapping(entry.node)
+        except yaml.MarkedYAMLError as error:
+            raise self.error_at(entry.line, error.problem) from None
+        return {key.value: YamlEntry(make_entry(key).line, value) for key, value in entry.node.value}
+
+    def read_items(self, entry: YamlEntry, what: str) -> list[YamlEntry]:
+        """What a list holds."""
+        import yaml
+
+        if not isinstance(entry.node, yaml.SequenceNode):
+            raise self.error_at(entry.line, f"{what} is written as a list, each beginning with a dash")
+        return [make_entry(node) for node in entry.node.value]
+
+    def read_fields(self, entries: Mapping[str, YamlEntry], struct_type: type[S], what: str) -> dict[str, JSON]:
+        """The values of a struct's fields; one that is unknown, or of another type, is a mistake."""
+        types = {field.name: field.type for field in msgspec.structs.fields(struct_type)}
+        values: dict[str, JSON] = {}
+        for key, one in entries.items():
+            if key not in types:
+                raise self.error_at(one.line, f"{what} has no {key!r}; there are {', '.join(types)}")
+            try:
+                values[key] = msgspec.convert(self.read_value(one), types[key])
+            except msgspec.ValidationError as error:
+                raise self.error_at(one.line, f"{key}: {_describe_error(error)}") from None
+        return values
+
+    def read_value(self, entry: YamlEntry) -> JSON:
+        """What stands there, if JSON can say it too."""
+        import yaml
+
+        try:
+            value: JSON = self._loader.construct_object(entry.node, deep=True)
+        except yaml.MarkedYAMLError as error:
+            raise self.error_at(entry.line, error.problem) from None
+        except (ValueError, RecursionError) as error:
+            raise self.error_at(entry.line, f"cannot be read: {error}") from None
+        for count, leaf in enumerate(_iterate_leaves(value)):
+            if count > MAX_VALUES:
+                raise self.error_at(entry.line, f"more than {MAX_VALUES} values")
+            if not _is_json_scalar(leaf):
+                raise self.error_at(
+                    entry.line, f"{leaf} is nothing that JSON can say; put quotes around it if it is text"
+                )
+        return value
+
+
+def make_entry(node: Node) -> YamlEntry:
+    """A node with the line it begins on."""
+    return YamlEntry(node.start_mark.line + 1, node)
+
+
+def _make_loader(text: str) -> SafeLoader:
+    """PyYAML's safe loader, made to take 1e-3 for a number as everyone else does."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+    resolvers = {first: list(known) for first, known in loader.yaml_implicit_resolvers.items()}
+    for first in "-+0123456789":
+        resolvers.setdefault(first, []).append(("tag:yaml.org,2002:float", number))
+    loader.yaml_implicit_resolvers = resolvers
+    return loader
+
+
+def _describe_error(error: msgspec.ValidationError) -> str:
+    """msgspec's words in the manner of the house."""
+    words = str(error).replace("`", "").replace(" | null", "")
+    return words[:1].lower() + words[1:]
+
+
+def _iterate_leaves(value: JSON) -> Iterator[JSON]:
+    """Every key and every value that holds no others."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _iterate_leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _iterate_leaves(inner)
+    else:
+        yield value
+
+
+def _is_json_scalar(leaf: JSON) -> bool:
+    return leaf is None or isinstance(leaf, str | int) or (isinstance(leaf, float) and math.isfinite(leaf))

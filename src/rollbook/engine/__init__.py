@@ -1,0 +1,144 @@
+"""The engine: plan and run a set of rollouts, and the Collector that trainers hold open.
+
+There is one engine for evaluation, clusters and training: a `Worker` takes jobs from a job source (a run directory or
+memory), runs each rollout with `RolloutRunner`, and returns the result.
+"""
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.engine.blends import (
+        Entry,
+        environment_name,
+        load_environment,
+        load_run_environments,
+        merge_limits,
+        merge_sampling,
+        read_blend,
+    )
+    from rollbook.engine.book_worker import BookJobSource, open_environments, work_on_book
+    from rollbook.engine.collector import Collector
+    from rollbook.engine.groups import Group, GroupCounts, GroupPolicy, OnFailure, group_shortfall
+    from rollbook.engine.planning import (
+        check_unchanged,
+        choose_tool_format,
+        iterate_tasks,
+        package_versions,
+        plan,
+        resolve_planned_model,
+        resolve_run_model,
+    )
+    from rollbook.engine.progress import Display, Progress, ProgressCounter
+    from rollbook.engine.request import Request, update_settings
+    from rollbook.engine.retries import record_failure, retry_delay_s
+    from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
+    from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RolloutRunner
+    from rollbook.engine.runs import (
+        RunResult,
+        extend,
+        open_run_model,
+        plan_request,
+        resume,
+        run,
+        run_request,
+        run_round,
+        work,
+    )
+    from rollbook.engine.scoring import (
+        AnswerScorer,
+        is_importable,
+        iterate_valid_tasks,
+        open_scorer,
+        roundtrip_task,
+        run_answer,
+        score,
+    )
+    from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
+    from rollbook.engine.worker_pool import ExitStatus, StartWorker, killed_exit_status
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "blends": (
+                "Entry environment_name load_environment load_run_environments merge_limits merge_sampling read_blend"
+            ),
+            "book_worker": "BookJobSource open_environments work_on_book",
+            "collector": "Collector",
+            "groups": "Group GroupCounts GroupPolicy OnFailure group_shortfall",
+            "planning": (
+                "check_unchanged choose_tool_format iterate_tasks package_versions plan resolve_planned_model "
+                "resolve_run_model"
+            ),
+            "progress": "Display Progress ProgressCounter",
+            "request": "Request update_settings",
+            "retries": "record_failure retry_delay_s",
+            "reverification": "ReverifyOnly ReverifyResult reverify",
+            "rollout_runner": "AttemptClock ModelCaller RolloutRunner",
+            "runs": "RunResult extend open_run_model plan_request resume run run_request run_round work",
+            "scoring": "AnswerScorer is_importable iterate_valid_tasks open_scorer roundtrip_task run_answer score",
+            "worker": "FixedLimit RolloutJob Worker",
+            "worker_pool": "ExitStatus StartWorker killed_exit_status",
+        },
+    )
+
+__all__ = [
+    "AnswerScorer",
+    "AttemptClock",
+    "BookJobSource",
+    "Collector",
+    "Display",
+    "Entry",
+    "ExitStatus",
+    "FixedLimit",
+    "Group",
+    "GroupCounts",
+    "GroupPolicy",
+    "ModelCaller",
+    "OnFailure",
+    "Progress",
+    "ProgressCounter",
+    "Request",
+    "ReverifyOnly",
+    "ReverifyResult",
+    "RolloutJob",
+    "RolloutRunner",
+    "RunResult",
+    "StartWorker",
+    "Worker",
+    "check_unchanged",
+    "choose_tool_format",
+    "environment_name",
+    "extend",
+    "group_shortfall",
+    "is_importable",
+    "iterate_tasks",
+    "iterate_valid_tasks",
+    "killed_exit_status",
+    "load_environment",
+    "load_run_environments",
+    "merge_limits",
+    "merge_sampling",
+    "open_environments",
+    "open_run_model",
+    "open_scorer",
+    "package_versions",
+    "plan",
+    "plan_request",
+    "read_blend",
+    "record_failure",
+    "resolve_planned_model",
+    "resolve_run_model",
+    "resume",
+    "retry_delay_s",
+    "reverify",
+    "roundtrip_task",
+    "run",
+    "run_answer",
+    "run_request",
+    "run_round",
+    "score",
+    "update_settings",
+    "work",
+    "work_on_book",
+]

@@ -1,0 +1,274 @@
+"""Environments of a run: the only one, or those of a blend, a YAML file of environments run together into one book.
+
+A blend shares out its tasks by weight and may give each environment its own samples, sampling, limits and tool format.
+A mistake in the file is one line with the line number. `RunEnvironment` is one loaded environment with its name in the
+book.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from rollbook.core import (
+    JSON,
+    MINIMUM_LIMITS,
+    RESERVED_SAMPLING_KEYS,
+    Limits,
+    Sampling,
+    ToolFormat,
+    YamlEntry,
+    YamlFile,
+)
+from rollbook.engine.request import MAX_COUNT, Request
+from rollbook.environments import Environment, LoadedEnvironment, load_instance, names_blend, resolve, source_files
+from rollbook.errors import UsageError
+
+PositiveCount = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+NAME_PATTERN = re.compile(r"\w[\w.:-]{0,99}")
+"""What an environment may be called: it stands before the slash in its tasks' ids, and may name a folder."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One environment of a blend. What it does not say is as the run has it."""
+
+    env: str
+    name: str | None = None
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+    samples: PositiveCount | None = None
+    limit: PositiveCount | None = None
+    data: str | None = None
+    template: str | None = None
+    sampling: dict[str, JSON] = {}
+    limits: dict[str, JSON] = {}
+    tool_format: Literal["auto"] | ToolFormat | None = None
+
+
+class Blend(msgspec.Struct, frozen=True):
+    """The file: how many tasks in all (None: all there are), and the environments, each with the line it stands on."""
+
+    path: Path
+    tasks: int | None
+    entries: list[tuple[int, Entry]]
+
+    def error_at(self, line: int, why: object) -> UsageError:
+        """A mistake in it."""
+        return UsageError(f"{self.path}:{line}: {why}")
+
+    def resolve_path(self, file: str | None) -> str | None:
+        """A file that it names: relative to the blend, unless it is not in this file system at all."""
+        return file if file is None or "://" in file else str(self.path.parent / file)
+
+
+class _BlendFile(msgspec.Struct, frozen=True):
+    tasks: PositiveCount | None
+    environments: list[JSON]
+
+
+class _SamplingFields(msgspec.Struct, frozen=True):
+    temperature: Annotated[float, Meta(ge=0)]
+    top_p: Annotated[float, Meta(ge=0, le=1)]
+    max_tokens: PositiveCount
+
+
+def read_blend(path: str | Path) -> Blend:
+    """The blend in a file, or a UsageError with the line of its first mistake."""
+    file = YamlFile(Path(path))
+    given = file.read_mapping(file.root, "a blend")
+    listed = given.get("environments")
+    tasks = file.read_fields({key: given[key] for key in given if key != "environments"}, _BlendFile, "a blend").get(
+        "tasks"
+    )
+    several = file.read_items(listed, "environments") if listed else []
+    if not several:
+        way = "write environments: and beneath it a list of `- env: NAME`"
+        raise file.error_at((listed or file.root).line, f"no environments: {way}")
+    return Blend(Path(path), tasks, [(one.line, _read_entry(file, one, tasks is not None)) for one in several])
+
+
+def _read_entry(file: YamlFile, node: YamlEntry, has_total: bool) -> Entry:
+    given = file.read_mapping(node, "an environment")
+    values = file.read_fields(given, Entry, "an environment")
+    if "env" not in values:
+        raise file.error_at(node.line, "an environment without env: write `- env: gsm8k`, or file.py:Class")
+    if "weight" in values and not has_total:
+        raise file.error_at(given["weight"].line, "weight: shares out the blend's tasks; say how many with `tasks: N`")
+    name = values.get("name")
+    if name is not None and not NAME_PATTERN.fullmatch(name):
+        raise file.error_at(
+            given["name"].line, f"name: {name!r} may have letters, digits and _ . : - only, at most 100"
+        )
+    if "sampling" in given:
+        _check_sampling(file, given["sampling"])
+    if "limits" in given:
+        _check_limits(file, given["limits"])
+    return Entry(**values)
+
+
+def _check_sampling(file: YamlFile, node: YamlEntry) -> None:
+    given = file.read_mapping(node, "sampling")
+    for key in sorted({"extra", *RESERVED_SAMPLING_KEYS} & set(given)):
+        raise file.error_at(given[key].line, f"sampling: {key} is not sampling, or the run's own affair; leave it out")
+    file.read_fields(
+        {key: given[key] for key in given if key in _SamplingFields.__struct_fields__}, _SamplingFields, "sampling"
+    )
+
+
+def _check_limits(file: YamlFile, node: YamlEntry) -> None:
+    given = file.read_mapping(node, "limits")
+    for key, value in file.read_fields(given, Limits, "limits").items():
+        if value is not None and not MINIMUM_LIMITS[key] <= value <= MAX_COUNT:
+            raise file.error_at(given[key].line, f"{key}: {value} is not from {MINIMUM_LIMITS[key]:g} to {MAX_COUNT}")
+
+
+def merge_sampling(base: Sampling, own: Mapping[str, JSON]) -> Sampling:
+    """Sampling with what an environment has of its own; what is no field of ours goes to the endpoint as it is."""
+    known = {key: own[key] for key in own if key in _SamplingFields.__struct_fields__}
+    extra = {key: own[key] for key in own if key not in known}
+    mixed = msgspec.structs.replace(base, **known, extra={**base.extra, **extra})
+    return msgspec.convert(msgspec.to_builtins(mixed), Sampling)
+
+
+def merge_limits(base: Limits, own: Mapping[str, JSON]) -> Limits:
+    """Limits with what an environment has of its own."""
+    return msgspec.convert(msgspec.to_builtins(msgspec.structs.replace(base, **own)), Limits)
+
+
+@dataclass(frozen=True)
+class RunEnvironment:
+    """An environment that takes part: `most` of its tasks are asked, of which a blend's weights gave it `share`."""
+
+    name: str
+    loaded: LoadedEnvironment
+    max_tasks: int | None
+    entry: Entry | None = None
+    share: int | None = None
+    location: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the ids of its tasks in the book."""
+        return f"{self.name}/" if self.entry else ""
+
+    def make_error(self, why: object) -> UsageError:
+        """A mistake in what the blend says of it."""
+        return UsageError(f"{self.location}: {why}")
+
+
+def is_blend(env: str | Environment) -> bool:
+    """Whether a file of several environments was named."""
+    return isinstance(env, str) and names_blend(env)
+
+
+def environment_name(loaded: LoadedEnvironment) -> str:
+    """What an environment is called in the book: the class of the user's own source, else as it was asked for."""
+    return loaded.cls.__name__ if loaded.path else loaded.spec.spec.partition("?")[0]
+
+
+def load_environment(env: str | Environment, data: str | None = None, template: str | None = None) -> LoadedEnvironment:
+    """The environment that was asked for."""
+    return load_instance(env) if isinstance(env, Environment) else resolve(env, data, template)
+
+
+def load_run_environments(request: Request) -> list[RunEnvironment]:
+    """All environments that were asked for."""
+    if not isinstance(request.env, str) or not is_blend(request.env):
+        loaded = load_environment(request.env, request.data, request.template)
+        return [RunEnvironment(environment_name(loaded), loaded, request.limit)]
+    for option, value in (("--data", request.data), ("--prompt-template", request.template)):
+        if value is not None:
+            raise UsageError(f"{option} {value}: {request.env} says itself which rows each of its environments asks")
+    blend = read_blend(request.env)
+    entries = zip(blend.entries, task_shares(blend), strict=True)
+    several = [_load_blended_environment(blend, line, entry, share, request) for (line, entry), share in entries]
+    _check_unique_names(several)
+    _check_modules(several)
+    return several
+
+
+def _load_blended_environment(
+    blend: Blend, line: int, entry: Entry, share: int | None, request: Request
+) -> RunEnvironment:
+    try:
+        beside = blend.path.parent
+        loaded = resolve(
+            entry.env, blend.resolve_path(entry.data), blend.resolve_path(entry.template), base_folder=beside
+        )
+    except UsageError as error:
+        raise blend.error_at(line, error) from None
+    caps = [count for count in (share, entry.limit, request.limit) if count is not None]
+    name = entry.name or environment_name(loaded)
+    if not NAME_PATTERN.fullmatch(name):
+        raise blend.error_at(line, f"{name} cannot stand in the ids of tasks: give it another one with `name:`")
+    return RunEnvironment(name, loaded, min(caps, default=None), entry, share, f"{blend.path}:{line}")
+
+
+def task_shares(blend: Blend) -> list[int | None]:
+    """How many of the blend's tasks each environment is to give, by weight; None where it gives all it has."""
+    if blend.tasks is None:
+        return [None] * len(blend.entries)
+    return list(split_by_weight(blend.tasks, [entry.weight for _, entry in blend.entries]))
+
+
+def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole shares of a total by weight: rounded down, what is left going to the largest remainders.
+
+    >>> split_by_weight(10, [2, 1, 1]), split_by_weight(2, [1, 1, 1])
+    ([5, 3, 2], [1, 1, 0])
+    """
+    exact = [Fraction(weight) * total for weight in weights]
+    whole = sum(map(Fraction, weights))
+    found = [math.floor(share / whole) for share in exact]
+    order = sorted(range(len(weights)), key=lambda at: found[at] - exact[at] / whole)
+    for at in order[: total - sum(found)]:
+        found[at] += 1
+    return found
+
+
+def _check_unique_names(several: Sequence[RunEnvironment]) -> None:
+    """Names tell the environments apart in ids and in folders, also where folders do not know capitals."""
+    seen: dict[str, RunEnvironment] = {}
+    for member in several:
+        other = seen.setdefault(member.name.casefold(), member)
+        if other is not member:
+            raise member.make_error(f"two environments are called {member.name}: give this one another `name:`")
+
+
+def _check_modules(several: Sequence[RunEnvironment]) -> None:
+    """Async environments share one process, where a module's name can mean one file only."""
+    seen: dict[str, tuple[RunEnvironment, object]] = {}
+    for member in several:
+        if "async" not in (member.loaded.spec.verify, member.loaded.spec.state) and not member.loaded.spec.appeals:
+            continue
+        for name, path in source_files(member.loaded).items():
+            other, its = seen.setdefault(name, (member, path))
+            if path != its and name.endswith(".py"):
+                raise member.make_error(f"{member.name} and {other.name} each have a {name} of their own: rename one")
+
+
+def select_environments(
+    environments: Sequence[RunEnvironment], request: Request, say: Callable[[str], None]
+) -> list[RunEnvironment]:
+    """The members that have anything to ask."""
+    if request.tasks is not None:
+        return _select_by_task_ids(environments, request.tasks)
+    for member in environments:
+        if member.share == 0:
+            say(f"{member.name}: left out, since its share of the tasks is none")
+    return [member for member in environments if member.share != 0]
+
+
+def _select_by_task_ids(environments: Sequence[RunEnvironment], tasks: Sequence[str]) -> list[RunEnvironment]:
+    for task in tasks:
+        if not any(task.startswith(member.prefix) for member in environments):
+            known = ", ".join(f"{member.prefix}ID" for member in environments)
+            raise UsageError(f"--task {task}: none of the blend's environments has that task; write {known}")
+    return [member for member in environments if any(task.startswith(member.prefix) for task in tasks)]

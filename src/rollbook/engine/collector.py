@@ -1,0 +1,533 @@
+"""The Collector: the same worker held open, for trainers. Complete groups stream out while others are in flight.
+
+Tasks come one by one; their rollouts go to memory or to a book that grows with them. `PausableModel` lets no call
+through while weights change, so that no call sees half of two versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import msgspec
+
+from rollbook.agents import Agent
+from rollbook.book import Book, BookDraft, JournalEntry, KeyHistory
+from rollbook.core import JSON, Limits, Message, Rollout, Sampling, Settings, Task, ToolFormat
+from rollbook.engine.blends import environment_name, load_environment
+from rollbook.engine.book_worker import BookJobSource, open_environments
+from rollbook.engine.groups import EqualRewards, Group, GroupBuffer, GroupCounts, GroupPolicy, OnFailure
+from rollbook.engine.planning import choose_tool_format, make_manifest, resolve_run_model
+from rollbook.engine.request import Request
+from rollbook.engine.rollout_runner import RolloutRunner
+from rollbook.engine.worker import JobSource, RolloutJob, Worker, make_limiter
+from rollbook.environments import (
+    Environment,
+    LoadedEnvironment,
+    check_judge,
+    open_judge,
+    resolve_judge,
+    with_judge_urls,
+    write_snapshot,
+)
+from rollbook.errors import Shortfall, Stopped, UsageError
+from rollbook.models import AnsweredCall, Completion, Model, open_model, require_continuing
+
+
+class PausableModel:
+    """A model that can be paused between calls."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.spec = model.spec
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._running = asyncio.Event()
+        self._running.set()
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the model reports token ids."""
+        return bool(getattr(self._model, "tokens", False))
+
+    @property
+    def version(self) -> str | None:
+        """The version that calls are stamped with."""
+        return self._model.version
+
+    @version.setter
+    def version(self, version: str | None) -> None:
+        self._model.version = version
+
+    async def open(self) -> None:
+        """Open the model."""
+        await self._model.open()
+        self.spec = self._model.spec
+
+    async def close(self) -> None:
+        """Close the model."""
+        await self._model.close()
+
+    async def pause(self, within_s: float) -> None:
+        """Let no new call through and wait for those under way."""
+        self._running.clear()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+        except TimeoutError:
+            raise Stopped(f"{self._calls} model calls did not end within {within_s:g} s of the pause") from None
+
+    def resume(self) -> None:
+        """Let calls through again."""
+        self._running.set()
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        seed: int,
+        rollout: str,
+        tools: Sequence[JSON] = (),
+    ) -> Completion:
+        """Answer once, when the way is clear."""
+        return await self._call_when_running(
+            lambda: self._model.complete(messages, sampling, seed=seed, rollout=rollout, tools=tools)
+        )
+
+    async def complete_from(
+        self,
+        previous: AnsweredCall,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        seed: int,
+        rollout: str,
+        tools: Sequence[JSON] = (),
+    ) -> Completion:
+        """Likewise, in the tokens that an earlier call ended with."""
+        model = require_continuing(self._model)
+        return await self._call_when_running(
+            lambda: model.complete_from(previous, messages, sampling, seed=seed, rollout=rollout, tools=tools)
+        )
+
+    async def _call_when_running(self, call: Callable[[], Awaitable[Completion]]) -> Completion:
+        while not self._running.is_set():
+            await self._running.wait()
+        self._calls += 1
+        self._idle.clear()
+        try:
+            return await call()
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+
+TASKS_PER_BLOCK = 64
+
+
+class MemoryJobSource:
+    """Every task becomes `samples` jobs; nothing is kept once its group is taken."""
+
+    def __init__(
+        self, tasks: AsyncIterator[Task], samples: int, groups: GroupBuffer, next_samples: dict[str, int]
+    ) -> None:
+        self._tasks, self._samples, self._groups, self._next_samples = tasks, samples, groups, next_samples
+        self._jobs: deque[RolloutJob] = deque()
+        self._draw_lock = asyncio.Lock()
+        self._over = False
+
+    async def next(self) -> RolloutJob | None:
+        """The next sample of the present task, or the first of the next one."""
+        while True:
+            if self._jobs:
+                return self._jobs.popleft()
+            async with self._draw_lock:
+                if self._jobs:
+                    continue
+                if self._over or not await self._draw_task():
+                    return None
+
+    async def _draw_task(self) -> bool:
+        await self._groups.wait_for_room()
+        task = await anext(self._tasks, None)
+        if task is None:
+            self._over = True
+            return False
+        first = self._next_samples.get(task.id, 0)
+        self._next_samples[task.id] = first + self._samples
+        self._groups.begin()
+        self._jobs.extend(RolloutJob(task, first + i, KeyHistory()) for i in range(self._samples))
+        return True
+
+    async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
+        """Only ends are of interest."""
+        if final:
+            self._groups.add(rollout)
+
+    def idle(self) -> None:
+        """Nothing waits for company here."""
+
+
+class StreamingBookJobSource:
+    """The same over a book: tasks are written into it in blocks as they come, then worked off like any chunk."""
+
+    def __init__(
+        self,
+        tasks: AsyncIterator[Task],
+        samples: int,
+        groups: GroupBuffer,
+        book: Book,
+        book_jobs: BookJobSource,
+        env: str,
+    ) -> None:
+        self._tasks, self._samples, self._groups = tasks, samples, groups
+        self._book, self._book_jobs, self._env = book, book_jobs, env
+        self._draw_lock = asyncio.Lock()
+        self._over = False
+
+    async def next(self) -> RolloutJob | None:
+        """A key of the book; more tasks are written into it when its keys run out."""
+        while True:
+            job = self._book_jobs.take_ready()
+            if job is not None:
+                return job
+            async with self._draw_lock:
+                job = self._book_jobs.take_ready()
+                if job is None and not await self._draw_tasks():
+                    return None
+            if job is not None:
+                return job
+
+    async def _draw_tasks(self) -> bool:
+        if self._over:
+            return False
+        await self._groups.wait_for_room()
+        block: list[Task] = []
+        while len(block) < min(TASKS_PER_BLOCK, self._groups.free_slots) and not self._over:
+            task = await anext(self._tasks, None)
+            if task is None:
+                self._over = True
+            else:
+                block.append(task)
+        if not block:
+            return False
+        self._groups.begin(len(block))
+        await asyncio.to_thread(self._book.request_samples, block, self._env, self._samples)
+        while await self._book_jobs.claim_chunk():
+            continue
+        return True
+
+    async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
+        """Into the journal; the group hears of it once it is durable."""
+        await self._book_jobs.mark(job, rollout, final)
+
+    def idle(self) -> None:
+        """What is written need not wait for company."""
+        self._book_jobs.idle()
+
+
+AUTO_WINDOW = 256
+MAX_DRAWN_PER_GROUP = 4
+"""How many groups are drawn at most for one that is wanted."""
+
+
+class Collector:
+    """Collects groups of rollouts for a trainer.
+
+    `book=None` keeps nothing on disk; a path writes every rollout into a new book before its group is handed out.
+    `on_failure`, `equal_rewards` and `max_staleness` say which groups are handed out (see `collect.policy.Policy`); by
+    default every group, complete, or a Shortfall. `counts` tells what became of each. At most `window` groups are begun
+    or waiting; what is not taken holds the rest back.
+    """
+
+    def __init__(
+        self,
+        env: str | Environment,
+        model: str | list[str] = (),  # type: ignore[assignment]
+        *,
+        samples: int = 1,
+        model_name: str = "",
+        seed: int = 0,
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        agent: Agent | None = None,
+        tool_format: Literal["auto"] | ToolFormat = "auto",
+        continue_tokens: bool = False,
+        judge: str | list[str] = (),  # type: ignore[assignment]
+        judge_name: str = "",
+        book: str | Path | None = None,
+        across_versions: Literal["allow", "restart"] = "allow",
+        window: int | None = None,
+        on_failure: OnFailure = "raise",
+        equal_rewards: EqualRewards = "keep",
+        max_staleness: int | None = None,
+        **settings: JSON,
+    ) -> None:
+        from rollbook.engine.request import update_settings
+
+        if across_versions not in ("allow", "restart"):
+            raise UsageError(f"across_versions={across_versions!r}: allow or restart")
+        if window is not None and window < 1:
+            raise UsageError(f"window={window}: give a number of groups from 1 on")
+        self._policy = GroupPolicy(on_failure, equal_rewards, max_staleness)
+        if equal_rewards == "drop" and samples < 2:
+            raise UsageError(f"equal_rewards='drop', samples={samples}: one reward is always equal; give samples >= 2")
+        self.counts = GroupCounts()
+        self._version_ages: dict[str | None, int] = {}
+        self._request = Request(
+            env=env,
+            model=[model] if isinstance(model, str) else list(model),
+            model_name=model_name,
+            samples=samples,
+            out=str(book or ""),
+            seed=seed,
+            sampling=sampling,
+            limits=limits,
+            settings=update_settings(Settings(), settings),
+            tool_format=tool_format,
+            continue_tokens=continue_tokens,
+            judge=[judge] if isinstance(judge, str) else list(judge),
+            judge_name=judge_name,
+        )
+        self._agent = agent
+        self._book_path = Path(book) if book else None
+        self._restart = across_versions == "restart"
+        self._window = window
+        self._next_samples: dict[str, int] = {}
+        self._stack = AsyncExitStack()
+        self._streams: set[Worker] = set()
+        self._work_tasks: set[asyncio.Task[None]] = set()
+        self._is_open = False
+
+    async def __aenter__(self) -> Collector:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        for worker in self._streams:
+            worker.stop()
+        await asyncio.gather(*self._work_tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _open(self) -> None:
+        request = self._request
+        self._loaded = load_environment(request.env)
+        spec, urls = resolve_run_model([self._loaded], request.model, request.model_name)
+        judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+        attempts = self._policy.attempt_budgets(request.settings.attempts)
+        settings = msgspec.structs.replace(request.settings, urls=urls, attempts=attempts)
+        self._settings = with_judge_urls(settings, judge_urls)
+        check_judge(self._loaded, judge is not None)
+        self._judge = await self._stack.enter_async_context(open_judge(judge, self._settings))
+        self._model = PausableModel(open_model(spec, self._settings))
+        self._stack.push_async_callback(self._model.close)
+        await self._model.open()
+        self._name = environment_name(self._loaded)
+        folder, self._book = self._prepare_folder(self._loaded)
+        specs = self._book.manifest.environments if self._book else {self._name: self._spec}
+        on = open_environments(
+            specs,
+            request.limits,
+            run=folder,
+            hosts=self._settings.hosts,
+            instances={self._name: self._loaded.instance},
+            judge=self._judge,
+        )
+        self._runner = RolloutRunner(
+            self._model,
+            await self._stack.enter_async_context(on),
+            self._agent,
+            request.sampling,
+            request.limits,
+            request.seed,
+            restart_across_versions=self._restart,
+            tool_format=choose_tool_format(request, spec),
+            budgets=self._settings.attempts,
+            continue_tokens=request.continue_tokens,
+        )
+
+    def _prepare_folder(self, loaded: LoadedEnvironment) -> tuple[Path, Book | None]:
+        """Where the source is pinned: the book, or a folder that is gone with the collector."""
+        if self._book_path:
+            with BookDraft(self._book_path) as draft:
+                self._spec = write_snapshot(loaded, draft.folder / "source")
+                draft.add_tasks((), self._name)
+                judge = self._judge.spec if self._judge else None
+                made = make_manifest(self._request, {self._name: self._spec}, self._model.spec, judge)
+                book = draft.finish(made, [])
+            self._round = book.open_round(self._settings)
+            return book.path, book
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-")))
+        self._spec = write_snapshot(loaded, folder / "source")
+        return folder, None
+
+    async def groups(
+        self,
+        tasks: Iterable[Task] | AsyncIterable[Task] | None = None,
+        *,
+        wanted: int | None = None,
+        at_most: int | None = None,
+    ) -> AsyncIterator[Group]:
+        """Groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work.
+
+        With `wanted` it ends after so many were handed out, and draws more tasks for those that the policy drops, up to
+        `at_most` in all (four times as many unless given); Shortfall if they do not suffice.
+        """
+        for name, value in (("wanted", wanted), ("at_most", at_most)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value}: give a number of groups from 1 on")
+        given, drawn, scored = 0, self.counts.drawn, 0
+        source = self._loaded_tasks() if tasks is None else tasks
+        stream = self._stream(source, at_most if at_most or wanted is None else MAX_DRAWN_PER_GROUP * wanted)
+        async with aclosing(stream):
+            async for group in stream:
+                if self._policy.passes(group, self._staleness(group), self.counts):
+                    yield group
+                    given, scored = given + 1, scored + len(group.scored)
+                if given == wanted:
+                    return
+        if wanted is not None:
+            raise self._too_few_groups(wanted, given, self.counts.drawn - drawn, scored)
+
+    def _loaded_tasks(self) -> Iterable[Task]:
+        self._check_open()
+        return self._loaded.instance.tasks()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise UsageError("the collector is not open: use it in `async with`")
+
+    def _too_few_groups(self, wanted: int, given: int, drawn: int, scored: int) -> Shortfall:
+        samples = self._request.samples
+        dropped = {
+            name: value for name, value in msgspec.structs.asdict(self.counts).items() if name.startswith("dropped")
+        }
+        cause = f"{wanted} groups were wanted and {given} of {drawn} drawn were fit; in all {dropped}"
+        return Shortfall(requested=wanted * samples, scored=scored, failed={}, cause=cause)
+
+    async def _stream(
+        self, tasks: Iterable[Task] | AsyncIterable[Task], at_most: int | None
+    ) -> AsyncGenerator[Group, None]:
+        """Every group that ends, whatever it came to."""
+        self._check_open()
+        if self._book is not None and self._streams:
+            raise UsageError("a collector with a book has one stream of groups at a time: close the other one first")
+        limiter = make_limiter(self._settings.concurrency, lambda _: None)
+        groups = GroupBuffer(self._request.samples, self._window or self._default_window())
+        desk, shift = self._make_job_source(self._draw_tasks(assign_environments(tasks, self._name), at_most), groups)
+        worker = Worker(desk, self._runner, limiter, 1, self._settings.attempts)
+        self._streams.add(worker)
+        work = asyncio.create_task(self._work(worker, shift, groups), name="collector")
+        self._work_tasks.add(work)
+        try:
+            while (group := await groups.take()) is not None:
+                yield group
+            await work
+        finally:
+            worker.stop()
+            await asyncio.gather(work, return_exceptions=True)
+            self._streams.discard(worker)
+            self._work_tasks.discard(work)
+
+    async def _draw_tasks(self, tasks: AsyncIterator[Task], at_most: int | None) -> AsyncIterator[Task]:
+        """The tasks, counted, and no more than may be drawn."""
+        drawn = 0
+        while at_most is None or drawn < at_most:
+            task = await anext(tasks, None)
+            if task is None:
+                return
+            drawn += 1
+            self.counts.drawn += 1
+            yield task
+
+    def _staleness(self, group: Group) -> int:
+        """How many versions the oldest turn of a group is behind the present one; 0 before weights ever changed."""
+        now = self._version_ages.get(self._model.version, 0)
+        turns = (turn for rollout in group.scored for turn in rollout.turns)
+        return max((now - self._version_ages.get(turn.model_version, 0) for turn in turns), default=0)
+
+    def _default_window(self) -> int:
+        """Twice what is in flight at once; where that is still to be found out, twice what most endpoints bear."""
+        wanted = self._settings.concurrency
+        at_once = wanted if isinstance(wanted, int) else AUTO_WINDOW
+        return max(2, math.ceil(2 * at_once / self._request.samples))
+
+    def _make_job_source(
+        self, source: AsyncIterator[Task], groups: GroupBuffer
+    ) -> tuple[JobSource, BookJobSource | None]:
+        if self._book is None:
+            return MemoryJobSource(source, self._request.samples, groups, self._next_samples), None
+
+        def durable(mark: JournalEntry) -> None:
+            if mark.final:
+                groups.add(mark.rollout)
+
+        shift = BookJobSource(self._book, self._round, on_mark=durable)
+        return StreamingBookJobSource(source, self._request.samples, groups, self._book, shift, self._name), shift
+
+    async def _work(self, worker: Worker, book_jobs: BookJobSource | None, groups: GroupBuffer) -> None:
+        try:
+            await (worker.run() if book_jobs is None else _join_and_run(worker, book_jobs))
+        finally:
+            groups.end()
+        if book_jobs and book_jobs.error:
+            raise book_jobs.error
+        if worker.ended_early:
+            raise Stopped("the collector was closed while groups were being collected")
+
+    async def pause(self) -> None:
+        """Before a weight update: no new model call begins, those under way are waited for."""
+        await self._model.pause(self._settings.call_s)
+
+    def resume(self, model_version: str | None = None) -> None:
+        """After it: calls go on, and are stamped with the new version."""
+        if model_version is not None:
+            if model_version != self._model.version:  # one that comes back makes those between it older
+                self._version_ages[model_version] = max(self._version_ages.values(), default=0) + 1
+            self._model.version = model_version
+        self._model.resume()
+
+
+async def _join_and_run(worker: Worker, book_jobs: BookJobSource) -> None:
+    """Join, work, leave."""
+    await book_jobs.join()
+    try:
+        await worker.run()
+    finally:
+        await book_jobs.leave()
+
+
+async def assign_environments(tasks: Iterable[Task] | AsyncIterable[Task], env: str) -> AsyncIterator[Task]:
+    """Tasks from either kind of iterable, each under its environment's name."""
+    if isinstance(tasks, AsyncIterable):
+        async for task in tasks:
+            yield assign_environment(task, env)
+        return
+    for task in tasks:
+        yield assign_environment(task, env)
+
+
+def assign_environment(task: Task, env: str) -> Task:
+    """The task under its environment's name; what is no task is refused."""
+    if not isinstance(task, Task):
+        raise UsageError(f"groups() was given a {type(task).__name__}, not a Task")
+    task.env = env
+    return task

@@ -1,0 +1,243 @@
+"""From a request to a run directory: resolve the model, pin the environments, write their tasks, cut keys into chunks.
+
+Also `check_unchanged`: a run continues only with the source and the packages it was planned with.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from rollbook.agents import check_agent_unchanged, resolve_agent
+from rollbook.book import Book, BookDraft
+from rollbook.core import (
+    SCHEMA_VERSION,
+    EnvironmentSpec,
+    Manifest,
+    ModelSpec,
+    Part,
+    Settings,
+    Task,
+    Terms,
+    ToolFormat,
+    make_part,
+)
+from rollbook.engine.blends import RunEnvironment, merge_limits, merge_sampling, select_environments
+from rollbook.engine.request import Request
+from rollbook.environments import (
+    LoadedEnvironment,
+    explain_error,
+    find_changed_file,
+    is_tampered,
+    put_first_on_path,
+    source_root,
+    write_snapshot,
+)
+from rollbook.errors import RollbookError, UsageError
+from rollbook.models import REMOTE_MODEL_SPEC, resolve_model
+
+RECORDED_PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "verifiers", "mcp", "xllamacpp")
+
+
+def plan(
+    request: Request,
+    environments: Sequence[RunEnvironment],
+    model: ModelSpec,
+    settings: Settings | None = None,
+    judge: ModelSpec | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Book:
+    """Write the run directory, with the settings of its first round if they are known; asks no model."""
+    with BookDraft(request.out) as draft:
+        specs: dict[str, EnvironmentSpec] = {}
+        parts: list[Part] = []
+        several = select_environments(environments, request, say)
+        takers = request.settings.workers * len(several)  # small chunks, so that environments get ahead side by side
+        for member in several:
+            first = parts[-1].tasks[1] if parts else 0
+            specs[member.name] = pin_environment(member, request, model, draft.folder / "source")
+            rows = first, first + write_tasks(member, request, draft, say)
+            parts.append(make_part(rows, sample_range(member, request), takers))
+        return draft.finish(make_manifest(request, specs, model, judge), parts, settings)
+
+
+def pin_environment(environment: RunEnvironment, request: Request, model: ModelSpec, folder: Path) -> EnvironmentSpec:
+    """What an environment of the run is, with its source kept, and in a blend the terms that it has of its own."""
+    if environment.entry is None:
+        return write_snapshot(environment.loaded, folder)
+    try:
+        terms = make_terms(environment, request, model)
+    except UsageError as error:
+        raise environment.make_error(error) from None
+    return msgspec.structs.replace(write_snapshot(environment.loaded, folder, environment.name), terms=terms)
+
+
+def make_terms(environment: RunEnvironment, request: Request, model: ModelSpec) -> Terms:
+    """The run's terms with what the blend says of this environment."""
+    entry = environment.entry
+    assert entry is not None
+    wanted = msgspec.structs.replace(request, tool_format=entry.tool_format or request.tool_format)
+    return Terms(
+        prefix=environment.prefix,
+        samples=entry.samples or request.samples,
+        sampling=merge_sampling(request.sampling, entry.sampling),
+        limits=merge_limits(request.limits, entry.limits),
+        tool_format=choose_tool_format(wanted, model),
+    )
+
+
+def sample_range(environment: RunEnvironment, request: Request) -> tuple[int, int]:
+    """Which samples of its tasks are asked for."""
+    if request.sample is not None:
+        return request.sample, request.sample + 1
+    return 0, (environment.entry.samples if environment.entry else None) or request.samples
+
+
+def write_tasks(environment: RunEnvironment, request: Request, draft: BookDraft, say: Callable[[str], None]) -> int:
+    """Write an environment's tasks down; gives how many, and says it where they are fewer than its share."""
+    root = source_root(environment.loaded) if environment.entry else None
+    if root is not None:
+        put_first_on_path(root)  # since this one, others of the blend have been imported
+    count = draft.add_tasks(select_tasks(environment, request), environment.name)
+    for note in environment.loaded.instance.notes:
+        say(f"{environment.name}: {note}")
+    if not count:
+        raise UsageError(f"{environment.name} has no tasks{' in ' + request.data if request.data else ''}")
+    if environment.share is not None and request.tasks is None and count < environment.share:
+        why = "its limit" if count == environment.max_tasks else "it has no more"
+        say(f"{environment.name}: {count} tasks instead of its share of {environment.share}: {why}")
+    return count
+
+
+def choose_tool_format(request: Request, model: ModelSpec) -> ToolFormat:
+    """How tools are called: as asked for, else by what the model is known to take."""
+    if request.tool_format == "auto":
+        return "schema" if model.kind == "embedded" else "native"
+    if request.tool_format == "native" and model.kind == "embedded":
+        raise UsageError("--tool-format native: the embedded model parses no tool calls; use schema or text")
+    return request.tool_format
+
+
+def make_manifest(
+    request: Request, environments: dict[str, EnvironmentSpec], model: ModelSpec, judge: ModelSpec | None = None
+) -> Manifest:
+    """What produced the numbers."""
+    return Manifest(
+        schema=SCHEMA_VERSION,
+        run=secrets.token_hex(8),
+        created=round(time.time(), 3),
+        environments=environments,
+        model=model,
+        sampling=request.sampling,
+        samples=request.samples,
+        seed=request.seed,
+        limits=request.limits,
+        versions=package_versions(),
+        tool_format=choose_tool_format(request, model),
+        judge=judge,
+        agent=resolve_agent(request.agent, environments),
+        continue_tokens=request.continue_tokens,
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of what can change a number."""
+    known = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for package in RECORDED_PACKAGES:
+        try:
+            known[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return known
+
+
+def select_tasks(environment: RunEnvironment, request: Request) -> Iterator[Task]:
+    """The tasks that were asked for; what `tasks()` raises is the environment's mistake, told in one line."""
+    tasks = prefix_task_ids(iterate_tasks(environment.loaded), environment.prefix)
+    if request.tasks is not None:
+        yield from pick_tasks(tasks, [task for task in request.tasks if task.startswith(environment.prefix)])
+    else:
+        yield from islice(tasks, environment.max_tasks)
+
+
+def prefix_task_ids(tasks: Iterator[Task], prefix: str) -> Iterator[Task]:
+    """Tasks under the ids that they have in the book; the environment keeps its own objects as they are."""
+    for task in tasks:
+        if not prefix or not isinstance(task, Task):
+            yield task
+            continue
+        line = task.line()
+        yield Task.from_line(msgspec.structs.replace(line, id=f"{prefix}{line.id}"))
+
+
+def iterate_tasks(loaded: LoadedEnvironment) -> Iterator[Task]:
+    """The environment's own tasks."""
+    try:
+        yield from loaded.instance.tasks()
+    except RollbookError:
+        raise
+    except (Exception, SystemExit) as error:
+        root = loaded.path.parent if loaded.path else None
+        raise UsageError(f"{loaded.cls.__name__}.tasks() raised {explain_error(error, root)}") from error
+
+
+def pick_tasks(tasks: Iterable[Task], wanted: list[str]) -> Iterator[Task]:
+    """The tasks with these ids, or a UsageError that names the first that is not there."""
+    left = set(wanted)
+    for task in tasks:
+        if task.id in left:
+            left.discard(task.id)
+            yield task
+        if not left:
+            return
+    raise UsageError(f"--task {sorted(left)[0]}: the environment has no task of that id")
+
+
+def check_unchanged(book: Book) -> list[str]:
+    """A run goes on with the source it was planned with: names edits; refuses if that source is no longer to be had."""
+    book.check_meaning()
+    check_agent_unchanged(book.manifest.agent)
+    notes = []
+    for name, spec in book.manifest.environments.items():
+        if is_tampered(spec, book.path):
+            raise UsageError(
+                f"{name}: {book.path / 'source'} was edited, so scores would change: restore it from a copy"
+            )
+        edited = find_changed_file(spec, book.path)
+        if edited and spec.snapshot is None:
+            then, now = book.manifest.versions, package_versions()
+            moved = [f"{k}: {then[k]} then, {now.get(k, 'absent')} now" for k in then if now.get(k) != then[k]]
+            detail = f" ({'; '.join(moved)})" if moved else ""
+            raise UsageError(f"{name}: {edited} is not what {book.path} was planned with{detail}; start a new run")
+        if edited:
+            notes.append(f"{edited} was edited since; this run goes on with its own copy in {book.path / 'source'}")
+    return notes
+
+
+def resolve_run_model(
+    environments: Sequence[LoadedEnvironment], targets: Sequence[str], name: str = ""
+) -> tuple[ModelSpec, list[str]]:
+    """The model of a run of these environments, and its URLs; -m is refused where nobody would ask it."""
+    if any(loaded.cls.needs_model for loaded in environments):
+        return resolve_model(targets, name)
+    given = [*(f"-m {target}" for target in targets), *([f"--model-name {name}"] if name else [])]
+    if given:
+        who = environments[0].spec.spec
+        raise UsageError(f"{given[0]}: {who} plays its rollouts with a model of its own; leave it out")
+    return REMOTE_MODEL_SPEC, []
+
+
+def resolve_planned_model(planned: ModelSpec, urls: Sequence[str]) -> ModelSpec:
+    """The model that a run goes on with, as these settings name it."""
+    if planned.kind != REMOTE_MODEL_SPEC.kind:
+        return resolve_model(urls, planned.name)[0]
+    if urls:
+        raise UsageError(f"-m {urls[0]}: this run is played elsewhere, with a model of its own; leave it out")
+    return planned

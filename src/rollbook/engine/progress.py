@@ -1,0 +1,148 @@
+"""Progress of a run: what is scored, failed and pending, the numbers a display shows, when failures stop a run."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Protocol
+
+import msgspec
+
+from rollbook.book import Book, Claim, JournalEntry, Seals, find_reopened_kinds
+from rollbook.core import Settings
+from rollbook.engine.retries import parse_max_failures
+from rollbook.engine.worker import Worker
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a run: requested = scored + failed + pending; `failed` counts by kind, times are recent means."""
+
+    requested: int
+    scored: int = 0
+    failed: dict[str, int] = {}
+    pending: int = 0
+    rate: float = 0.0
+    """Rollouts brought to their end per second, lately."""
+    mean_reward: float | None = None
+    in_flight: int = 0
+    concurrency: int = 0
+    loop_lag_ms: float = 0.0
+    model_ms: float = 0.0
+    verify_ms: float = 0.0
+    seconds: float = 0.0
+    """Since this start of the run."""
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until nothing is pending at this rate; None while there is no rate."""
+        return self.pending / self.rate if self.rate > 0 else None
+
+
+class Display(Protocol):
+    """Whoever shows progress: `start` once, `update` as often as one likes, `stop` once or more."""
+
+    def start(self, total: int) -> None: ...
+
+    def update(self, progress: Progress) -> None: ...
+
+    def note(self, line: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class SilentDisplay:
+    """Shows nothing: what a call from Python gets."""
+
+    def start(self, total: int) -> None:
+        """Nothing to show."""
+
+    def update(self, progress: Progress) -> None:
+        """Nothing to show."""
+
+    def note(self, line: str) -> None:
+        """Nothing to show."""
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+
+RATE_WINDOW_S = 10.0
+
+
+class ProgressCounter:
+    """Counts what is durable. Starts with the chunks that are closed; others bring their past when they are claimed."""
+
+    def __init__(self, book: Book, settings: Settings) -> None:
+        self.requested = book.plan.requested
+        self.scored = 0
+        self.failed: dict[str, int] = {}
+        self.stop_reason = ""
+        self._fail_fast = settings.fail_fast
+        self._allowed = parse_max_failures(settings.max_failures, self.requested)
+        self._max_failures = settings.max_failures
+        self._reward_sum, self._reward_count = 0.0, 0
+        self._began = time.monotonic()
+        self._recent: deque[tuple[float, int]] = deque()
+        rounds = book.rounds()
+        for seal in Seals(book.path).refresh().values():
+            if not find_reopened_kinds(seal.failed, seal.round, rounds):
+                self._add(seal.scored, seal.failed)
+        self._done_at_start = self.scored + sum(self.failed.values())
+
+    def _add(self, scored: int, failed: dict[str, int]) -> None:
+        self.scored += scored
+        for kind, count in failed.items():
+            self.failed[kind] = self.failed.get(kind, 0) + count
+
+    def add_claim(self, claim: Claim) -> None:
+        """A chunk comes with what its earlier owners did."""
+        self._add(claim.scored, claim.failed)
+        self._done_at_start += claim.scored + sum(claim.failed.values())
+
+    def record(self, mark: JournalEntry) -> None:
+        """A mark is durable."""
+        if not mark.final:
+            return
+        failure = mark.rollout.failure
+        self._add(not failure, {failure.kind: 1} if failure else {})
+        if mark.rollout.score:
+            self._reward_sum += mark.rollout.score.reward
+            self._reward_count += 1
+        elif failure:
+            self._check_failures(f"{mark.rollout.task.id}#{mark.rollout.sample}: {failure.kind}: {failure.message}")
+
+    def _check_failures(self, last: str) -> None:
+        if self._fail_fast:
+            self.stop_reason = self.stop_reason or f"stopped by --fail-fast at {last}"
+        elif sum(self.failed.values()) > self._allowed:
+            self.stop_reason = (
+                self.stop_reason or f"stopped by --max-failures {self._max_failures}, the last one {last}"
+            )
+
+    def progress(self, worker: Worker) -> Progress:
+        """How it stands now."""
+        done = self.scored + sum(self.failed.values())
+        pulse = worker.stats
+        return Progress(
+            requested=self.requested,
+            scored=self.scored,
+            failed=dict(self.failed),
+            pending=self.requested - done,
+            rate=self._rate(done - self._done_at_start),
+            mean_reward=self._reward_sum / self._reward_count if self._reward_count else None,
+            in_flight=pulse.in_flight,
+            concurrency=worker.concurrency,
+            loop_lag_ms=pulse.loop_lag_ms,
+            model_ms=pulse.model_ms,
+            verify_ms=pulse.verify_ms,
+            seconds=time.monotonic() - self._began,
+        )
+
+    def _rate(self, done: int) -> float:
+        """Over the last seconds, so that a stall shows."""
+        now = time.monotonic()
+        self._recent.append((now, done))
+        while self._recent[0][0] < now - RATE_WINDOW_S:
+            self._recent.popleft()
+        since, before = self._recent[0]
+        return (done - before) / (now - since) if now > since else 0.0

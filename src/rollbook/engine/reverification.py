@@ -1,0 +1,309 @@
+"""Score a run's stored rollouts again, without inference, into a new book that records where it came from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from rollbook.book import Book, BookDraft, Claim, CountedLines, LineIndex, write_atomically
+from rollbook.core import (
+    FAILURE_KINDS,
+    JSON,
+    EnvironmentSpec,
+    Failure,
+    Manifest,
+    ModelSpec,
+    Rescored,
+    Rollout,
+    Round,
+    Settings,
+    encode_line,
+)
+from rollbook.engine.blends import load_environment
+from rollbook.engine.book_worker import BookJobSource, open_environments
+from rollbook.engine.planning import package_versions
+from rollbook.engine.progress import Display, ProgressCounter
+from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
+from rollbook.environments import (
+    EnvironmentRuntime,
+    JudgeClient,
+    open_judge,
+    resolve_judge,
+    with_judge_urls,
+    write_snapshot,
+)
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.reports import Report, make_report
+
+VERIFICATION_KINDS = ("verifier_error", "verifier_timeout", "invalid_reward", "judge_error")
+CONCURRENCY = 64
+NO_JUDGE = "none"
+
+ReverifyOnly = Literal["failed", "scored", "all"]
+
+
+class RewardChange(msgspec.Struct, frozen=True):
+    """A rollout whose reward is not what it was; None where there is, or was, no reward."""
+
+    task: str
+    sample: int
+    before: float | None
+    after: float | None
+
+
+class ReverifyResult(msgspec.Struct, frozen=True):
+    """What came of scoring a run again; `changes` are in changes.jsonl of the new book too.
+
+    `verified` counts this start; where the book was begun by an earlier one (`went_on`), that did the others.
+    """
+
+    path: Path
+    report: Report
+    verified: int
+    changes: list[RewardChange]
+    went_on: bool = False
+
+    @property
+    def changed(self) -> int:
+        """How many rewards are not what they were."""
+        return len(self.changes)
+
+    def json(self) -> dict[str, JSON]:
+        """The new run's numbers, and every reward that changed."""
+        found: dict[str, JSON] = {"verified": self.verified, "changed": self.changed, "went_on": self.went_on}
+        return self.report.json() | found | {"changes": msgspec.to_builtins(self.changes)}
+
+
+class Reverifier:
+    """Plays a job by looking up what was played and asking the verifier alone: a Player without a model."""
+
+    def __init__(self, stored: LineIndex, environments: Mapping[str, EnvironmentRuntime], only: ReverifyOnly) -> None:
+        self._stored, self._environments, self._only = stored, environments, only
+        self.verified = 0
+
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
+        """Score a kept rollout again; one that never got an answer stays what it was."""
+        kept = self._stored.read(job.task.id, job.sample)
+        assert kept is not None, "what has nothing to verify is not handed out"
+        rollout = msgspec.structs.replace(kept, task=job.task, round=round_number, attempt=job.past.attempts + 1)
+        if not self._should_verify(kept):
+            return rollout, _stored_error(kept)
+        return await self._verify(rollout)
+
+    def _should_verify(self, kept: Rollout) -> bool:
+        if kept.failure is None:
+            return self._only != "failed"
+        failure = kept.failure
+        return self._only != "scored" and (failure.kind in VERIFICATION_KINDS or failure.where == "verify")
+
+    async def _verify(self, rollout: Rollout) -> tuple[Rollout, RolloutFailed | None]:
+        self.verified += 1
+        rollout.score = rollout.failure = None
+        try:
+            rollout.score = await self._environments[rollout.task.env].verify(rollout.task, rollout)
+        except RolloutFailed as failed:
+            rollout.failure = Failure.from_error(failed)
+            return rollout, failed
+        return rollout, None
+
+
+def _stored_error(kept: Rollout) -> RolloutFailed | None:
+    failure = kept.failure
+    return RolloutFailed(failure.kind, failure.where, failure.message) if failure else None
+
+
+def copy_plan(old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, judge: ModelSpec | None = None) -> Book:
+    """A new book with the same tasks and keys, and the run's own environments or others in their places."""
+    with BookDraft(out) as draft:
+        specs = dict(_copy_environments(old, parse_replacements(envs, list(old.manifest.environments)), draft.folder))
+        if judge and not any(spec.appeals for spec in specs.values()):
+            raise UsageError(f"--judge: {', '.join(specs)} asks no judge")
+        draft.copy_tasks(old)
+        manifest = msgspec.structs.replace(
+            old.manifest,
+            run=os.urandom(8).hex(),
+            environments=specs,
+            versions=package_versions(),
+            parent=old.manifest.run,
+            rescored=Rescored(only, earlier_verifiers(old.manifest) if only == "failed" else {}),
+            judge=judge,
+        )
+        return draft.finish(manifest, old.plan.parts)
+
+
+def earlier_verifiers(old: Manifest) -> dict[str, list[EnvironmentSpec]]:
+    """Who gave the scores of a run."""
+    before = old.rescored.kept if old.rescored else {}
+    return {name: [*before.get(name, []), spec] for name, spec in old.environments.items()}
+
+
+def parse_replacements(options: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Which environments get another's verifier: `NAME=SPEC` says it, `SPEC` is enough where there is only one.
+
+    >>> parse_replacements(["sums=new.py:Sums?top=9"], ["sums", "words"])
+    {'sums': 'new.py:Sums?top=9'}
+    """
+    found: dict[str, str] = {}
+    for text in options:
+        name, equals, spec = text.partition("=")
+        if not equals or name not in names:
+            if len(names) > 1:
+                raise UsageError(
+                    f"--env {text}: say whose place it takes with NAME={text}; there are {', '.join(names)}"
+                )
+            name, spec = names[0], text
+        if name in found or not spec:
+            raise UsageError(f"--env {text}: give one environment for {name}")
+        found[name] = spec
+    return found
+
+
+def _copy_environments(old: Book, others: Mapping[str, str], folder: Path) -> Iterator[tuple[str, EnvironmentSpec]]:
+    for name, spec in old.manifest.environments.items():
+        if name in others:
+            beneath = name if spec.terms else ""
+            new = write_snapshot(load_environment(others[name]), folder / "source", beneath)
+            yield name, msgspec.structs.replace(new, terms=spec.terms)
+            continue
+        if spec.snapshot:
+            with suppress(FileExistsError):
+                shutil.copytree(old.path / spec.snapshot, folder / spec.snapshot)
+        yield name, spec
+
+
+def open_or_create_book(
+    old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, display: Display, judge: ModelSpec | None = None
+) -> Book:
+    """The new book: made now, or found half done by an earlier try, which then goes on with its own verifier."""
+    if not (out / "run.json").exists():
+        return copy_plan(old, envs, only, out, judge)
+    book = Book(out)
+    if book.manifest.parent != old.manifest.run:
+        raise UsageError(f"{out} is another run: choose another --out, or delete it")
+    began = book.manifest.rescored.only if book.manifest.rescored else only
+    if began != only:
+        raise UsageError(f"{out} was begun with --only {began}: go on with that, or choose another --out")
+    if book.manifest.judge != judge:
+        named = book.manifest.judge.name if book.manifest.judge else "no judge"
+        raise UsageError(f"{out} was begun with {named}: go on with that, or choose another --out")
+    display.note(f"{out} goes on with the verifier it was begun with")
+    return book
+
+
+def check_same_judge(old: Book, judge: ModelSpec | None, settings: Settings, only: ReverifyOnly) -> None:
+    """A run that was judged is not scored again without a judge unless that is said; its scores have one judge."""
+    before = old.manifest.judge
+    if before and not judge and settings.judge_urls != [NO_JUDGE]:
+        raise UsageError(
+            f"{old.path} was judged by {before.name}: give --judge URL again, or --judge {NO_JUDGE} for the rule alone"
+        )
+    if only == "failed" and before != judge:
+        names = [spec.name if spec else "no judge" for spec in (before, judge)]
+        raise UsageError(f"--only failed: the other scores are by {names[0]}, not by {names[1]}; leave --only out")
+
+
+async def reverify(
+    run: str | Path,
+    out: str | Path,
+    envs: Sequence[str],
+    only: ReverifyOnly,
+    display: Display,
+    settings: Settings = Settings(retry=[]),  # noqa: B008 - frozen
+    judge_name: str = "",
+) -> ReverifyResult:
+    """Score what is stored again; what failed in verification is completed where the verifier now can.
+
+    Of a run that is not finished, what is there is scored again with `only` scored, and the rest stays pending.
+    """
+    old = Book(run)
+    old.check_tasks()
+    stored = LineIndex(old)
+    if stored.missing and (only != "scored" or stored.missing == old.plan.requested):
+        raise UsageError(
+            f"{run}: {stored.missing} of {old.plan.requested} rollouts have no answer yet: rollbook resume {run} first"
+        )
+    targets = [] if settings.judge_urls == [NO_JUDGE] else settings.judge_urls
+    before = old.manifest.judge
+    spec, urls = resolve_judge(targets, judge_name or (before.name if before and targets else ""))
+    check_same_judge(old, spec, settings, only)
+    went_on = (Path(out) / "run.json").exists()
+    async with open_judge(spec, with_judge_urls(settings, urls)) as judge_client:
+        book = open_or_create_book(old, envs, only, Path(out), display, judge_client.spec if judge_client else None)
+        round_ = book.open_round(with_judge_urls(settings, urls))
+        judge = await _verify_all(book, round_, stored, only, display, judge_client)
+    changes = list(find_reward_changes(old, book))
+    write_atomically(book.path / "changes.jsonl", b"".join(map(encode_line, changes)))
+    if only == "failed" and not judge.verified and not went_on:
+        display.note(f"nothing in {run} failed in verification: every rollout stays what it was")
+    return ReverifyResult(book.path, make_report(book.path), judge.verified, changes, went_on)
+
+
+class _RewardLine(msgspec.Struct, frozen=True):
+    task: str
+    sample: int
+    attempt: int
+    reward: float
+
+
+def find_reward_changes(old: Book, new: Book) -> Iterator[RewardChange]:
+    """Every rollout whose reward is not what it was, in either direction between a reward and none."""
+    before = {(line.task, line.sample): line.reward for _, _, line in CountedLines(old, _RewardLine)}
+    for _, _, line in CountedLines(new, _RewardLine):
+        was = before.pop((line.task, line.sample), None)
+        if was != line.reward:
+            yield RewardChange(line.task, line.sample, was, line.reward)
+    for (task, sample), was in before.items():
+        yield RewardChange(task, sample, was, None)
+
+
+def drop_unanswered(claim: Claim, book: Book, stored: LineIndex) -> None:
+    """Hand out only what there is something to verify of; the rest of a chunk stays pending."""
+    claim.todo = [todo for todo in claim.todo if stored.has(book.tasks.read(todo[0]).id, todo[1])]
+    claim.keys_left = len(claim.todo)
+
+
+def attempt_budgets(only: ReverifyOnly) -> dict[str, int]:
+    """Nothing is tried twice, for the same text gets the same verdict; only a judge may come back."""
+    once = dict.fromkeys(FAILURE_KINDS, 1)
+    return once if only == "scored" else {**once, "judge_error": FAILURE_KINDS["judge_error"].attempts}
+
+
+async def _verify_all(
+    book: Book,
+    round_: Round,
+    stored: LineIndex,
+    only: ReverifyOnly,
+    display: Display,
+    judge_client: JudgeClient | None = None,
+) -> Reverifier:
+    account = ProgressCounter(book, round_.settings)
+
+    def inherited(claim: Claim) -> None:
+        account.add_claim(claim)
+        if stored.missing:
+            drop_unanswered(claim, book, stored)
+
+    shift = BookJobSource(book, round_, on_mark=account.record, on_claim=inherited)
+    manifest = book.manifest
+    hosts = round_.settings.hosts
+    open_stages = open_environments(
+        manifest.environments, manifest.limits, run=book.path, hosts=hosts, judge=judge_client, playing=False
+    )
+    async with open_stages as on:
+        judge = Reverifier(stored, on, only)
+        worker = Worker(shift, judge, FixedLimit(CONCURRENCY), round_.number, attempt_budgets(only))
+        display.start(account.requested)
+        await shift.join()
+        try:
+            await worker.run(lambda: display.update(account.progress(worker)))
+        finally:
+            await shift.leave()
+    if shift.error:
+        raise shift.error
+    return judge

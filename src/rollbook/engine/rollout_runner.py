@@ -1,0 +1,310 @@
+"""One attempt at one rollout: open the state, let the agent call the model, record the outcome, verify.
+
+`ModelCaller` is what an agent calls its model with: with the rollout's seed, within the limits of the run, and again
+when only the call failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from rollbook.agents import Agent, choose_agent
+from rollbook.core import (
+    JSON,
+    Failure,
+    Limits,
+    Message,
+    Rollout,
+    Sampling,
+    Task,
+    Terms,
+    Timing,
+    ToolFormat,
+    Turn,
+    attempts_allowed,
+    derive_seed,
+)
+from rollbook.engine.retries import backoff_s
+from rollbook.engine.worker import RolloutJob
+from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
+from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
+from rollbook.models import AnsweredCall, Completion, Model, TokenContinuingModel, require_continuing
+from rollbook.processes import timeout_after
+
+RETRIED_CALL_KINDS = ("model_unavailable", "model_timeout", "bad_completion", "nonfinite_logprobs")
+"""Failures of one call that need not cost a conversation all its earlier turns."""
+
+MAX_EARLIER_CALLS = 8
+"""Calls of a rollout that a later one may go on from: an agent may lead several conversations side by side."""
+
+SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens")
+
+
+class RestartAttempt(Exception):
+    """Start the attempt again from its prompt: no fault of the rollout, no attempt lost."""
+
+
+class ModelClock(Protocol):
+    """Where the seconds of model calls are added up."""
+
+    model_s: float
+
+
+class ModelCaller:
+    """What an agent asks its model with; see agents.agent.Ask."""
+
+    def __init__(
+        self,
+        model: Model,
+        sampling: Sampling,
+        limits: Limits,
+        rollout: Rollout,
+        name: str,
+        clock: ModelClock,
+        *,
+        budgets: Mapping[str, int],
+        one_version: bool = False,
+        continues: TokenContinuingModel | None = None,
+    ) -> None:
+        self._model, self.sampling, self._limits = model, sampling, limits
+        self._rollout, self._name, self._clock = rollout, name, clock
+        self._budgets, self._one_version = budgets, one_version
+        self._in_flight = 0
+        self._continues = continues
+        self._earlier_calls: deque[AnsweredCall] = deque(maxlen=MAX_EARLIER_CALLS)
+
+    async def __call__(
+        self, messages: Sequence[Message], *, tools: Sequence[JSON] = (), extra: Mapping[str, JSON] | None = None
+    ) -> Completion:
+        """One answer; LimitReached when the run allows no more."""
+        rollout = self._rollout
+        if len(rollout.turns) + self._in_flight >= self._limits.max_turns:
+            raise LimitReached("max_turns")
+        sampling = self._limit_sampling(extra)
+        began = time.perf_counter()
+        self._in_flight += 1
+        try:
+            completion = await self._call_with_retries(messages, sampling, tools)
+        finally:
+            self._in_flight -= 1
+            self._clock.model_s += time.perf_counter() - began
+        if self._one_version and rollout.turns and rollout.turns[0].model_version != completion.turn.model_version:
+            raise RestartAttempt
+        self._check_token_count(completion)
+        if self._continues is not None:
+            self._earlier_calls.append(AnsweredCall(messages, completion))
+        return completion
+
+    def _limit_sampling(self, extra: Mapping[str, JSON] | None) -> Sampling:
+        """As the agent asks, else as the run has it; and no more tokens than are left."""
+        sampling, allowed = self.sampling, self._limits.max_tokens_total
+        if extra:
+            own = {name: extra[name] for name in SAMPLING_FIELDS if name in extra}
+            more = {name: value for name, value in extra.items() if name not in own}
+            sampling = msgspec.structs.replace(sampling, **own, extra={**sampling.extra, **more})
+        if allowed is None:
+            return sampling
+        left = allowed - sum(turn.completion_tokens for turn in self._rollout.turns)
+        if left <= 0:
+            raise LimitReached("max_tokens_total")
+        return msgspec.structs.replace(sampling, max_tokens=min(left, sampling.max_tokens))
+
+    async def _call_with_retries(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]
+    ) -> Completion:
+        """Call until it is answered; before the first turn there is nothing to lose, and the attempt is repeated."""
+        tries: Counter[str] | None = None
+        while True:
+            try:
+                return await self._call(messages, sampling, tools)
+            except RolloutFailed as error:
+                tries = tries or Counter()  # made only when it is needed: this runs a thousand times a second
+                tries[error.kind] += 1
+                again = self._rollout.turns and error.kind in RETRIED_CALL_KINDS
+                if not again or tries[error.kind] >= attempts_allowed(error.kind, self._budgets):
+                    raise
+                await asyncio.sleep(backoff_s(error, tries.total()))
+
+    async def _call(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
+        seed, name = self._rollout.seed, self._name
+        held = next((one for one in reversed(self._earlier_calls) if one.precedes(messages)), None)
+        if held is None or self._continues is None:
+            return await self._model.complete(messages, sampling, seed=seed, rollout=name, tools=tools)
+        return await self._continues.complete_from(held, messages, sampling, seed=seed, rollout=name, tools=tools)
+
+    def _check_token_count(self, completion: Completion) -> None:
+        """A limit on tokens that nobody counts would be no limit."""
+        if self._limits.max_tokens_total is None or completion.turn.completion_tokens:
+            return
+        if completion.message.text or completion.message.tool_calls:
+            why = "the server does not count tokens, so --max-tokens-total cannot be kept"
+            raise RolloutFailed("model_rejected", "model", why)
+
+
+RESTARTS_ALLOWED = 16
+
+
+class RolloutRunner:
+    """Everything an attempt needs, shared by all of them."""
+
+    def __init__(
+        self,
+        model: Model,
+        environments: Mapping[str, EnvironmentRuntime],
+        agent: Agent | None,
+        sampling: Sampling,
+        limits: Limits,
+        run_seed: int,
+        *,
+        restart_across_versions: bool = False,
+        tool_format: ToolFormat = "native",
+        budgets: Mapping[str, int] | None = None,
+        continue_tokens: bool = False,
+    ) -> None:
+        self._restart = restart_across_versions
+        self._model, self._environments, self._budgets = model, environments, budgets or {}
+        shared = Terms("", 1, sampling, limits, tool_format)
+        self._terms = {name: stage.spec.terms or shared for name, stage in environments.items()}
+        self._agents = {n: agent or make_agent(stage, self._terms[n]) for n, stage in environments.items()}
+        self._run_seed = run_seed
+        self._continues = require_continuing(model) if continue_tokens else None
+
+    async def run_attempt(
+        self, job: RolloutJob, round_number: int, *, verify: bool = True
+    ) -> tuple[Rollout, RolloutFailed | None]:
+        """Play one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing.
+
+        Without `verify` the conversation is all: whoever asked for it scores it, or nobody does.
+        """
+        for _ in range(RESTARTS_ALLOWED):
+            rollout = self._new_rollout(job, round_number)
+            clock = AttemptClock()
+            error = None
+            try:
+                await self._converse_and_verify(rollout, job, clock, verify)
+            except (SessionLost, RestartAttempt):
+                continue
+            except RolloutFailed as failed:
+                error = failed
+                rollout.failure = Failure.from_error(failed)
+            rollout.timing = clock.timing()
+            return rollout, error
+        error = RolloutFailed("environment_error", "environment", f"its process was lost {RESTARTS_ALLOWED} times")
+        rollout.failure = Failure.from_error(error)
+        return rollout, error
+
+    def _new_rollout(self, job: RolloutJob, round_number: int) -> Rollout:
+        return Rollout(
+            task=job.task,
+            sample=job.sample,
+            seed=derive_seed(self._run_seed, job.task.id, job.sample),
+            round=round_number,
+            attempt=job.past.attempts + 1,
+            messages=job.task.messages,
+            turns=[],
+        )
+
+    async def _converse_and_verify(self, rollout: Rollout, job: RolloutJob, clock: AttemptClock, verify: bool) -> None:
+        stage = self._environments[job.task.env]
+        await self._converse(stage, rollout, job, clock)
+        if not verify:
+            return
+        began = time.perf_counter()
+        try:
+            rollout.score = await stage.verify(job.task, rollout)
+        finally:
+            clock.verify_s += time.perf_counter() - began
+
+    async def _converse(
+        self, environment: EnvironmentRuntime, rollout: Rollout, job: RolloutJob, clock: AttemptClock
+    ) -> None:
+        """From `open` to `outcome` within the rollout's deadline; closing the state is not on its time."""
+        seat: EnvironmentSession | None = None
+        seconds = self._terms[job.task.env].limits.rollout_s
+        began = time.perf_counter()
+        try:
+            async with timeout_after(seconds) as deadline:
+                seat = await environment.open_session(job.task, job.name)
+                clock.environment_s += time.perf_counter() - began - seat.seconds
+                await self._run_agent(seat, rollout, job, clock)
+                rollout.outcome = await seat.outcome()
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            why = f"the rollout took longer than {seconds:g} s"
+            raise RolloutFailed("rollout_timeout", "rollout", why) from None
+        finally:
+            if seat is not None:
+                clock.environment_s += seat.seconds
+                await environment.close_session(seat)
+
+    async def _run_agent(
+        self, session: EnvironmentSession, rollout: Rollout, job: RolloutJob, clock: AttemptClock
+    ) -> None:
+        agent, terms = self._agents[job.task.env], self._terms[job.task.env]
+        ask = ModelCaller(
+            self._model,
+            terms.sampling,
+            task_limits(job.task, terms.limits),
+            rollout,
+            job.name,
+            clock,
+            budgets=self._budgets,
+            one_version=self._restart,
+            continues=self._continues,
+        )
+        try:
+            await agent.play(rollout, ask, session)
+        except ContextFull:
+            rollout.turns.append(Turn(finish_reason="context_length"))
+            rollout.ended = "context_length"
+        except LimitReached as limit:
+            rollout.ended = limit.which
+        except (RollbookError, RestartAttempt, SessionLost):
+            raise
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            why = "awaited something that was cancelled"
+            raise RolloutFailed("agent_error", type(agent).__name__, why) from None
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise RolloutFailed("agent_error", type(agent).__name__, why) from error
+
+
+def task_limits(task: Task, limits: Limits) -> Limits:
+    """The limits of the run, or fewer turns if the task allows no more."""
+    if task.max_turns is None or task.max_turns >= limits.max_turns:
+        return limits
+    return msgspec.structs.replace(limits, max_turns=task.max_turns)
+
+
+def make_agent(environment: EnvironmentRuntime, terms: Terms) -> Agent:
+    """Who plays an environment on these terms."""
+    return choose_agent(environment.spec, terms.limits, terms.tool_format)
+
+
+class AttemptClock:
+    """Where an attempt's seconds go. Each part is a number to add to, for this runs a thousand times a second."""
+
+    __slots__ = ("_began", "_start", "environment_s", "model_s", "verify_s")
+
+    def __init__(self) -> None:
+        self._start, self._began = time.time(), time.perf_counter()
+        self.environment_s = self.model_s = self.verify_s = 0.0
+
+    def timing(self) -> Timing:
+        """The record of it, rounded to what a clock can tell."""
+        return Timing(
+            round(self._start, 3),
+            round(time.perf_counter() - self._began, 6),
+            round(self.model_s, 6),
+            round(self.environment_s, 6),
+            round(self.verify_s, 6),
+        )

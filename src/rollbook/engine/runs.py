@@ -1,0 +1,292 @@
+"""Run, resume and extend: `run` is plan, work, report; the steps are `plan_request`, `work`, `resume` and `extend`.
+
+One worker runs in this process; several are a WorkerPool of processes, or started elsewhere by a WorkerFactory. The
+result is counted from the files of the run; anything less than all scored raises Shortfall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from rollbook.book import Book, explain_disk_errors, is_finished, refuse_occupied
+from rollbook.core import (
+    JSON,
+    SCHEMA_VERSION,
+    Limits,
+    ModelSpec,
+    Round,
+    Sampling,
+    Settings,
+    ToolFormat,
+    check_retry_rules,
+)
+from rollbook.engine.blends import load_run_environments
+from rollbook.engine.book_worker import work_on_book
+from rollbook.engine.planning import check_unchanged, plan, resolve_planned_model, resolve_run_model
+from rollbook.engine.progress import Display, SilentDisplay
+from rollbook.engine.request import Request, update_settings
+from rollbook.engine.worker_pool import StartWorker, WorkerPool
+from rollbook.environments import (
+    Environment,
+    JudgeClient,
+    check_judges,
+    check_same_judge,
+    open_judge,
+    resolve_judge,
+    with_judge_urls,
+)
+from rollbook.errors import UsageError
+from rollbook.models import Model, open_model
+from rollbook.processes import run_event_loop, run_sync_or_async
+from rollbook.reports import Report, make_report, make_shortfall
+
+T = TypeVar("T")
+WorkerFactory: TypeAlias = Callable[[Book, Round], StartWorker]
+"""Says how the workers of a round are started, where they are not processes of ours."""
+
+
+class RunResult(msgspec.Struct, frozen=True):
+    """A run that came to its end: where it lies and what it says."""
+
+    path: Path
+    report: Report
+
+
+def run(
+    env: str | Environment,
+    model: str | list[str] = (),  # type: ignore[assignment]
+    *,
+    model_name: str = "",
+    samples: int = 1,
+    limit: int | None = None,
+    out: str | Path,
+    seed: int = 0,
+    data: str | None = None,
+    template: str | None = None,
+    judge: str | list[str] = (),  # type: ignore[assignment]
+    judge_name: str = "",
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    tool_format: Literal["auto"] | ToolFormat = "auto",
+    agent: str = "",
+    continue_tokens: bool = False,
+    allow_shortfall: bool = False,
+    **settings: JSON,
+) -> RunResult | Awaitable[RunResult]:
+    """Run a model `samples` times on every task; returns when all are scored, raises Shortfall when some are not.
+
+    `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
+    `agent` may be `program:COMMAND`, an outside program that plays every rollout.
+    A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
+    operational ones of core.manifest.Settings, such as concurrency=64.
+    """
+    targets = [model] if isinstance(model, str) else list(model)
+    request = Request(
+        env=env,
+        model=targets,
+        model_name=model_name,
+        samples=samples,
+        limit=limit,
+        out=str(out),
+        seed=seed,
+        data=data,
+        template=template,
+        judge=[judge] if isinstance(judge, str) else list(judge),
+        judge_name=judge_name,
+        sampling=sampling,
+        limits=limits,
+        settings=update_settings(Settings(), settings),
+        tool_format=tool_format,
+        agent=agent,
+        continue_tokens=continue_tokens,
+    )
+    return run_sync_or_async(
+        lambda: _plan_and_work(request, SilentDisplay(), handle_signals=False, allow_shortfall=allow_shortfall)
+    )
+
+
+def run_request(request: Request, display: Display, worker_factory: WorkerFactory | None = None) -> RunResult:
+    """The command line's run: signals drain it."""
+    return run_event_loop(lambda: _plan_and_work(request, display, handle_signals=True, worker_factory=worker_factory))
+
+
+def run_round(book: Book, display: Display, worker_factory: WorkerFactory) -> RunResult:
+    """Work off a book's present round with workers that are started elsewhere."""
+    return run_event_loop(
+        lambda: _work_and_report(
+            book, book.rounds()[-1], None, None, display, handle_signals=True, worker_factory=worker_factory
+        )
+    )
+
+
+async def _plan_and_work(
+    request: Request,
+    display: Display,
+    *,
+    handle_signals: bool,
+    allow_shortfall: bool = False,
+    worker_factory: WorkerFactory | None = None,
+) -> RunResult:
+    refuse_occupied(Path(request.out))
+    members = load_run_environments(request)
+    spec, urls = resolve_run_model([member.loaded for member in members], request.model, request.model_name)
+    judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+    settings = with_judge_urls(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
+    check_judges([member.loaded for member in members], judge is not None)
+    alone = settings.workers == 1 and worker_factory is None
+    async with open_judge(judge, settings) as judge_client, open_run_model(spec, settings, display, alone) as model:
+        judge = judge_client.spec if judge_client else None
+        book = plan(request, members, model.spec if model else spec, settings, judge, display.note)
+        return await _work_and_report(
+            book, book.rounds()[0], model, judge_client, display, handle_signals, allow_shortfall, worker_factory
+        )
+
+
+@asynccontextmanager
+async def open_run_model(
+    spec: ModelSpec, settings: Settings, display: Display, single_worker: bool | None = None
+) -> AsyncIterator[Model | None]:
+    """A model, open for as long as the context is; None where a crew's workers open their own."""
+    if not (settings.workers == 1 if single_worker is None else single_worker) and spec.name:
+        yield None
+        return
+    model = open_model(spec, settings, say=display.note)
+    try:
+        await model.open()
+        yield model
+    finally:
+        await model.close()
+
+
+async def _work_and_report(
+    book: Book,
+    round_: Round,
+    model: Model | None,
+    judge: JudgeClient | None,
+    display: Display,
+    handle_signals: bool,
+    allow_shortfall: bool = False,
+    worker_factory: WorkerFactory | None = None,
+) -> RunResult:
+    """Work alone or with a crew, then count what the files say."""
+    with explain_disk_errors(book.path):
+        if worker_factory or model is None or round_.settings.workers > 1:
+            start = worker_factory(book, round_) if worker_factory else None
+            cause = await WorkerPool(book, round_, display, start).run(handle_signals=handle_signals)
+        else:
+            cause = (
+                await work_on_book(book, round_, model, display, judge=judge, handle_signals=handle_signals)
+            ).stop_reason
+        made = await asyncio.to_thread(make_report, book.path)
+    return _make_result(book, made, cause, allow_shortfall)
+
+
+def _make_result(book: Book, made: Report, cause: str = "", allow_shortfall: bool = False) -> RunResult:
+    """All scored is a result; anything less is an exception, unless it was allowed."""
+    if made.scored < made.requested and not allow_shortfall:
+        raise make_shortfall(made, cause)
+    return RunResult(book.path, made)
+
+
+def plan_request(request: Request, say: Callable[[str], None] = lambda _: None) -> Path:
+    """Write the run directory and the settings of its first round; asks no model."""
+    members = load_run_environments(request)
+    spec, urls = resolve_run_model([member.loaded for member in members], request.model, request.model_name)
+    if not spec.name:
+        raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
+    judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+    if judge and not judge.name:
+        raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
+    check_judges([member.loaded for member in members], judge is not None)
+    first = with_judge_urls(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
+    return plan(request, members, spec, first, judge, say).path
+
+
+def work(run: str | Path, changes: dict[str, JSON], display: Display) -> RunResult:
+    """Join a run's present round as one more worker."""
+    book = Book(run)
+    rounds = book.rounds()
+    base = rounds[-1] if rounds else book.open_round(Settings())
+    settings = update_settings(base.settings, {"workers": 1, **changes})
+    for note in check_unchanged(book):
+        display.note(note)
+    return _continue_round(book, msgspec.structs.replace(base, settings=settings), display)
+
+
+def resume(run: str | Path, changes: dict[str, JSON], retry: list[str] | None, display: Display) -> RunResult:
+    """Open a new round with fresh budgets: finish what is missing, and try again what `retry` names."""
+    return _start_round(Book(run), {**changes, "retry": check_retry_rules(retry or ["infra"])}, display)
+
+
+def extend(run: str | Path, samples: int, changes: dict[str, JSON], display: Display) -> RunResult:
+    """Add samples to every task that has fewer than `samples`, and work them off."""
+    book = Book(run)
+    held = _count_samples(book)
+    settings = update_settings(_last_settings(book), changes)
+    _check_model(book, settings)
+    with explain_disk_errors(book.path):
+        added = book.extend(samples, settings.workers)
+    if not added:
+        raise UsageError(f"{run} has {held} samples of every task already: give more than that with -k")
+    return _start_round(book, {"retry": [], **changes}, display)
+
+
+def _count_samples(book: Book) -> int:
+    """How many samples of every task there are; in a blend, of those that have the fewest."""
+    most: dict[str, int] = {}
+    for part in book.plan.parts:
+        env = book.tasks.read(part.tasks[0]).env
+        most[env] = max(most.get(env, 0), part.samples[1])
+    return min(most.values(), default=0)
+
+
+def _last_settings(book: Book) -> Settings:
+    rounds = book.rounds()
+    return rounds[-1].settings if rounds else Settings()
+
+
+def _start_round(book: Book, changes: dict[str, JSON], display: Display) -> RunResult:
+    settings = update_settings(_last_settings(book), changes)
+    _check_model(book, settings)
+    for note in check_unchanged(book):
+        display.note(note)
+    rounds = book.rounds()
+    if is_finished(book, [*rounds, Round(SCHEMA_VERSION, len(rounds) + 1, 0.0, settings)]):
+        display.note("nothing is left to do")
+        with explain_disk_errors(book.path):
+            return _make_result(book, make_report(book.path))
+    return _continue_round(book, book.open_round(settings), display)
+
+
+def _continue_round(book: Book, round_: Round, display: Display) -> RunResult:
+    spec = _check_model(book, round_.settings)
+
+    async def go() -> RunResult:
+        async with (
+            open_judge(book.manifest.judge, round_.settings) as judge_client,
+            open_run_model(spec, round_.settings, display) as model,
+        ):
+            return await _work_and_report(book, round_, model, judge_client, display, handle_signals=True)
+
+    return run_event_loop(go)
+
+
+def _check_model(book: Book, settings: Settings) -> ModelSpec:
+    """The run's own model; another one would be another run."""
+    if book.manifest.parent:
+        way = f"go on with rollbook reverify RUN -o {book.path}"
+        raise UsageError(f"{book.path} scores another run again, without a model: {way}")
+    planned = book.manifest.model
+    spec = resolve_planned_model(planned, settings.urls)
+    if spec != planned:
+        then, now = f"{planned.kind} {planned.name}", f"{spec.kind} {spec.name}"
+        detail = "; its file was edited since" if then == now else f", not with {now}"
+        raise UsageError(f"{book.path} was planned with the model {then}{detail}: start a new run for another model")
+    check_same_judge(book.manifest.judge, settings, book.path)
+    return spec

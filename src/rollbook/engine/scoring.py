@@ -1,0 +1,222 @@
+"""Score given answers without a model, through exactly the path of a rollout: same runner, environments and limits.
+
+`score` scores one answer; `AnswerScorer` keeps an environment open for many (see `rollbook.checks`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book import KeyHistory
+from rollbook.core import (
+    JSON,
+    EnvironmentSpec,
+    Limits,
+    Message,
+    ModelSpec,
+    Rollout,
+    Sampling,
+    Score,
+    Settings,
+    Task,
+    TaskLine,
+    Turn,
+    encode,
+)
+from rollbook.engine.blends import environment_name, load_environment
+from rollbook.engine.book_worker import open_environments
+from rollbook.engine.planning import iterate_tasks
+from rollbook.engine.request import update_settings
+from rollbook.engine.rollout_runner import RolloutRunner
+from rollbook.engine.worker import RolloutJob
+from rollbook.environments import (
+    Environment,
+    EnvironmentRuntime,
+    JudgeClient,
+    LoadedEnvironment,
+    check_judge,
+    open_judge,
+    resolve_judge,
+    with_judge_urls,
+    write_snapshot,
+)
+from rollbook.errors import LimitReached, RolloutFailed, UsageError
+from rollbook.models import Completion
+from rollbook.processes import run_sync_or_async
+
+
+class FixedAnswerModel:
+    """A model that says what it was given, turn by turn, and then has nothing more to say."""
+
+    def __init__(self, task: Task, texts: Sequence[str]) -> None:
+        self.spec = ModelSpec("given", "given")
+        self.version: str | None = None
+        self._shown = _count_answers(task.messages)
+        self._texts = texts
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
+    ) -> Completion:
+        """The next text; after the last one the conversation is over, as if no more turns were allowed."""
+        turn = _count_answers(messages) - self._shown
+        if turn >= len(self._texts):
+            raise LimitReached("max_turns")
+        await asyncio.sleep(0)
+        return Completion(Message("assistant", self._texts[turn]), Turn())
+
+
+def _count_answers(messages: Sequence[Message]) -> int:
+    return sum(message.role == "assistant" for message in messages)
+
+
+class AnswerScorer:
+    """One environment on its stage, ready for given answers. `folder` holds its source, `spec` what it is."""
+
+    def __init__(
+        self, name: str, spec: EnvironmentSpec, folder: Path, environment: EnvironmentRuntime, limits: Limits
+    ) -> None:
+        self.name, self.spec, self.folder, self.limits = name, spec, folder, limits
+        self._environment = environment
+
+    async def run(self, task: Task, answer: str | Sequence[str]) -> Rollout:
+        """The rollout in which the model says this: scored, or failed as one of a run would have."""
+        texts = [answer] if isinstance(answer, str) else list(answer)
+        stages = {self.name: self._environment}
+        player = RolloutRunner(
+            FixedAnswerModel(task, texts), stages, None, Sampling(), self.limits, 0, tool_format="text"
+        )
+        rollout, _ = await player.run_attempt(RolloutJob(roundtrip_task(task, self.name), 0, KeyHistory()), 1)
+        return rollout
+
+    async def tools(self, task: Task) -> Sequence[JSON]:
+        """What tools a rollout of this task is shown; RolloutFailed where it could not begin."""
+        if not self.spec.offers:
+            return self.spec.tools
+        seat = await self._environment.open_session(roundtrip_task(task, self.name), task.id)
+        try:
+            return seat.tools
+        finally:
+            await self._environment.close_session(seat)
+
+
+@asynccontextmanager
+async def open_scorer(
+    loaded: LoadedEnvironment, limits: Limits, *, hosts: int = 1, judge: JudgeClient | None = None
+) -> AsyncIterator[AnswerScorer]:
+    """A trial of an environment, with processes of its own for as long as the context is."""
+    name = environment_name(loaded)
+    if not loaded.cls.needs_model:
+        raise UsageError(f"{name} plays its rollouts itself, so no given answer can be scored there; use rollbook run")
+    with tempfile.TemporaryDirectory(prefix="rollbook-") as path:
+        folder = Path(path)
+        spec = write_snapshot(loaded, folder / "source")
+        instances = {} if is_importable(loaded) else {name: loaded.instance}
+        async with open_environments(
+            {name: spec}, limits, run=folder, hosts=hosts, instances=instances, judge=judge
+        ) as on:
+            yield AnswerScorer(name, spec, folder, on[name], limits)
+
+
+def is_importable(loaded: LoadedEnvironment) -> bool:
+    """Whether another process could make it: a class of a notebook exists in this one alone."""
+    installed = bool(getattr(sys.modules[loaded.cls.__module__], "__file__", None))
+    return "<locals>" not in loaded.cls.__qualname__ and (loaded.path is not None or installed)
+
+
+def iterate_valid_tasks(loaded: LoadedEnvironment) -> Iterator[Task]:
+    """The environment's own tasks; what is none is its mistake, told in one line."""
+    for task in iterate_tasks(loaded):
+        if not isinstance(task, Task):
+            raise UsageError(f"{environment_name(loaded)}: tasks() gave a {type(task).__name__}, not a Task")
+        yield task
+
+
+def roundtrip_task(task: Task, env: str) -> Task:
+    """The task as a run would read it back from tasks.jsonl."""
+    try:
+        line = msgspec.json.decode(encode(task.line()), type=TaskLine)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{env}: task {task.id!r} does not fit JSON: {error}") from None
+    kept = Task.from_line(line)
+    kept.env = env
+    return kept
+
+
+MAX_IDS_SEARCHED = 100_000
+"""Ids that are looked through for one that may have been meant."""
+
+
+def score(
+    env: str | Environment,
+    task: str | Task,
+    text: str | list[str],
+    *,
+    data: str | None = None,
+    template: str | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    judge: str | list[str] = (),  # type: ignore[assignment]
+    judge_name: str = "",
+    **settings: JSON,
+) -> Score | Awaitable[Score]:
+    """What an answer to a task (or its id) is worth; RolloutFailed where a rollout would have no score.
+
+    A list of texts is what is said turn by turn, with tools called as in the text format. A plain call works; inside
+    a running event loop, await what it returns.
+    """
+    made = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
+
+    async def work() -> Score:
+        rollout = await run_answer(load_environment(env, data, template), task, text, limits, made, judge_name)
+        if rollout.score is None:
+            assert rollout.failure
+            raise RolloutFailed(rollout.failure.kind, rollout.failure.where, rollout.failure.message)
+        return rollout.score
+
+    return run_sync_or_async(work)
+
+
+async def run_answer(
+    loaded: LoadedEnvironment,
+    task: str | Task,
+    text: str | list[str],
+    limits: Limits,
+    settings: Settings = Settings(),  # noqa: B008 - frozen
+    judge_name: str = "",
+) -> Rollout:
+    """The rollout that gives this answer, with its score or its failure."""
+    spec, urls = resolve_judge(settings.judge_urls, judge_name)
+    check_judge(loaded, spec is not None)
+    asked = task if isinstance(task, Task) else find_task(loaded, task)
+    async with (
+        open_judge(spec, with_judge_urls(settings, urls)) as judge,
+        open_scorer(loaded, limits, judge=judge) as stage,
+    ):
+        return await stage.run(asked, text)
+
+
+def find_task(loaded: LoadedEnvironment, task_id: str) -> Task:
+    """The task of an id; a UsageError with those that may have been meant."""
+    ids: list[str] = []
+    for task in iterate_valid_tasks(loaded):
+        if task.id == task_id:
+            return task
+        if len(ids) < MAX_IDS_SEARCHED:
+            ids.append(task.id)
+    close = difflib.get_close_matches(task_id, ids, n=3, cutoff=0.5) or list(islice(ids, 3))
+    hint = f"did you mean {', '.join(close)}?" if close else "it has no tasks"
+    raise UsageError(f"{loaded.spec.spec} has no task {task_id!r}; {hint}")

@@ -1,0 +1,328 @@
+"""The worker: takes jobs from a JobSource, runs them concurrently, retries within budgets, records every attempt.
+
+A job is one key on its way through the worker. A JobSource is a book (`book_worker`) or a collector's memory
+(`collector`). How many rollouts are in flight is a fixed number, or one found by trying: slow start, then additive
+increase and multiplicative decrease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
+from rollbook.core import Failure, Rollout, Task
+from rollbook.engine.retries import record_failure, retry_delay_s
+from rollbook.errors import RolloutFailed, UsageError
+
+
+class RolloutJob(msgspec.Struct):
+    """A key to carry to its end, with what this round has tried already."""
+
+    task: Task
+    sample: int
+    past: KeyHistory
+    claim: Claim | None = None
+    row: int = -1
+
+    @property
+    def name(self) -> str:
+        """The key as one word."""
+        return f"{self.task.id}#{self.sample}"
+
+
+class JobSource(Protocol):
+    """Where a worker gets its jobs and leaves its marks: a book's shift, or a collector's memory."""
+
+    async def next(self) -> RolloutJob | None:
+        """The next job; waits while there may be one later, None when there will be none."""
+
+    async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
+        """Take in what an attempt came to; after a score or a final failure the job is over."""
+
+    def idle(self) -> None:
+        """Nothing is in flight just now: whatever waits for company need not wait."""
+
+
+START_LIMIT = 2
+MAX_CONCURRENCY = 4096
+SPARE_FILES = 128
+
+
+class FixedLimit:
+    """Always the same."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def record_answer(self, seconds: float) -> None:
+        """A call was answered."""
+
+    def record_overload(self) -> None:
+        """The endpoint said it has enough, or did not answer."""
+
+
+class AdaptiveLimit:
+    """Slow start, then additive increase and multiplicative decrease.
+
+    Judged in windows of one limit's worth of answers: while doubling brings more answers per second it goes on; after
+    that the limit creeps up, and falls when answers take twice their best time without there being more of them, or at
+    once when the endpoint refuses.
+    """
+
+    def __init__(self, max_limit: int = MAX_CONCURRENCY, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = min(START_LIMIT, max_limit)
+        self._max_limit, self._clock = max_limit, clock
+        self._doubling = True
+        self._rate = 0.0
+        self._best_s = float("inf")
+        self._start_window()
+
+    def _start_window(self) -> None:
+        self._since, self._answers, self._seconds, self._overloaded = self._clock(), 0, 0.0, False
+
+    def record_answer(self, seconds: float) -> None:
+        """Count an answer; judge when the window is full."""
+        self._answers += 1
+        self._seconds += seconds
+        if self._answers >= 2 * self.limit:
+            self._adjust()
+
+    def _adjust(self) -> None:
+        elapsed = max(self._clock() - self._since, 1e-9)
+        rate, mean_s = self._answers / elapsed, self._seconds / self._answers
+        self._best_s = min(self._best_s, mean_s)
+        better, slow = rate > 1.1 * self._rate, mean_s > 2 * self._best_s
+        if self._doubling and better:
+            self._set_limit(self.limit * 2)
+        elif slow and not better:
+            self._doubling = False
+            self._set_limit(int(self.limit * 0.8))
+        else:
+            self._doubling = False
+            self._set_limit(self.limit + max(1, self.limit // 16))
+        self._rate = rate
+        self._start_window()
+
+    def record_overload(self) -> None:
+        """Fall at once, but only once a window: one overload answers many calls at the same time."""
+        self._doubling = False
+        if not self._overloaded:
+            self._set_limit(self.limit // 2)
+            self._start_window()
+            self._overloaded = True
+
+    def _set_limit(self, limit: int) -> None:
+        self.limit = max(1, min(self._max_limit, limit))
+
+
+def make_limiter(wanted: int | str, say: Callable[[str], None]) -> FixedLimit | AdaptiveLimit:
+    """The limiter that was asked for, within what the file-descriptor limit allows."""
+    if wanted == "auto":
+        return AdaptiveLimit(limit_by_open_files(MAX_CONCURRENCY, say, quiet=True))
+    if not isinstance(wanted, int) or wanted < 1:
+        raise UsageError(f"--concurrency {wanted}: give a number from 1 on, or auto")
+    return FixedLimit(limit_by_open_files(wanted, say))
+
+
+def limit_by_open_files(wanted: int, say: Callable[[str], None], *, quiet: bool = False) -> int:
+    """Raise the soft limit of open files for so many connections; where that is not enough, cap and say so."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = wanted + SPARE_FILES
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return wanted
+    ceiling = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, ceiling), hard))
+    capped = max(1, max(soft, ceiling) - SPARE_FILES)
+    if capped < wanted and not quiet:
+        say(f"concurrency {wanted} needs {need} open files, the hard limit is {hard}: running {capped} at a time")
+    return min(wanted, capped)
+
+
+TICK_S = 0.1
+OVERLOAD_KINDS = ("model_unavailable", "model_timeout")
+
+
+class WorkerStats(msgspec.Struct):
+    """What a worker measures of itself."""
+
+    in_flight: int = 0
+    loop_lag_ms: float = 0.0
+    worst_lag_ms: float = 0.0
+    model_ms: float = 0.0
+    verify_ms: float = 0.0
+
+    def record_lag(self, seconds: float) -> None:
+        """How late the loop came back to us."""
+        lag = max(0.0, seconds) * 1000
+        self.loop_lag_ms += 0.2 * (lag - self.loop_lag_ms)
+        self.worst_lag_ms = max(self.worst_lag_ms, lag)
+
+    def record_rollout(self, rollout: Rollout) -> None:
+        """Where a rollout's time went."""
+        self.model_ms += 0.05 * (rollout.timing.model_s * 1000 - self.model_ms)
+        self.verify_ms += 0.05 * (rollout.timing.verify_s * 1000 - self.verify_ms)
+
+
+class AttemptRunner(Protocol):
+    """Whoever carries one attempt at a job to a score or a failure."""
+
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
+        """One attempt; the error goes with a rollout that failed."""
+
+
+class Worker:
+    """Runs until the desk has no more jobs, or until it is drained, stopped, or something that concerns all breaks."""
+
+    def __init__(
+        self,
+        jobs: JobSource,
+        runner: AttemptRunner,
+        limiter: FixedLimit | AdaptiveLimit,
+        round_number: int,
+        budgets: Mapping[str, int] | None = None,
+    ) -> None:
+        self._jobs, self._runner, self._limiter = jobs, runner, limiter
+        self._round, self._budgets = round_number, budgets or {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle_tasks: set[asyncio.Task[None]] = set()
+        self._exhausted = False
+        self._error: BaseException | None = None
+        self._draining = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.stats = WorkerStats()
+
+    @property
+    def concurrency(self) -> int:
+        """How many rollouts may be in flight now."""
+        return self._limiter.limit
+
+    def drain(self) -> None:
+        """Take no new job; what is in flight is carried to its end."""
+        self._draining.set()
+        self._changed.set()
+        for lane in self._idle_tasks:
+            lane.cancel()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it was told to end before the desk had no more jobs."""
+        return self._draining.is_set() and not self._exhausted
+
+    def stop(self) -> None:
+        """Drop what is in flight; nothing is written about it."""
+        self.drain()
+        for lane in self._tasks:
+            lane.cancel()
+
+    async def run(self, on_tick: Callable[[], None] | None = None) -> None:
+        """Work. Raises what broke everything: an endpoint that stays away, a disk that takes no more."""
+        try:
+            while not self._error:
+                self._start_tasks()
+                if not self._tasks:
+                    break
+                await self._wait(on_tick)
+        finally:
+            for lane in self._tasks:
+                lane.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._error:
+            raise self._error
+
+    async def _wait(self, on_tick: Callable[[], None] | None) -> None:
+        """Until a lane ends or a glance is due; how late we come back is the loop's lag."""
+        self._changed.clear()
+        before = time.monotonic()
+        try:
+            async with asyncio.timeout(TICK_S):
+                await self._changed.wait()
+        except TimeoutError:
+            self.stats.record_lag(time.monotonic() - before - TICK_S)
+        if on_tick:
+            on_tick()
+
+    def _start_tasks(self) -> None:
+        if self._draining.is_set() or self._exhausted:
+            return
+        while len(self._tasks) < self._limiter.limit:
+            lane = asyncio.create_task(self._run_jobs())
+            self._tasks.add(lane)
+            lane.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, lane: asyncio.Task[None]) -> None:
+        self._tasks.discard(lane)
+        if not lane.cancelled() and lane.exception() and not self._error:
+            self._error = lane.exception()
+        if self._error or not self._tasks:
+            self._changed.set()
+
+    async def _run_jobs(self) -> None:
+        """One job after the other, while there is room for this lane."""
+        me = asyncio.current_task()
+        assert me
+        while not self._draining.is_set() and len(self._tasks) <= self._limiter.limit:
+            self._idle_tasks.add(me)
+            try:
+                job = await self._next_job()
+            finally:
+                self._idle_tasks.discard(me)
+            if job is None:
+                return
+            self.stats.in_flight += 1
+            try:
+                await self._run_job(job)
+            finally:
+                self.stats.in_flight -= 1
+                if not self.stats.in_flight:
+                    self._jobs.idle()
+
+    async def _next_job(self) -> RolloutJob | None:
+        job = await self._jobs.next()
+        if job is None:
+            self._exhausted = True
+        return job
+
+    async def _run_job(self, job: RolloutJob) -> None:
+        """Attempt after attempt until the job is scored or out of budget."""
+        if job.past.deaths >= MAX_WORKER_DEATHS:
+            await self._mark_lost(job)
+            return
+        while True:
+            rollout, error = await self._runner.run_attempt(job, self._round)
+            self._observe(rollout, error)
+            final = error is None or record_failure(job.past, error.kind, self._budgets)
+            await self._jobs.mark(job, rollout, final)
+            if final or self._draining.is_set():
+                return
+            assert error
+            await self._wait_before_retry(retry_delay_s(error, job.past))
+
+    async def _wait_before_retry(self, seconds: float) -> None:
+        """Wait before another attempt; a drain does not wait."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._draining.wait()
+        except TimeoutError:
+            return
+
+    def _observe(self, rollout: Rollout, error: RolloutFailed | None) -> None:
+        self.stats.record_rollout(rollout)
+        if error is not None and error.kind in OVERLOAD_KINDS:
+            self._limiter.record_overload()
+        elif rollout.turns:
+            self._limiter.record_answer(rollout.timing.model_s)
+
+    async def _mark_lost(self, job: RolloutJob) -> None:
+        why = f"in flight on {job.past.deaths} workers that died"
+        failure = Failure.from_error(RolloutFailed("worker_lost", "worker", why))
+        rollout = Rollout(
+            task=job.task, sample=job.sample, seed=0, round=self._round, attempt=job.past.attempts + 1, failure=failure
+        )
+        await self._jobs.mark(job, rollout, True)

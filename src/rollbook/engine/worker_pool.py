@@ -1,0 +1,201 @@
+"""Several workers of one run: start them here or elsewhere, watch them, replace the ones that die, within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from rollbook.book import Book, RunStatus, read_status
+from rollbook.core import Round
+from rollbook.engine.progress import Display, Progress
+from rollbook.engine.retries import parse_max_failures
+from rollbook.errors import Stopped, UsageError
+from rollbook.processes import Child, module_argv
+
+POLL_S = 1.0
+REPLACEMENTS_PER_WORKER = 3
+ORDERLY_EXIT_CODES = (0, 3)
+RATE_POLLS = 30
+"""How many looks back the rate is taken from."""
+WAITING_NOTE_POLLS = 10
+"""How many looks running find workers that wait before it is said: starting takes some seconds anywhere."""
+
+
+class ExitStatus(msgspec.Struct, frozen=True):
+    """How a worker ended: its exit code and last words. Where it was `lost`, another may take its place."""
+
+    code: int
+    message: str
+    replaceable: bool = False
+
+
+class WorkerHandle(Protocol):
+    """A worker of a crew, wherever it runs."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is no room for it yet."""
+
+    def exit_status(self) -> ExitStatus | None:
+        """How it ended; None before."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal: it drains on the first and stops on the second."""
+
+    def kill_now(self) -> None:
+        """End it, whatever it does."""
+
+
+def killed_exit_status(exit_code: int) -> ExitStatus:
+    """The fate of a process that a signal ended.
+
+    >>> killed_exit_status(-15).message
+    'was killed by SIGTERM, lower --concurrency or --workers'
+    """
+    name = signal.Signals(-exit_code).name
+    memory = " (most often: out of memory)" if name == "SIGKILL" else ""
+    return ExitStatus(exit_code, f"was killed by {name}{memory}, lower --concurrency or --workers", replaceable=True)
+
+
+StartWorker: TypeAlias = Callable[[int], WorkerHandle]
+"""Starts the worker with this number."""
+
+
+class WorkerProcess:
+    """A worker that is a process of ours."""
+
+    waiting = False
+
+    def __init__(self, book: Book, round_: Round, number: int) -> None:
+        log = book.path / "logs" / f"worker-{round_.number}-{number}.log"
+        self._child = Child(module_argv("rollbook", "work", str(book.path)), log=log)
+        self.signal, self.kill_now = self._child.send_signal, self._child.kill_now
+
+    def exit_status(self) -> ExitStatus | None:
+        """How it ended; None before."""
+        code = self._child.returncode
+        if code is None or code >= 0:
+            return None if code is None else ExitStatus(code, self._child.last_log_line())
+        return killed_exit_status(code)
+
+
+class WorkerPool:
+    """Starts as many workers as the round has, by itself as processes, and tells what became of them."""
+
+    def __init__(self, book: Book, round_: Round, display: Display, start: StartWorker | None = None) -> None:
+        self._book, self._round, self._display = book, round_, display
+        self._start: StartWorker = start or partial(WorkerProcess, book, round_)
+        self._workers: dict[int, WorkerHandle] = {}
+        self._replacements_left = REPLACEMENTS_PER_WORKER * round_.settings.workers
+        self._stopping = 0
+        self._cause = self._stop_reason = ""
+        self._error: Exception | None = None
+        self._polls_with_waiting = 0
+        self._began = monotonic()
+        self._recent_counts: deque[tuple[float, int]] = deque(maxlen=RATE_POLLS)
+
+    async def run(self, *, handle_signals: bool) -> str:
+        """Until no worker is left; gives the probable cause where some died."""
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if handle_signals}
+        for number in before:
+            loop.add_signal_handler(number, self._on_signal)
+        self._display.start(self._book.plan.requested)
+        try:
+            for seat in range(self._round.settings.workers):
+                self._workers[seat] = self._start(seat)
+            while self._workers:
+                await asyncio.sleep(POLL_S)
+                await self._poll()
+        finally:
+            for hand in self._workers.values():
+                hand.kill_now()
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler or signal.SIG_DFL)  # the report may take a while: it can be interrupted
+        if self._error:
+            raise self._error
+        if self._stopping:
+            raise Stopped(f"interrupted: rollbook resume {self._book.path}")
+        return self._stop_reason or self._cause
+
+    def _on_signal(self) -> None:
+        """Pass it on: the workers drain on the first and stop on the second."""
+        self._stopping += 1
+        self._display.note(f"draining {len(self._workers)} workers; once more stops at once")
+        for hand in self._workers.values():
+            hand.signal(signal.SIGTERM)
+
+    async def _poll(self) -> None:
+        for seat, hand in list(self._workers.items()):
+            fate = hand.exit_status()
+            if fate is not None:
+                del self._workers[seat]
+                self._on_exit(seat, fate)
+        status = await asyncio.to_thread(read_status, self._book.path)
+        self._display.update(self._progress(status))
+        self._check_failures(status)
+        self._handle_waiting(needed=bool(status.pending) and not self._stopping and not self._stop_reason)
+
+    def _handle_waiting(self, needed: bool) -> None:
+        """Say how many wait for room; those that nobody needs any more are sent home."""
+        waiting = [seat for seat, hand in self._workers.items() if hand.waiting]
+        if not needed:
+            for seat in waiting:
+                self._workers.pop(seat).kill_now()
+            return
+        self._polls_with_waiting = self._polls_with_waiting + 1 if waiting else 0
+        if self._polls_with_waiting == WAITING_NOTE_POLLS:
+            self._display.note(f"{len(waiting)} of {len(self._workers)} workers wait for room")
+
+    def _check_failures(self, status: RunStatus) -> None:
+        """What --fail-fast and --max-failures say of all workers together: the rest is stopped at once."""
+        settings, failed = self._round.settings, sum(status.failed.values())
+        allowed = 0 if settings.fail_fast else parse_max_failures(settings.max_failures, status.requested)
+        if failed > allowed and not self._stop_reason:
+            rule = "--fail-fast" if settings.fail_fast else f"--max-failures {settings.max_failures}"
+            self._stop_reason = f"stopped by {rule} with {failed} failed"
+            for number in (signal.SIGTERM, signal.SIGINT):  # equal ones that come at once would count once
+                for hand in self._workers.values():
+                    hand.signal(number)
+
+    def _on_exit(self, number: int, exit_status: ExitStatus) -> None:
+        if exit_status.code in ORDERLY_EXIT_CODES or self._stopping or self._stop_reason:
+            return
+        if not exit_status.replaceable:
+            self._error = self._error or _exit_error(number, exit_status)
+            return
+        self._cause = f"worker {number} {exit_status.message}"
+        self._display.note(f"{self._cause}; its chunks are taken over")
+        if self._replacements_left:
+            self._replacements_left -= 1
+            self._workers[number] = self._start(number)
+
+    def _progress(self, status: RunStatus) -> Progress:
+        now = monotonic()
+        self._recent_counts.append((now, status.scored + sum(status.failed.values())))
+        (since, before), (_, done) = self._recent_counts[0], self._recent_counts[-1]
+        return Progress(
+            rate=(done - before) / (now - since) if now > since else 0.0,
+            seconds=now - self._began,
+            requested=status.requested,
+            scored=status.scored,
+            failed=status.failed,
+            pending=status.pending,
+            in_flight=status.in_flight,
+            concurrency=sum(not hand.waiting for hand in self._workers.values()),
+        )
+
+
+def _exit_error(number: int, exit_status: ExitStatus) -> Exception:
+    """What is to be raised for a worker that gave up."""
+    said = exit_status.message.removeprefix("rollbook: ") or f"worker {number} exited with {exit_status.code}"
+    known = {kind.exit_code: kind for kind in (Stopped, UsageError)}
+    return known.get(exit_status.code, RuntimeError)(said)

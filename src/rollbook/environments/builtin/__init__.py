@@ -1,0 +1,42 @@
+"""The built-in environments, one module each; the registry finds them by name."""
+
+from rollbook._exports import export_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollbook.environments.builtin.code import Code
+    from rollbook.environments.builtin.gsm8k import GSM8K
+    from rollbook.environments.builtin.humaneval import HumanEval
+    from rollbook.environments.builtin.json_schema import JSONSchema
+    from rollbook.environments.builtin.math import Math
+    from rollbook.environments.builtin.mcqa import MCQA
+    from rollbook.environments.builtin.python_tool import PythonTool
+    from rollbook.environments.builtin.reasoning_gym import ReasoningGym
+    from rollbook.environments.builtin.string_match import StringMatch
+else:
+    __getattr__, __dir__ = export_lazily(
+        __name__,
+        {
+            "code": "Code",
+            "gsm8k": "GSM8K",
+            "humaneval": "HumanEval",
+            "json_schema": "JSONSchema",
+            "math": "Math",
+            "mcqa": "MCQA",
+            "python_tool": "PythonTool",
+            "reasoning_gym": "ReasoningGym",
+            "string_match": "StringMatch",
+        },
+    )
+
+__all__ = [
+    "GSM8K",
+    "MCQA",
+    "Code",
+    "HumanEval",
+    "JSONSchema",
+    "Math",
+    "PythonTool",
+    "ReasoningGym",
+    "StringMatch",
+]

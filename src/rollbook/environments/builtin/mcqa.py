@@ -1,0 +1,119 @@
+"""Multiple choice: rows with a question, options and a letter, graded strictly or leniently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from string import ascii_uppercase
+
+from rollbook.core import JSON, Rollout, Score, Task
+from rollbook.environments.answers.choices import SURROUNDING, find_label, fold_text, read_letter
+from rollbook.environments.data_rows import DataRow, PromptTemplate, rows
+from rollbook.environments.environment import Environment
+from rollbook.errors import UsageError
+
+INSTRUCTION = "Think it through, then give the letter of the right option in \\boxed{}."
+OPTION_FIELDS = ("options", "choices")
+OTHER_ANSWER_FIELDS = ("answerKey", "answer_index")
+"""What ARC and MMLU-Pro call the answer."""
+GRADINGS = ("strict", "lenient")
+TABLE_SUFFIXES = (".csv", ".tsv")
+"""Files in which a number is written as text is."""
+
+
+class MCQA(Environment):
+    r"""Questions from `data`. Strict grading takes a letter in \boxed{} alone; lenient also what else is meant so."""
+
+    description = "multiple choice from your own rows (--data), graded by letter: mcqa?grading=strict or lenient"
+
+    def __init__(self, data: str, grading: str = "strict", template: str | None = None) -> None:
+        if grading not in GRADINGS:
+            raise UsageError(f"mcqa: grading={grading}; give {' or '.join(GRADINGS)}")
+        self._data, self._grading, self._template = data, grading, template
+
+    def tasks(self) -> Iterator[Task]:
+        """The questions in the order of their rows, each with its options under letters."""
+        template = PromptTemplate.read(self._template) if self._template else None
+        for row in rows(self._data):
+            yield _make_task(row, template)
+
+    def verify(self, task: Task, rollout: Rollout) -> Score:
+        """1 for the right letter, else 0."""
+        letter = read_letter(rollout.text, _options_of_task(task), lenient=self._grading == "lenient")
+        return Score(float(letter == task.answer), answer=letter)
+
+    def solution(self, task: Task) -> str | None:
+        """The letter in a box."""
+        return f"\\boxed{{{task.answer}}}"
+
+
+def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
+    letters = _read_options(row)
+    shown = "" if _prompt_has_options(row) else "\n".join(f"{letter}: {words}" for letter, words in letters.items())
+    asked = INSTRUCTION.replace("letter", "number") if all(map(str.isdecimal, letters)) else INSTRUCTION
+    task = row.task(f"{shown}\n\n{asked}" if shown else asked, template)
+    other = row.first(*OTHER_ANSWER_FIELDS)
+    task.answer = _find_letter(row, row.values[other] if task.answer is None and other else task.answer, letters)
+    task.fields = {k: v for k, v in task.fields.items() if k not in (*OPTION_FIELDS, *OTHER_ANSWER_FIELDS)} | {
+        "letters": letters
+    }
+    return task
+
+
+def _prompt_has_options(row: DataRow) -> bool:
+    """Whether the row's own prompt shows the options already, as rows of NeMo Gym do."""
+    return isinstance(row.values.get("responses_create_params"), dict)
+
+
+def _options_of_task(task: Task) -> dict[str, str]:
+    """The options of a task by letter; one that others made, as rows of NeMo Gym are, has them as its row does."""
+    return task.fields.get("letters") or _read_options(DataRow(f"task {task.id}", 0, task.fields))
+
+
+def _read_options(row: DataRow) -> dict[str, str]:
+    """The options of a row by letter: from a list of texts or of {letter: text}, from such an object, from labels."""
+    name = row.first(*OPTION_FIELDS)
+    value = row.decode_field(name)
+    if isinstance(value, dict) and {"text", "label"} <= set(value):
+        value = dict(zip(map(str, value["label"]), value["text"], strict=False))
+    if isinstance(value, list) and all(isinstance(v, dict) and {"text", "label"} <= set(v) for v in value):
+        value = [{str(one["label"]): one["text"]} for one in value]
+    if isinstance(value, list) and value and all(isinstance(v, dict) and len(v) == 1 for v in value):
+        value = {key: words for one in value for key, words in one.items()}
+    if isinstance(value, list):
+        value = dict(zip(ascii_uppercase, value, strict=False)) if len(value) <= len(ascii_uppercase) else None
+    if not isinstance(value, dict) or len(value) < 2:
+        raise UsageError(
+            f"{row.where}: no options; give a list of at least two, or {{letter: text}}; it has: {row.field_names}"
+        )
+    if any(words is None or isinstance(words, dict | list) or not str(words).strip() for words in value.values()):
+        raise UsageError(f"{row.where}: an option is empty, or no text")
+    letters = {str(key).strip().upper(): str(words) for key, words in value.items()}
+    if len(letters) < len(value):
+        raise UsageError(f"{row.where}: two options have the same letter")
+    return letters
+
+
+def _find_letter(row: DataRow, answer: JSON, letters: dict[str, str]) -> str:
+    """The right letter: given as such, as its text, or, where no label is a number, as its number from 0."""
+    written = answer.strip() if isinstance(answer, str) else answer
+    if isinstance(written, str) and row.path.partition("?")[0].endswith(TABLE_SUFFIXES) and written.isdecimal():
+        written = int(written)
+    found = None
+    if isinstance(written, int) and not isinstance(written, bool):
+        found = _letter_of_number(row, written, letters)
+    elif isinstance(written, str):
+        labels = (written.upper(), written.strip(SURROUNDING).upper())
+        found = next((label for label in labels if label in letters), None) or find_label(written, letters)
+    if found is None:
+        raise UsageError(f"{row.where}: the answer {answer!r} is none of the options {', '.join(letters)}")
+    return found
+
+
+def _letter_of_number(row: DataRow, number: int, letters: dict[str, str]) -> str | None:
+    """The option of a number: its label where labels are numbers, else its place, unless its text may be meant."""
+    if any(label.isdecimal() for label in letters):
+        return str(number) if str(number) in letters else None
+    place = list(letters)[number] if 0 <= number < len(letters) else None
+    if any(fold_text(words) == str(number) for words in letters.values()) and place != find_label(str(number), letters):
+        raise UsageError(f"{row.where}: the answer {number} may be an option's place or its text; write its letter")
+    return place

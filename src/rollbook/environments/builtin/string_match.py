@@ -1,0 +1,118 @@
+"""String match: rows whose answer is a text, compared exactly, without regard to case, or as a part."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from rollbook.core import JSON, Rollout, Score, Task
+from rollbook.environments.answers.extraction import find_boxed
+from rollbook.environments.data_rows import DataRow, PromptTemplate, rows
+from rollbook.environments.environment import Environment
+from rollbook.errors import UsageError
+
+MODES = ("exact", "folded", "contains")
+
+_THINKING = re.compile(r"^.*</think>", re.DOTALL)
+_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
+_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_EDGES = " \t\n.,;:!?\"'`*。、「」『』«»"
+_QUOTES = str.maketrans(dict.fromkeys("“”„", '"') | dict.fromkeys("‘’‚", "'"))
+_BRACKETS = ("()", "[]")
+_RAISED = ("<super>", "<sub>")
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff"
+    r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Letters of scripts that put no spaces between words (Thai, Lao, Burmese, Khmer, Japanese, Chinese)."""
+_LETTER = rf"[^\W{_UNSPACED}]"
+
+
+class StringMatch(Environment):
+    """Texts from `data`. `mode`: exact but for white space around it, folded (no case, no punctuation), or contains."""
+
+    description = "answers that are texts, from your own rows (--data): string_match?mode=exact, folded or contains"
+
+    def __init__(self, data: str, mode: str = "folded", template: str | None = None) -> None:
+        if mode not in MODES:
+            raise UsageError(f"string_match: mode={mode}; give {', '.join(MODES)}")
+        self._data, self._mode, self._template = data, mode, template
+
+    def tasks(self) -> Iterator[Task]:
+        """The questions in the order of their rows."""
+        template = PromptTemplate.read(self._template) if self._template else None
+        for row in rows(self._data):
+            task = row.task("", template)
+            task.answer = _read_accepted(row, task.answer)
+            yield task
+
+    def verify(self, task: Task, rollout: Rollout) -> Score:
+        """1 if the answer is one of the accepted texts, else 0."""
+        said = read_final_text(rollout.text)
+        return Score(float(any(matches(said, text, self._mode) for text in task.answer)), answer=said[:200])
+
+    def solution(self, task: Task) -> str | None:
+        """The first accepted text."""
+        return str(task.answer[0])
+
+
+def read_final_text(text: str) -> str:
+    r"""What an answer says in the end: what is in <answer> tags, else in \boxed{}, else all of it without thoughts.
+
+    >>> read_final_text("<think>Hm</think> Paris"), read_final_text("It is <answer>Paris</answer>.")
+    ('Paris', 'Paris')
+    >>> read_final_text(r"\boxed{Paris}")
+    'Paris'
+    """
+    text = _THINKING.sub("", text)
+    tagged = _TAGGED.findall(text)
+    inside = tagged[-1] if tagged else find_boxed(text)
+    return (text if inside is None else inside).strip()
+
+
+def matches(answer: str, accepted: str, mode: str) -> bool:
+    """Whether a text is what was asked for, by one of the three rules.
+
+    >>> [matches("paris.", "Paris", mode) for mode in MODES], matches("It is Paris", "paris", "contains")
+    ([False, True, True], True)
+    """
+    if mode == "exact":
+        return answer == accepted.strip()
+    left, right = normalize_text(answer), normalize_text(accepted)
+    if mode == "folded":
+        return left == right
+    before = "" if re.match(f"[{_UNSPACED}]", right) else f"(?<!{_LETTER})"
+    after = "" if re.match(f"[{_UNSPACED}]", right[-1:]) else f"(?!{_LETTER})"
+    return re.search(f"{before}{re.escape(right)}{after}", left) is not None
+
+
+def normalize_text(text: str) -> str:
+    r"""A text without case, doubled spaces, and punctuation or TeX around it.
+
+    >>> normalize_text("(São  Paulo)."), normalize_text(r"\text{Paris}"), normalize_text("2⁵")
+    ('são paulo', 'paris', '2⁵')
+    """
+    text = " ".join(_normalize_characters(_TEX.sub(r"\1", text)).translate(_QUOTES).casefold().split()).strip(_EDGES)
+    while len(text) > 2 and text[0] + text[-1] in _BRACKETS:
+        text = text[1:-1].strip(_EDGES)
+    return text
+
+
+def _normalize_characters(text: str) -> str:
+    """One way of writing each character, but 2⁵ is not 25."""
+    if text.isascii():
+        return text
+    kept = (c if unicodedata.decomposition(c).startswith(_RAISED) else unicodedata.normalize("NFKC", c) for c in text)
+    return unicodedata.normalize("NFC", "".join(kept))
+
+
+def _read_accepted(row: DataRow, answer: JSON) -> list[str]:
+    """One text, or a list of texts of which any will do; none of them may be empty."""
+    several = answer if isinstance(answer, list) else [answer]
+    texts = [str(one) for one in several if isinstance(one, str | int | float) and not isinstance(one, bool)]
+    if len(texts) < len(several) or not texts or not all(normalize_text(text) for text in texts):
+        raise UsageError(
+            f"{row.where}: the answer must be text or a list of texts, and not empty; it has: {row.field_names}"
+        )
+    return texts

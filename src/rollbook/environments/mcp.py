@@ -1,0 +1,419 @@
+"""MCP servers of an environment in one worker: started, called by rollouts, stopped.
+
+A server is a command (started with a keeper process, lines of JSON over its standard input and output) or a URL. Needs
+the official package: `pip install 'rollbook[mcp]'`; the declaration `McpServer` is in `environment`, without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp import Client, MCPError
+from mcp.client import Transport
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, TextContent, jsonrpc_message_adapter
+
+from rollbook.book import write_new
+from rollbook.core import JSON, decode, encode, encode_pretty
+from rollbook.environments.environment import McpServer
+from rollbook.environments.tools import ToolMisuse, read_offered_tools
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.processes import Child, module_argv
+
+COMMON_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+MAX_MESSAGE_BYTES = 64 << 20
+"""The longest message that a server may write; the package's own reader takes quadratic time and has no bound."""
+
+EXIT_GRACE_S = 5.0
+
+Incoming = MemoryObjectSendStream[SessionMessage | Exception]
+Outgoing = MemoryObjectReceiveStream[SessionMessage]
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+
+class McpProcess:
+    """One process of a server; `ended` comes when it says no more, `last_words` are what it complained of."""
+
+    def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
+        self._server, self._folder, self._log = server, folder, log
+        self._child: Child | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def last_error_line(self) -> str:
+        """The last line that it wrote to standard error, if any."""
+        lines = self._child.last_log_line() if self._child else ""
+        return lines[-500:]
+
+    def open(self) -> Transport:
+        """Start it, and end it with the context."""
+        return self._open()
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Streams]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            names = ",".join((*COMMON_VARIABLES, *self._server.env))
+            argv = module_argv("rollbook.processes.supervisor", str(theirs.fileno()), names, *self._server.command)
+            self._child = child = Child(argv, cwd=self._folder, pass_fds=[theirs.fileno()], log=self._log)
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_MESSAGE_BYTES)
+            try:
+                async with self._streams(reader, writer) as streams:
+                    yield streams
+            finally:
+                writer.transport.abort()  # the keeper notices, and lets the server end in peace if it will
+            await child.wait(EXIT_GRACE_S)
+        finally:
+            child.kill_now()
+
+    @asynccontextmanager
+    async def _streams(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[Streams]:
+        incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._read_messages, reader, incoming)
+            tasks.start_soon(_write_messages, writer, outgoing)
+            try:
+                yield received, sent
+            finally:
+                tasks.cancel_scope.cancel()
+                for stream in (incoming, received, sent, outgoing):
+                    stream.close()
+
+    async def _read_messages(self, reader: asyncio.StreamReader, incoming: Incoming) -> None:
+        """Hand on every message until the server ends, or writes one beyond all bounds: then it is taken for ended."""
+        try:
+            with suppress(ConnectionError, ValueError, anyio.ClosedResourceError, anyio.BrokenResourceError), incoming:
+                while line := await reader.readline():
+                    await incoming.send(_parse_message(line))
+        finally:
+            if not self.ended.done():
+                self.ended.set_result(None)
+
+
+def _parse_message(line: bytes) -> SessionMessage | Exception:
+    """A line as a message; what is none (a server that prints) is handed on as the error it is."""
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        return error
+
+
+async def _write_messages(writer: asyncio.StreamWriter, outgoing: Outgoing) -> None:
+    """Write every message until the server takes no more; then nobody waits for one to be taken."""
+    with suppress(ConnectionError, anyio.ClosedResourceError), outgoing:
+        async for message in outgoing:
+            writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await writer.drain()
+
+
+T = TypeVar("T")
+
+STARTING_S = 60.0
+CLOSING_S = 8.0
+CANCELLING_S = 1.0
+CONNECT_S = 10.0
+LAST_ANSWER_S = 0.5
+MAX_PAGES = 100
+HTTP_LIMITS: dict[str, Any] = {"max_sse_event_size": MAX_MESSAGE_BYTES}
+if HTTP_LIMITS.keys() - inspect.signature(streamable_http_client).parameters:
+    HTTP_LIMITS = {}  # the package bounds what comes over HTTP since 2.3, at a megabyte
+
+
+class McpSession:
+    """A connection, held by a task of its own: who opens one must also close it, and rollouts come and go.
+
+    `spent` says that something was late or broke: whoever is in here may go on, but nobody new comes in.
+    """
+
+    def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
+        self.server = server
+        self.users = 0
+        self.broken = False
+        self._process = McpProcess(server, folder, log) if server.command else None
+        self._leaving = asyncio.Event()
+        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Reach the server; RolloutFailed says why it cannot be."""
+        self._task = held = asyncio.create_task(self._run_client(), name=self.server.display_name)
+        held.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            await self._wait_for(self._ready, STARTING_S)
+        except BaseException:
+            await self.close()
+            raise
+        if not self._ready.done():
+            ended = held.done() or (self._process and self._process.ended.done())
+            await self.close()
+            raise self._make_failure(self._task_error() if ended else f"was not ready within {STARTING_S:g} s")
+
+    async def _wait_for(self, wanted: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+        """Wait for something, or for the end of the server; what came before the end is waited for a moment longer."""
+        assert self._task
+        ends: list[asyncio.Future[Any]] = [self._task, *([self._process.ended] if self._process else [])]
+        await asyncio.wait([wanted, *ends], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if any(end.done() for end in ends):
+            await asyncio.wait([wanted], timeout=LAST_ANSWER_S)
+
+    def _task_error(self) -> BaseException | None:
+        held = self._task
+        return held.exception() if held and held.done() and not held.cancelled() else None
+
+    async def _run_client(self) -> None:
+        async with self._client() as client:
+            self._ready.set_result(client)
+            await self._leaving.wait()
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Client]:
+        if self._process:
+            async with Client(self._process.open(), cache=None) as client:
+                yield client
+            return
+        token = os.environ.get(self.server.token_env, "")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(None, connect=CONNECT_S)) as http:
+            way = streamable_http_client(self.server.url, http_client=http, **HTTP_LIMITS)
+            async with Client(way, cache=None) as client:
+                yield client
+
+    async def close(self) -> None:
+        """Let go of the server; a process of ours ends, in peace or not."""
+        self.broken = True
+        self._leaving.set()
+        if self._task is None:
+            return
+        _, late = await asyncio.wait([self._task], timeout=CLOSING_S if self._ready.done() else 0)
+        if late:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=CLOSING_S)
+
+    async def list_tools(self) -> list[JSON]:
+        """All its tools, as chat completions takes them, by name: some servers list them as they come."""
+        found: list[JSON] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self._await_answer(self._ready.result().list_tools(cursor=cursor))
+            for tool in page.tools:
+                shown = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+                found.append({"type": "function", "function": shown})
+            cursor = page.next_cursor
+            if cursor is None:
+                return sorted(found, key=lambda tool: str(tool["function"]["name"]))
+        raise self._make_failure(f"lists its tools on more than {MAX_PAGES} pages")
+
+    async def call(self, name: str, arguments: dict[str, JSON]) -> str:
+        """What a tool says; Misuse where the server says that the arguments are wrong."""
+        return render_result(await self._await_answer(self._ready.result().call_tool(name, arguments)))
+
+    async def _await_answer(self, asking: Coroutine[Any, Any, T]) -> T:
+        """Wait for the server's answer, or for its end."""
+        answer = asyncio.create_task(asking, name="asking an MCP server")
+        try:
+            await self._wait_for(answer)
+            if answer.done():
+                return answer.result()
+            raise self._make_failure(self._task_error())
+        except MCPError as error:
+            if error.code == INVALID_PARAMS:
+                raise ToolMisuse(error.message) from None
+            gone = error.code == CONNECTION_CLOSED
+            raise self._make_failure(error if gone else f"answers with an error: {error.message}") from None
+        except (ValueError, RuntimeError, OSError) as error:
+            raise self._make_failure(f"answers with what is no answer: {innermost_reason(error)}") from None
+        finally:
+            if not answer.done():
+                self.broken = True
+                answer.cancel()
+                await asyncio.wait({answer}, timeout=CANCELLING_S)
+
+    def _make_failure(self, why: BaseException | str | None) -> RolloutFailed:
+        self.broken = True
+        words = [self.server.display_name, why if isinstance(why, str) else f"is gone: {innermost_reason(why)}"]
+        last = self._process.last_error_line() if self._process else ""
+        return RolloutFailed("environment_error", "mcp", " ".join(words) + (f" ({last})" if last else ""))
+
+
+def innermost_reason(error: BaseException | None) -> str:
+    """The innermost reason, in one line: task groups wrap what went wrong."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    words = " ".join(str(error).split()) if error else ""
+    return words or (type(error).__name__ if error else "it hung up")
+
+
+def render_result(result: CallToolResult) -> str:
+    """A result as a model reads it: its texts, else what it is as JSON; what is no text is named."""
+    parts = [part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content]
+    text = "\n".join(parts) if parts else encode(result.structured_content).decode()
+    return f"Error: {text}" if result.is_error else text
+
+
+LISTING_S = 60.0
+
+
+class McpServerSessions:
+    """One server: a session that all share, or one for each who comes."""
+
+    def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
+        self.server, self._folder, self._log = server, folder, log
+        self.tools: list[JSON] = []
+        self._shared_session: McpSession | None = None
+        self._open_lock = asyncio.Lock()
+        self._open_sessions: set[McpSession] = set()
+
+    async def start(self) -> None:
+        """Reach it and see what tools it has."""
+        wanted = (*self.server.env, *filter(None, [self.server.token_env]))
+        for name in wanted:
+            if name not in os.environ:
+                raise UsageError(f"{self.server.display_name}: the environment variable {name} is not set")
+        session = await self._get_session()
+        try:
+            async with asyncio.timeout(LISTING_S):
+                self.tools = await session.list_tools()
+        except TimeoutError:
+            raise UsageError(f"{self.server.display_name} did not list its tools within {LISTING_S:g} s") from None
+        if self.server.per_rollout:
+            await self._close_session(session)
+
+    async def acquire(self) -> McpSession:
+        """A session with a living server that has the tools it had; one that somebody else broke is made anew."""
+        for again in (not self.server.per_rollout, False):
+            session = await self._get_session()
+            session.users += 1
+            try:
+                now = await session.list_tools()
+                if now != self.tools:
+                    raise RolloutFailed(
+                        "environment_error", "mcp", describe_tool_changes(self.server.display_name, self.tools, now)
+                    )
+            except BaseException as error:
+                await self.release(session)
+                if not again or not session.broken or not isinstance(error, RolloutFailed):
+                    raise
+            else:
+                return session
+        raise AssertionError("the second try returns or raises")
+
+    async def _get_session(self) -> McpSession:
+        if self.server.per_rollout:
+            return await self._open_session()
+        async with self._open_lock:
+            if self._shared_session is None or self._shared_session.broken:
+                self._shared_session = await self._open_session()
+            return self._shared_session
+
+    async def _open_session(self) -> McpSession:
+        session = McpSession(self.server, self._folder, self._log)
+        self._open_sessions.add(session)
+        try:
+            await session.open()
+        except BaseException:
+            self._open_sessions.discard(session)
+            raise
+        return session
+
+    async def release(self, session: McpSession) -> None:
+        """The last one out of a session that takes nobody else closes it."""
+        session.users -= 1
+        if session.users == 0 and (self.server.per_rollout or session.broken):
+            await self._close_session(session)
+
+    async def _close_session(self, session: McpSession) -> None:
+        await session.close()
+        self._open_sessions.discard(session)
+
+    async def stop(self) -> None:
+        """End every session, whoever is still in it."""
+        await asyncio.gather(*(self._close_session(session) for session in list(self._open_sessions)))
+
+
+class McpServers:
+    """All of an environment's servers; `tools` by name, as chat completions takes them."""
+
+    def __init__(self, servers: Sequence[McpServer], folder: Path | None, log: Path | None) -> None:
+        self._servers = [McpServerSessions(server, folder, log) for server in servers]
+        self._server_of_tool: dict[str, int] = {}
+        self.tools: dict[str, JSON] = {}
+
+    async def start(self, own: dict[str, str]) -> None:
+        """Reach them all; what cannot be reached, shown to a model or told from its `own` tools refuses the run."""
+        known = dict(own)
+        for at, place in enumerate(self._servers):
+            try:
+                await place.start()
+                found = read_offered_tools(place.tools, known, place.server.display_name)
+            except RolloutFailed as error:
+                raise UsageError(error.message) from None
+            self.tools |= found
+            self._server_of_tool |= dict.fromkeys(found, at)
+            known |= dict.fromkeys(found, place.server.display_name)
+
+    def record_tools(self, path: Path) -> None:
+        """Write down what tools a run has; whoever joins it later must find the same."""
+        path.parent.mkdir(exist_ok=True)
+        if write_new(path, encode_pretty(self.tools)):
+            return
+        before: dict[str, JSON] = decode(path.read_bytes())
+        if before != self.tools:
+            words = describe_tool_changes("its MCP servers", before.values(), self.tools.values())
+            raise UsageError(f"{path.parent.parent}: {words}; start a new run")
+
+    async def stop(self) -> None:
+        """End them all."""
+        await asyncio.gather(*(place.stop() for place in self._servers))
+
+    async def connect(self) -> McpConnection:
+        """Let a rollout in."""
+        visit = McpConnection(self._servers, self._server_of_tool)
+        try:
+            await visit.open()
+        except BaseException:
+            await visit.close()
+            raise
+        return visit
+
+
+class McpConnection:
+    """One rollout's time with the servers."""
+
+    def __init__(self, servers: Sequence[McpServerSessions], server_of_tool: dict[str, int]) -> None:
+        self._servers, self._server_of_tool = servers, server_of_tool
+        self._sessions: list[McpSession] = []
+
+    async def open(self) -> None:
+        """A session with each."""
+        for place in self._servers:
+            self._sessions.append(await place.acquire())
+
+    async def use(self, name: str, arguments: dict[str, JSON]) -> str:
+        """Call a tool where it is."""
+        return await self._sessions[self._server_of_tool[name]].call(name, arguments)
+
+    async def close(self) -> None:
+        """Let go of every session."""
+        sessions, self._sessions = self._sessions, []
+        for place, session in zip(self._servers, sessions, strict=False):
+            await place.release(session)
+
+
+def describe_tool_changes(whose: str, before: Iterable[JSON], now: Iterable[JSON]) -> str:
+    """Which tools are not what they were, in one line."""
+    old, new = ({tool["function"]["name"]: tool for tool in tools} for tools in (before, now))
+    words = [f"new {name}" for name in new if name not in old] + [f"no more {name}" for name in old if name not in new]
+    words += [f"another {name}" for name in new if name in old and new[name] != old[name]]
+    return f"the tools of {whose} are not what they were: {', '.join(words)}"

@@ -1,0 +1,417 @@
+"""The pool of environment processes of a worker: more when there is work, never above the limit.
+
+A process that dies is replaced. The calls of a process are sent in order; the one that it executes has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rollbook.core import EnvironmentSpec, Limits
+from rollbook.environments.calls import EnvironmentCall, EnvironmentReply, FrameReader, StartMessage, encode_frame
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.processes import Child, module_argv
+
+QUICK_CALL_S = 0.005
+MAX_PIPELINED = 8
+MAX_FAILED_STARTS = 3
+POLL_S = 0.05
+QUEUE_PATIENCE_S = 0.05
+"""How long calls may queue before another process is started: a burst of quick ones is over by then."""
+
+
+class SessionLost(Exception):
+    """The process a rollout's state lived in died of another rollout's call: start again, no attempt is lost."""
+
+
+class EnvironmentProcessPool:
+    """Calls without state go to whichever process is free; a seated rollout's calls all go to one."""
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        limits: Limits,
+        *,
+        run: Path | None = None,
+        max_processes: int = 2,
+        log: Path | None = None,
+    ) -> None:
+        self._spec, self._limits, self._run, self._max_processes, self._log = spec, limits, run, max_processes, log
+        self._processes: list[EnvironmentProcess] = []
+        self._queue: deque[PendingCall] = deque()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._failed_starts = 0
+        self._closed = False
+        self._mean_s = 0.0
+        self._queue_timer: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Start the first process, so that an environment that does not load is known before any rollout."""
+        await self._start()
+
+    async def _start(self) -> None:
+        process = EnvironmentProcess(self._send_queued, self._on_process_gone)
+        try:
+            await process.start(self._spec, self._run, self._limits, self._log)
+        except BaseException:
+            await process.stop()
+            raise
+        self._failed_starts = 0
+        self._processes.append(process)
+        self._send_queued(process)
+
+    def _start_another(self) -> None:
+        """One more process, if there is room for it; errors surface in whoever waits."""
+        if self._closed or self._starting or len(self._processes) >= self._max_processes:
+            return
+        task = asyncio.create_task(self._start(), name="environment process")
+        self._starting.add(task)
+        task.add_done_callback(self._on_start_done)
+
+    def _on_start_done(self, task: asyncio.Task[None]) -> None:
+        self._starting.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS and not self._processes:
+            while self._queue:
+                waiting = self._queue.popleft()
+                if not waiting.future.done():
+                    waiting.future.set_exception(RolloutFailed("environment_error", "environment", str(error)))
+            self._failed_starts = 0
+        elif not self._processes:
+            self._start_another()
+
+    def _on_process_gone(self, process: EnvironmentProcess) -> None:
+        if process not in self._processes:
+            return  # it never came up, and whoever started it knows
+        self._processes.remove(process)
+        if self._queue or not self._processes:
+            self._start_another()
+
+    @property
+    def _max_pending(self) -> int:
+        """Quick calls are sent ahead, so that the process never idles; behind a slow one nobody should wait."""
+        return MAX_PIPELINED if self._mean_s < QUICK_CALL_S else 1
+
+    def _send_queued(self, process: EnvironmentProcess) -> None:
+        while self._queue and process.alive and process.pending < self._max_pending:
+            waiting = self._queue.popleft()
+            if not waiting.future.done():
+                process.send(waiting)
+
+    def _submit(self, waiting: PendingCall) -> None:
+        best = min((p for p in self._processes if p.alive), key=lambda p: p.pending, default=None)
+        if best is not None and best.pending < self._max_pending:
+            best.send(waiting)
+            return
+        self._queue.append(waiting)
+        if best is None:
+            self._start_another()
+        elif self._queue_timer is None:
+            self._queue_timer = asyncio.get_running_loop().call_later(QUEUE_PATIENCE_S, self._check_queue)
+
+    def _check_queue(self) -> None:
+        self._queue_timer = None
+        if self._queue:
+            self._start_another()
+
+    async def call(self, call: EnvironmentCall, timeout_s: float) -> EnvironmentReply:
+        """Run a call in any process. Dying of someone else's call costs nothing: it is simply run again."""
+        while not self._closed:
+            waiting = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
+            self._submit(waiting)
+            try:
+                reply = await waiting.future
+            except EnvironmentProcessDied as gone:
+                if gone.caused_by_call:
+                    raise RolloutFailed(gone.kind, call.where, gone.why) from None
+                continue
+            return self._record_reply(call, reply)
+        raise _closed_error()
+
+    def _record_reply(self, call: EnvironmentCall, reply: EnvironmentReply) -> EnvironmentReply:
+        self._mean_s += 0.05 * (reply.seconds - self._mean_s)
+        return raise_on_failure(call, reply)
+
+    async def acquire_process(self) -> EnvironmentProcess:
+        """The process with the fewest rollouts seated, for a rollout with state."""
+        self._start_another()
+        while not (alive := [p for p in self._processes if p.alive]):
+            if self._closed:
+                raise _closed_error()
+            self._start_another()
+            if not self._starting:
+                await asyncio.sleep(POLL_S)  # those that are dying still have their places
+                continue
+            done, _ = await asyncio.wait(self._starting, timeout=1.0)
+            failed = next((t.exception() for t in done if not t.cancelled() and t.exception()), None)
+            if failed:
+                raise RolloutFailed("environment_error", "environment", str(failed))
+        best = min(alive, key=lambda p: p.sessions)
+        best.sessions += 1
+        return best
+
+    async def session_call(
+        self, process: EnvironmentProcess, call: EnvironmentCall, timeout_s: float
+    ) -> EnvironmentReply:
+        """Run a call in the process that holds the rollout's state."""
+        if not process.alive:
+            raise SessionLost
+        waiting = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
+        process.send(waiting)
+        try:
+            return self._record_reply(call, await waiting.future)
+        except EnvironmentProcessDied as gone:
+            if gone.caused_by_call:
+                raise RolloutFailed(gone.kind, call.where, gone.why) from None
+            raise SessionLost from None
+
+    async def close(self) -> None:
+        """End every process; whoever still waits for one is told."""
+        self._closed = True
+        while self._queue:
+            waiting = self._queue.popleft()
+            if not waiting.future.done():
+                waiting.future.set_exception(_closed_error())
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(*(process.stop() for process in list(self._processes)))
+
+
+def _closed_error() -> RolloutFailed:
+    return RolloutFailed("environment_error", "environment", "it is closed")
+
+
+def raise_on_failure(call: EnvironmentCall, reply: EnvironmentReply) -> EnvironmentReply:
+    """A reply, or the failure it reports."""
+    if reply.failure:
+        raise RolloutFailed(reply.failure, call.where, reply.message)
+    return reply
+
+
+START_S = 120.0
+HANG_UP_GRACE_S = 1.0
+_decode_reply = msgspec.json.Decoder(EnvironmentReply).decode
+
+
+class EnvironmentProcessDied(Exception):
+    """The process ended while a call was waiting. `guilty`: it was the call being executed; `why` says how it ended."""
+
+    def __init__(self, caused_by_call: bool, why: str, kind: str) -> None:
+        self.caused_by_call, self.why, self.kind = caused_by_call, why, kind
+        super().__init__(why)
+
+
+class PendingCall(msgspec.Struct, weakref=True):
+    """A call in the line."""
+
+    call: EnvironmentCall
+    timeout_s: float
+    future: asyncio.Future[EnvironmentReply]
+
+
+class EnvironmentProcess(asyncio.Protocol):
+    """Starts the process, keeps its line of calls, and kills it when the head of the line is late."""
+
+    def __init__(
+        self, on_free: Callable[[EnvironmentProcess], None], on_gone: Callable[[EnvironmentProcess], None]
+    ) -> None:
+        self._on_free, self._on_gone = on_free, on_gone
+        self._pending: deque[PendingCall] = deque()
+        self._outbox: list[bytes] = []
+        self._unanswered = 0
+        self._frames = FrameReader()
+        self._loop = asyncio.get_running_loop()
+        self._head_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._end_reason: tuple[str, str] | None = None
+        self._ready: asyncio.Future[EnvironmentReply] | None = None
+        self._child: Child | None = None
+        self._ended = False
+        self.alive = True
+        self.sessions = 0
+
+    @property
+    def pending(self) -> int:
+        """How many calls are in the line."""
+        return len(self._pending)
+
+    async def start(self, spec: EnvironmentSpec, run: Path | None, limits: Limits, log: Path | None) -> None:
+        """Spawn it and wait until the environment is loaded; what the environment does wrong is a UsageError."""
+        ours, theirs = socket.socketpair()
+        argv = module_argv("rollbook.environments.process_main", str(theirs.fileno()))
+        self._child = Child(argv, pass_fds=(theirs.fileno(),), log=log)
+        theirs.close()
+        self._child.call_on_exit(self._loop, self._on_exit)
+        ours.setblocking(False)
+        self._socket = ours.dup()
+        self._ready = self._loop.create_future()
+        await self._loop.create_connection(lambda: self, sock=ours)
+        assert self._transport
+        self._transport.write(
+            encode_frame(StartMessage(spec, str(run) if run else None, limits.memory_mb, limits.tool_chars))
+        )
+        try:
+            async with asyncio.timeout(START_S):
+                reply = await self._ready
+        except TimeoutError:
+            raise UsageError(f"environment {spec.spec} did not load within {START_S:.0f} s") from None
+        if reply.failure:
+            raise UsageError(f"environment {spec.spec} did not load: {reply.message}")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ready."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It hung up. Most often it is dying and its end will say of what; if it goes on, nobody can hear it."""
+        if self.alive:
+            self.alive = False
+            self._cancel_deadline()
+            self._timer = self._loop.call_later(HANG_UP_GRACE_S, self._kill_after_hang_up)
+
+    def _kill_after_hang_up(self) -> None:
+        self._drain()
+        kind, where = self._running_call()
+        self.kill(kind, f"the environment process closed its channel during {where}")
+
+    def send(self, pending_call: PendingCall) -> None:
+        """Put a call at the end of the line."""
+        if not self._outbox and not self._unanswered:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(encode_frame(pending_call.call))
+        self._pending.append(pending_call)
+        if len(self._pending) == 1:
+            self._arm_deadline()
+
+    def _flush(self) -> None:
+        """One write for all calls that came while it was busy; who was lost meanwhile hears of it from its end."""
+        assert self._transport
+        if not self._transport.is_closing():
+            self._transport.write(b"".join(self._outbox))
+        self._unanswered += len(self._outbox)
+        self._outbox.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Replies come in the order of the calls. What one says that is being killed does not count."""
+        if self._end_reason:
+            return
+        for body in self._frames.feed(data):
+            try:
+                reply = _decode_reply(body)
+            except msgspec.DecodeError as error:
+                self.kill("environment_error", f"the environment process wrote nonsense: {error}")
+                return
+            if self._ready and not self._ready.done():
+                self._ready.set_result(reply)
+            elif self._pending:
+                self._resolve_head(reply)
+
+    def _resolve_head(self, reply: EnvironmentReply) -> None:
+        waiting = self._pending.popleft()
+        self._unanswered -= 1
+        if not waiting.future.done():
+            waiting.future.set_result(reply)
+        self._arm_deadline()
+        self._on_free(self)
+        if self._outbox and not self._unanswered:
+            self._flush()
+
+    def _cancel_deadline(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm_deadline(self) -> None:
+        """A new head: its time begins. A timer that fires no later looks again then, so that none is set per call."""
+        self._head_since = self._loop.time()
+        if not self._pending:
+            return
+        due = self._head_since + self._pending[0].timeout_s
+        if self._timer is not None and self._timer.when() > due:  # set for a call that was allowed more time
+            self._cancel_deadline()
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        head = self._pending[0]
+        left = self._head_since + head.timeout_s - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_deadline)
+            return
+        kind = "verifier_timeout" if head.call.method == "verify" else "environment_error"
+        self.kill(kind, f"{head.call.where} took longer than {head.timeout_s:g} s")
+
+    def kill(self, kind: str, why: str) -> None:
+        """End the process and all it started; the head of the line fails for this reason."""
+        self._end_reason = self._end_reason or (kind, why)
+        if self._child:
+            self._child.kill_now()
+
+    def _on_exit(self) -> None:
+        """The process is gone: its head is guilty, the others merely unlucky."""
+        if self._ended:
+            return
+        self._ended, self.alive = True, False
+        if self._transport:
+            self._transport.abort()
+        self._drain()
+        self._cancel_deadline()
+        assert self._child
+        kind, why = self._end_reason or self._describe_exit(self._child.returncode or 0)
+        if self._ready and not self._ready.done():
+            self._ready.set_result(EnvironmentReply("environment_error", f"{why}. {self._child.log_tail(5).strip()}"))
+        for place, waiting in enumerate(self._pending):
+            if not waiting.future.done():
+                waiting.future.set_exception(EnvironmentProcessDied(place == 0, why, kind))
+        self._pending.clear()
+        if self._socket:
+            self._socket.close()
+        self._on_gone(self)
+
+    def _drain(self) -> None:
+        """Hear out what it said before it died: a transport whose write fails stops reading at once."""
+        while self._socket and not self._end_reason:
+            try:
+                data = self._socket.recv(1 << 18)
+            except OSError:
+                break
+            if not data:
+                break
+            self.data_received(data)
+
+    def _running_call(self) -> tuple[str, str]:
+        """What is being executed, and the failure it is if it ends the process."""
+        where = self._pending[0].call.where if self._pending else "idle"
+        return "verifier_error" if where == "verify" else "environment_error", where
+
+    def _describe_exit(self, code: int) -> tuple[str, str]:
+        kind, where = self._running_call()
+        if code >= 0:
+            return kind, f"the environment process exited with status {code} during {where}"
+        name = signal.Signals(-code).name
+        if -code == signal.SIGKILL:
+            return "environment_error", f"the environment process was killed ({name}: out of memory?) during {where}"
+        return kind, f"the environment process died of {name} during {where}"
+
+    async def stop(self) -> None:
+        """End it in order: nobody waits for it any more."""
+        self._end_reason = self._end_reason or ("environment_error", "the worker is closing")
+        if self._transport:
+            self._transport.abort()
+        if self._child:
+            await self._child.kill_tree()

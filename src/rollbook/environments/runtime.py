@@ -1,0 +1,255 @@
+"""EnvironmentRuntime: run one environment for many rollouts, sync methods in processes, async ones on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from rollbook.core import JSON, EnvironmentSpec, Limits, Rollout, Score, Task, as_score
+from rollbook.environments.calls import EnvironmentCall, RolloutRecord
+from rollbook.environments.environment import Environment, source_folder
+from rollbook.environments.judge import Judge, JudgeClient
+from rollbook.environments.pool import EnvironmentProcessPool, SessionLost
+from rollbook.environments.session import (
+    EnvironmentSession,
+    LoopSession,
+    ProcessSession,
+    StatelessSession,
+    await_with_deadline,
+    tool_names,
+)
+from rollbook.environments.source import explain_error
+from rollbook.environments.tools import Toolbox
+from rollbook.errors import InvalidReward, RollbookError, RolloutFailed, UsageError
+
+if TYPE_CHECKING:
+    from rollbook.environments.mcp import McpServers
+
+
+CLOSING_S = 5.0
+"""How long states that are being closed may hold up the end of the stage."""
+
+STARTING_S = 120.0
+STOPPING_S = 30.0
+
+
+class EnvironmentRuntime:
+    """One environment, ready to be played by many rollouts at once."""
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        limits: Limits,
+        *,
+        environment: Callable[[], Environment],
+        run: Path | None = None,
+        max_processes: int = 2,
+        log: Path | None = None,
+        judge: JudgeClient | None = None,
+        runs_rollouts: bool = True,
+    ) -> None:
+        self.spec = spec
+        self._run, self._log, self._runs_rollouts = run, log, runs_rollouts
+        self._mcp_servers: McpServers | None = None
+        self._prefix = spec.terms.prefix if spec.terms else ""
+        self._judge = judge if spec.appeals else None
+        self._limits, self._make = limits, environment
+        self._pool = (
+            EnvironmentProcessPool(spec, limits, run=run, max_processes=max_processes, log=log)
+            if "sync" in (spec.verify, spec.state)
+            else None
+        )
+        self._environment: Environment | None = None
+        self._toolbox: Toolbox | None = None
+        self._numbers = count()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._verify_slots = OptionalSemaphore(None)
+        self._state_slots = OptionalSemaphore(None)
+        self._started = False
+
+    async def open(self) -> None:
+        """Start what the environment needs."""
+        if self._judge or "async" in (self.spec.verify, self.spec.state):
+            self._environment = environment = self._make()
+            self._toolbox = Toolbox(environment, self._limits.tool_chars)
+            await self._start_environment(environment)
+            if environment.mcp and self._runs_rollouts:
+                await self._start_mcp_servers(environment)
+        if self._pool:
+            await self._pool.open()
+
+    async def _start_environment(self, environment: Environment) -> None:
+        """Start it; one that will not start refuses the run, before any rollout, in one line."""
+        self._started = True
+        try:
+            async with asyncio.timeout(STARTING_S):
+                await environment.start()
+        except TimeoutError:
+            raise UsageError(f"environment {self.spec.spec} did not start in {STARTING_S:g} s") from None
+        except RollbookError as error:
+            raise UsageError(f"environment {self.spec.spec} cannot start: {' '.join(str(error).split())}") from error
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"environment {self.spec.spec} cannot start: {explain_error(error)}") from error
+        self._verify_slots = OptionalSemaphore(environment.verify_at_once)
+        self._state_slots = OptionalSemaphore(environment.states_at_once)
+
+    async def _start_mcp_servers(self, environment: Environment) -> None:
+        """Reach the MCP servers of the environment; their tools stay those that the run began with."""
+        try:
+            from rollbook.environments.mcp import McpServers
+        except ImportError as error:
+            raise UsageError(
+                f"environment {self.spec.spec} has MCP servers, which need a package: "
+                f"pip install 'rollbook[mcp]' ({error})"
+            ) from None
+        self._mcp_servers = McpServers(environment.mcp, source_folder(environment), self._log)
+        own = {name: f"the @tool method {name}" for name in tool_names(self.spec.tools)}
+        try:
+            await self._mcp_servers.start(own)
+        except UsageError as error:
+            raise UsageError(f"environment {self.spec.spec} cannot start: {error}") from None
+        if self._run:
+            name = self._prefix[:-1] or self.spec.target.rpartition(":")[2]
+            self._mcp_servers.record_tools(self._run / "tools" / f"{quote(name, safe='')}.json")
+
+    async def close(self) -> None:
+        """End what was started, after the states that are being closed."""
+        if self._closing:
+            _, late = await asyncio.wait(set(self._closing), timeout=CLOSING_S)
+            for task in late:
+                task.cancel()
+        if self._pool:
+            await self._pool.close()
+        if self._mcp_servers:
+            await self._mcp_servers.stop()
+        if self._environment and self._started:
+            self._started = False
+            async with asyncio.timeout(STOPPING_S):
+                await self._environment.stop()
+
+    async def open_session(self, task: Task, name: str) -> EnvironmentSession:
+        """Open the state of one rollout; whoever gets a seat must `leave` it."""
+        if self.spec.state == "none":
+            return StatelessSession()
+        await self._state_slots.acquire()
+        try:
+            seat = await self._make_session(f"{name}/{next(self._numbers)}")
+        except BaseException:
+            self._state_slots.release()
+            raise
+        try:
+            await seat.open(self._own_task(task))
+        except BaseException:
+            await self.close_session(seat)  # it may have been opened though nobody waited for that any more
+            raise
+        return seat
+
+    async def _make_session(self, name: str) -> EnvironmentSession:
+        if self.spec.state == "async":
+            assert self._environment
+            assert self._toolbox
+            return LoopSession(self._environment, self._toolbox, self.spec, self._limits, self._mcp_servers)
+        assert self._pool
+        return ProcessSession(self._pool, await self._pool.acquire_process(), name, self.spec.tools, self._limits)
+
+    async def close_session(self, session: EnvironmentSession) -> None:
+        """Close the state of one rollout, once, whatever becomes of the one who waits for it."""
+        if isinstance(session, StatelessSession):
+            return
+        closing = asyncio.create_task(self._close_state(session), name="closing")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
+
+    async def _close_state(self, session: EnvironmentSession) -> None:
+        """A state that will not close must not cost a finished rollout its score."""
+        try:
+            await session.close()
+        except (RolloutFailed, SessionLost):
+            return
+        finally:
+            self._state_slots.release()
+
+    async def verify(self, task: Task, rollout: Rollout) -> Score:
+        """Score a rollout, or raise the failure its verifier, or its judge, came to."""
+        own = self._own_task(task)
+        shown = rollout if own is task else msgspec.structs.replace(rollout, task=own)
+        score = await self._run_verifier(own, shown)
+        return await self._ask_judge(self._judge.for_rollout(rollout), own, shown, score) if self._judge else score
+
+    def _own_task(self, task: Task) -> Task:
+        """The task as the environment made it: in a blend, the book's ids say whose they are as well."""
+        if not self._prefix:
+            return task
+        line = task.line()
+        return Task.from_line(msgspec.structs.replace(line, id=line.id.removeprefix(self._prefix)))
+
+    async def _run_verifier(self, task: Task, rollout: Rollout) -> Score:
+        if self.spec.verify == "async":
+            return await self._verify_on_loop(task, rollout)
+        assert self._pool
+        call = EnvironmentCall("verify", task.line(), RolloutRecord.from_rollout(rollout))
+        reply = await self._pool.call(call, self._limits.verify_s)
+        try:
+            return msgspec.convert(reply.value, Score)
+        except (msgspec.ValidationError, InvalidReward) as error:
+            raise RolloutFailed("invalid_reward", "verify", str(error)) from None
+
+    async def _verify_on_loop(self, task: Task, rollout: Rollout) -> Score:
+        assert self._environment
+        async with self._verify_slots:
+            verdict = self._environment.verify(task, rollout)
+            assert inspect.isawaitable(verdict)
+            value = await await_with_deadline(
+                verdict, self._limits.verify_s, "verify", "verifier_error", "verifier_timeout"
+            )
+        return _as_score(value, "verify")
+
+    async def _ask_judge(self, judge: Judge, task: Task, rollout: Rollout, score: Score) -> Score:
+        """The rule has spoken, in its process; the judge is asked from here, with a deadline of its own."""
+        assert self._environment
+        assert self._judge
+        hearing = self._environment.appeal(task, rollout, score, judge)
+        return _as_score(
+            await await_with_deadline(hearing, self._judge.timeout_s, "judge", "verifier_error", "judge_error"), "judge"
+        )
+
+
+def _as_score(verdict: JSON, where: str) -> Score:
+    """What async code said as a score that a journal can hold."""
+    try:
+        score = as_score(verdict)
+        msgspec.json.encode(score)
+    except (InvalidReward, TypeError, ValueError, OverflowError) as error:
+        raise RolloutFailed("invalid_reward", where, str(error)) from None
+    return score
+
+
+class OptionalSemaphore:
+    """Lets so many through at a time, the first come first; None lets everyone."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._semaphore = asyncio.Semaphore(limit) if limit else None
+
+    async def acquire(self) -> None:
+        """Wait for a place."""
+        if self._semaphore:
+            await self._semaphore.acquire()
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._semaphore:
+            self._semaphore.release()
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()

@@ -1,0 +1,220 @@
+"""Anthropic's messages: a request as messages, tools and sampling; an answer as blocks or as events. No I/O here.
+
+A user's message of tool results and text is several of ours: each result, then the text. Thinking is reasoning; its
+signature is of no use to a model that is not theirs, and is empty in answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from rollbook.core import JSON, Function, Message, ToolCall, Turn, decode, encode
+from rollbook.errors import UsageError
+from rollbook.gateway.protocol import (
+    ErrorReply,
+    ModelRequest,
+    WireProtocol,
+    check_sampling,
+    encode_event,
+    make_text_only_error,
+    read_objects,
+    read_text,
+)
+from rollbook.models import Completion
+
+Block = dict[str, JSON]
+
+SAMPLING_FIELDS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
+SAMPLING_FIELDS |= {"stop_sequences": "stop", "seed": "seed"}
+
+REFUSED_FIELDS = ("container", "mcp_servers")
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_ERROR_TYPES = {400: "invalid_request_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+_ERROR_TYPES |= {408: "timeout_error", 503: "overloaded_error", 504: "timeout_error"}
+
+
+def read_request(body: dict[str, JSON]) -> ModelRequest:
+    """The request."""
+    for name in REFUSED_FIELDS:
+        if body.get(name):
+            raise UsageError(f"{name} is not supported here")
+    if not body.get("messages"):
+        raise UsageError("messages is missing or empty")
+    messages = _read_system(body.get("system"))
+    for number, item in enumerate(read_objects(body["messages"], "messages")):
+        messages += _read_messages(item, f"messages[{number}]")
+    tools = [_read_tool(tool, f"tools[{i}]") for i, tool in enumerate(read_objects(body.get("tools") or [], "tools"))]
+    extra = {theirs: body.get(name) for name, theirs in SAMPLING_FIELDS.items()}
+    return ModelRequest(
+        messages,
+        str(body.get("model") or ""),
+        tools,
+        check_sampling(extra | _read_tool_choice(body.get("tool_choice"))),
+        bool(body.get("stream")),
+        ids=bool(body.get("return_token_ids")),
+    )
+
+
+def _read_system(value: JSON) -> list[Message]:
+    text = value if isinstance(value, str) else _read_block_text(value, "system") if value else ""
+    return [Message("system", text)] if text else []
+
+
+def _read_messages(item: Block, where: str) -> list[Message]:
+    role, content = item.get("role"), item.get("content")
+    if role not in ("user", "assistant", "system"):
+        raise UsageError(f"{where}.role is {role!r:.40}; there are user, assistant, system")
+    if isinstance(content, str):
+        return [Message(role, content)]
+    blocks = read_objects(content, f"{where}.content")
+    return [_read_assistant(blocks, where)] if role == "assistant" else _read_input(role, blocks, where)
+
+
+def _read_input(role: str, blocks: list[Block], where: str) -> list[Message]:
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    rest = [block for block in blocks if block.get("type") != "tool_result"]
+    messages = [_read_result(block, where) for block in results]
+    return [*messages, Message(role, _read_block_text(rest, where))] if rest or not results else messages
+
+
+def _read_result(block: Block, where: str) -> Message:
+    content = block.get("content")
+    text = content if isinstance(content, str) else _read_block_text(content or [], f"{where}.tool_result")
+    return Message("tool", text, tool_call_id=read_text(block, "tool_use_id", f"{where}.tool_result"))
+
+
+def _read_assistant(blocks: list[Block], where: str) -> Message:
+    thoughts = [str(block.get("thinking") or "") for block in blocks if block.get("type") == "thinking"]
+    calls = [_read_call(block, where) for block in blocks if block.get("type") == "tool_use"]
+    other = ("thinking", "redacted_thinking", "tool_use")
+    text = _read_block_text([block for block in blocks if block.get("type") not in other], where)
+    return Message("assistant", text if text or not calls else None, "\n".join(thoughts) or None, calls or None)
+
+
+def _read_call(block: Block, where: str) -> ToolCall:
+    name, given = read_text(block, "name", f"{where}.tool_use"), encode(block.get("input") or {}).decode()
+    return ToolCall(read_text(block, "id", f"{where}.tool_use"), Function(name, given))
+
+
+def _read_block_text(value: JSON, where: str) -> str:
+    said = []
+    for number, block in enumerate(read_objects(value, where)):
+        if block.get("type") != "text":
+            raise make_text_only_error(block.get("type"), f"{where}[{number}]")
+        said.append(str(block.get("text") or ""))
+    return "\n".join(said)
+
+
+def _read_tool(tool: Block, where: str) -> JSON:
+    if tool.get("type") not in (None, "custom"):
+        raise UsageError(f"{where} is {tool['type']!r:.40}: only tools with an input_schema are supported here")
+    function = {"name": read_text(tool, "name", where), "parameters": tool.get("input_schema") or {"type": "object"}}
+    if tool.get("description"):
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}
+
+
+def _read_tool_choice(value: JSON) -> dict[str, JSON]:
+    if not isinstance(value, dict):
+        return {}
+    found: dict[str, JSON] = {"parallel_tool_calls": False} if value.get("disable_parallel_tool_use") else {}
+    if value.get("type") == "tool":
+        named = {"type": "function", "function": {"name": read_text(value, "name", "tool_choice")}}
+        return {**found, "tool_choice": named}
+    if value.get("type") not in _TOOL_CHOICES:
+        raise UsageError(f"tool_choice.type is {value.get('type')!r:.40}; there are tool, {', '.join(_TOOL_CHOICES)}")
+    return {**found, "tool_choice": _TOOL_CHOICES[value["type"]]}
+
+
+def make_answer(request: ModelRequest, completion: Completion) -> JSON:
+    """The body of an answer."""
+    turn = completion.turn
+    body = {
+        **_make_head(request),
+        "content": make_blocks(completion.message),
+        **_make_stop_reason(completion),
+        "usage": _make_usage(turn),
+    }
+    return {**body, "prompt_token_ids": turn.prompt_ids, "token_ids": turn.ids} if request.ids else body
+
+
+def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[bytes]:
+    """The same as events, block after block."""
+    turn = completion.turn
+    begun = {**_make_head(request), "content": [], "stop_reason": None, "stop_sequence": None}
+    usage = {**_make_usage(turn), "output_tokens": 0}
+    yield _encode("message_start", message={**begun, "usage": usage})
+    for number, block in enumerate(make_blocks(completion.message)):
+        empty, deltas = _split_block(block)
+        yield _encode("content_block_start", index=number, content_block=empty)
+        for delta in deltas:
+            yield _encode("content_block_delta", index=number, delta=delta)
+        yield _encode("content_block_stop", index=number)
+    yield _encode("message_delta", delta=_make_stop_reason(completion), usage={"output_tokens": turn.completion_tokens})
+    yield _encode("message_stop")
+
+
+def _encode(kind: str, **fields: JSON) -> bytes:
+    return encode_event({"type": kind, **fields}, kind)
+
+
+def make_blocks(message: Message) -> list[Block]:
+    """What the model thought, said and called."""
+    blocks: list[Block] = []
+    if message.reasoning:
+        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+    if message.text or not message.tool_calls:
+        blocks.append({"type": "text", "text": message.text})
+    for call in message.tool_calls or ():
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.function.name, "input": _read_arguments(call)})
+    return blocks
+
+
+def _read_arguments(call: ToolCall) -> JSON:
+    """The arguments; what is no object is told inside of one, as it is to the model."""
+    try:
+        given = decode(call.function.arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        given = None
+    return given if isinstance(given, dict) else {"unreadable": call.function.arguments}
+
+
+def _split_block(block: Block) -> tuple[Block, list[Block]]:
+    """A block as it begins, and what is then added to it."""
+    if block["type"] == "text":
+        return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+    if block["type"] == "thinking":
+        delta = {"type": "thinking_delta", "thinking": block["thinking"]}
+        return {**block, "thinking": ""}, [delta, {"type": "signature_delta", "signature": ""}]
+    given = {"type": "input_json_delta", "partial_json": encode(block["input"]).decode()}
+    return {**block, "input": {}}, [given]
+
+
+def make_error(reply: ErrorReply) -> JSON:
+    """The body of an error."""
+    kind = _ERROR_TYPES.get(reply.status, "api_error")
+    words = f"prompt is too long: {reply.message}" if reply.kind == "context_length_exceeded" else reply.message
+    return {"type": "error", "error": {"type": kind, "message": words, "code": reply.kind}, "request_id": None}
+
+
+def _make_head(request: ModelRequest) -> Mapping[str, JSON]:
+    return {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": request.model}
+
+
+def _make_stop_reason(completion: Completion) -> Block:
+    reason = _STOP_REASONS.get(completion.turn.finish_reason, "end_turn")
+    called = bool(completion.message.tool_calls) and reason == "end_turn"
+    return {"stop_reason": "tool_use" if called else reason, "stop_sequence": None}
+
+
+def _make_usage(turn: Turn) -> Block:
+    cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    return {"input_tokens": turn.prompt_tokens, "output_tokens": turn.completion_tokens, **cached}
+
+
+PING = _encode("ping")
+ANTHROPIC = WireProtocol(read_request, make_answer, stream_answer, make_error, PING, "error")

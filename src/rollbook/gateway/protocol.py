@@ -1,0 +1,189 @@
+"""What the three protocols share: a request in our terms, errors, server-sent events. No I/O here.
+
+`WireProtocol` is how one protocol is read and answered. An agent that gets no answer is told a status, a kind for
+programs and a line for people.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from rollbook.core import JSON, Message, encode
+from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
+from rollbook.models import Completion
+
+RETRY_AFTER_S = 1
+_STATUS_OF_KIND = {"model_unavailable": 503, "model_timeout": 504, "model_rejected": 400}
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """`kind` is ours (a kind of failure, or one of the words below); `retry_after_s` where trying again may help."""
+
+    status: int
+    kind: str
+    message: str
+    retry_after_s: int | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What goes with the status."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
+
+class TooManyCalls(Exception):
+    """More calls at once than one rollout may make."""
+
+
+class RolloutEnded(Exception):
+    """Nobody records this rollout (any more)."""
+
+
+def make_error_reply(error: Exception, body_limit: int) -> ErrorReply:
+    """The trouble that an exception means; what is not foreseen is our own fault and says so."""
+    match error:
+        case RolloutFailed():
+            wait = None if error.retry_after_s is None else math.ceil(error.retry_after_s)
+            return ErrorReply(_STATUS_OF_KIND.get(error.kind, 502), error.kind, error.message, wait)
+        case ContextFull():
+            return ErrorReply(400, "context_length_exceeded", str(error))
+        case LimitReached():
+            return ErrorReply(400, "limit_reached", f"{error}: no more calls are answered in this rollout")
+        case Stopped():
+            return ErrorReply(503, "model_unavailable", str(error))
+        case UsageError():
+            return ErrorReply(400, "invalid_request", str(error))
+        case RolloutEnded():
+            return ErrorReply(404, "not_found", "no such rollout, or it has ended")
+        case TooManyCalls():
+            return ErrorReply(429, "too_many_requests", str(error), RETRY_AFTER_S)
+        case TimeoutError():
+            return ErrorReply(408, "request_timeout", "the request did not come in time")
+        case web.HTTPRequestEntityTooLarge():
+            return ErrorReply(413, "request_too_large", f"a request of more than {body_limit} bytes")
+        case _:
+            return ErrorReply(500, "internal_error", f"{type(error).__name__}: {error}")
+
+
+NUMBER_FIELDS = ("temperature", "top_p")
+INTEGER_FIELDS = ("max_tokens", "seed")
+
+
+class ModelRequest(msgspec.Struct, frozen=True):
+    """One question. `extra` is sampling by the names of chat completions: only what the agent said itself.
+
+    `ids`, `logprobs` and `usage` say what of the record the agent wants to see beside the answer.
+    """
+
+    messages: list[Message]
+    model: str = ""
+    tools: list[JSON] = []
+    extra: dict[str, JSON] = {}
+    stream: bool = False
+    usage: bool = False
+    ids: bool = False
+    logprobs: bool = False
+
+
+class MakeAnswer(Protocol):
+    """An answer in the words of a protocol."""
+
+    def __call__(self, request: ModelRequest, completion: Completion) -> JSON:
+        """The body."""
+
+
+class StreamAnswer(Protocol):
+    """An answer as events."""
+
+    def __call__(self, request: ModelRequest, completion: Completion) -> Iterator[bytes]:
+        """All of them, in their order."""
+        ...
+
+
+class ReadRequest(Protocol):
+    """A body as a request; UsageError says what is wrong with it."""
+
+    def __call__(self, body: dict[str, JSON]) -> ModelRequest:
+        """The request."""
+        ...
+
+
+class MakeError(Protocol):
+    """Something that went wrong, in the words of a protocol."""
+
+    def __call__(self, reply: ErrorReply) -> JSON:
+        """The body."""
+
+
+@dataclass(frozen=True)
+class WireProtocol:
+    """A protocol: how it is read and answered. In a stream `waiting` is sent while there is nothing else to send, and
+    an error is an event of the name `error_event`.
+    """
+
+    read: ReadRequest
+    answer: MakeAnswer
+    stream: StreamAnswer
+    error: MakeError
+    keep_alive: bytes
+    error_event: str | None
+
+
+def check_sampling(extra: dict[str, JSON]) -> dict[str, JSON]:
+    """Sampling without what is null; UsageError where a number is none."""
+    given = {name: value for name, value in extra.items() if value is not None}
+    for name in NUMBER_FIELDS:
+        if name in given and not _is_number(given[name]):
+            raise UsageError(f"{name} is no number but {given[name]!r:.80}")
+    for name in INTEGER_FIELDS:
+        if name in given and (not isinstance(given[name], int) or isinstance(given[name], bool)):
+            raise UsageError(f"{name} is no whole number but {given[name]!r:.80}")
+    if given.get("max_tokens", 1) < 1:
+        raise UsageError(f"max_tokens is {given['max_tokens']}: give at least 1")
+    return given
+
+
+def _is_number(value: JSON) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read_objects(value: JSON, where: str) -> list[dict[str, JSON]]:
+    """A list of objects; UsageError says where it is none."""
+    if not isinstance(value, list):
+        raise UsageError(f"{where} is no list")
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise UsageError(f"{where}[{number}] is no object but {item!r:.80}")
+    return value
+
+
+def read_text(value: Mapping[str, JSON], name: str, where: str) -> str:
+    """A field that must be text."""
+    found = value.get(name)
+    if not isinstance(found, str):
+        raise UsageError(f"{where}.{name} is no text")
+    return found
+
+
+def make_text_only_error(kind: JSON, where: str) -> UsageError:
+    """What is said to whoever sends more than text."""
+    return UsageError(f"{where}: {kind!r:.40} cannot be recorded exactly here; send text")
+
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": waiting\n\n"
+
+
+def encode_event(value: JSON, name: str | None = None) -> bytes:
+    """One event; JSON has no line breaks of its own.
+
+    >>> encode_event({"a": 1}, "ping")
+    b'event: ping\\ndata: {"a":1}\\n\\n'
+    """
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + encode(value) + b"\n\n"

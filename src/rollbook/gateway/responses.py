@@ -1,0 +1,148 @@
+"""OpenAI's Responses API: a request as messages, tools and sampling; an answer as a response or events. No I/O.
+
+Items are read and written as they are for NeMo Gym. Nothing is stored from one response to the next: the whole
+conversation comes with every request, as agents send it that do not let a server store it for them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+import msgspec
+
+from rollbook.core import JSON, Message, Turn
+from rollbook.errors import UsageError
+from rollbook.gateway.chat_completions import ROLES, make_error, read_tools
+from rollbook.gateway.protocol import (
+    COMMENT,
+    ModelRequest,
+    WireProtocol,
+    check_sampling,
+    encode_event,
+    make_text_only_error,
+)
+from rollbook.models import FOREIGN_ITEM, Completion, make_response, read_create_params
+
+SAMPLING_FIELDS = ("seed", "stop", "top_k", "min_p", "chat_template_kwargs")
+"""What the Responses API has no field for, and servers of open models take."""
+
+Item = dict[str, JSON]
+
+
+def read_request(body: dict[str, JSON]) -> ModelRequest:
+    """The request."""
+    if body.get("conversation"):
+        raise UsageError("conversation is not supported here: send the whole conversation as input")
+    if body.get("previous_response_id"):
+        raise UsageError("previous_response_id is not supported here: send the whole conversation as input")
+    params = read_create_params({name: value for name, value in body.items() if name != "stream"}, "request")
+    extra = {**params.extra, **{name: body[name] for name in SAMPLING_FIELDS if body.get(name) is not None}}
+    extra |= {name: getattr(params, name) for name in ("temperature", "top_p", "max_tokens")}
+    if params.seed is not None:
+        extra["seed"] = params.seed
+    return ModelRequest(
+        [_read_plain_message(message, f"input: message {number}") for number, message in enumerate(params.messages)],
+        str(body.get("model") or ""),
+        read_tools(params.tools),
+        check_sampling(extra),
+        bool(body.get("stream")),
+        ids=bool(body.get("return_token_ids")),
+    )
+
+
+def _read_plain_message(message: Message, where: str) -> Message:
+    """A message as any server takes it; UsageError names what only theirs could do."""
+    for part in message.content if isinstance(message.content, list) else ():
+        if part.get("type") == FOREIGN_ITEM:
+            raise UsageError(f"{where}: items of type {part['item'].get('type')!r:.40} are not supported here")
+        if part.get("type") != "text":
+            raise make_text_only_error(part.get("type"), where)
+    return msgspec.structs.replace(message, role=ROLES[message.role], written=None)
+
+
+def make_answer(request: ModelRequest, completion: Completion) -> JSON:
+    """The response."""
+    return _make_response(request, completion, secrets.token_hex(12))
+
+
+def _make_response(request: ModelRequest, completion: Completion, name: str) -> dict[str, JSON]:
+    turn = completion.turn
+    shown = turn if request.ids else msgspec.structs.replace(turn, prompt_ids=None, ids=None, logprobs=None)
+    made = make_response(
+        [completion.message], [shown], name=name, model=request.model, created=int(time.time()), tools=request.tools
+    )
+    given: Item = {"error": None, "instructions": None, "metadata": {}, "previous_response_id": None}
+    told = {field: request.extra.get(field) for field in ("temperature", "top_p")}
+    limit = {"max_output_tokens": request.extra.get("max_tokens")}
+    return {**made, **given, **told, **limit, "usage": _make_usage(turn)}
+
+
+def _make_usage(turn: Turn) -> Item:
+    return {
+        "input_tokens": turn.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": turn.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": turn.prompt_tokens + turn.completion_tokens,
+    }
+
+
+def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[bytes]:
+    """The same as events: the response begins, each item is added and done, the response ends."""
+    response = _make_response(request, completion, secrets.token_hex(12))
+    begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    numbers = count()
+
+    def told(kind: str, fields: Mapping[str, JSON]) -> bytes:
+        return encode_event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
+
+    yield told("response.created", {"response": begun})
+    yield told("response.in_progress", {"response": begun})
+    for index, item in enumerate(response["output"]):
+        for kind, fields in _item_events(item):
+            yield told(kind, {"output_index": index, **fields})
+    ended = "response.completed" if response["status"] == "completed" else "response.incomplete"
+    yield told(ended, {"response": response})
+
+
+def _item_events(item: Item) -> Iterator[tuple[str, Item]]:
+    parts = {"message": _message_events, "function_call": _call_events, "reasoning": _reasoning_events}[item["type"]]
+    empty: dict[str, Item] = {
+        "message": {"content": []},
+        "function_call": {"arguments": ""},
+        "reasoning": {"summary": []},
+    }
+    begun = {"status": "in_progress"} if "status" in item else {}
+    yield "response.output_item.added", {"item": {**item, **empty[item["type"]], **begun}}
+    yield from parts(item)
+    yield "response.output_item.done", {"item": item}
+
+
+def _message_events(item: Item) -> Iterator[tuple[str, Item]]:
+    for number, part in enumerate(item["content"]):
+        at = {"item_id": item.get("id"), "content_index": number}
+        yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
+        yield "response.output_text.delta", {**at, "delta": part["text"], "logprobs": []}
+        yield "response.output_text.done", {**at, "text": part["text"], "logprobs": []}
+        yield "response.content_part.done", {**at, "part": part}
+
+
+def _call_events(item: Item) -> Iterator[tuple[str, Item]]:
+    at = {"item_id": item["id"]}
+    yield "response.function_call_arguments.delta", {**at, "delta": item["arguments"]}
+    yield "response.function_call_arguments.done", {**at, "name": item["name"], "arguments": item["arguments"]}
+
+
+def _reasoning_events(item: Item) -> Iterator[tuple[str, Item]]:
+    for number, part in enumerate(item["summary"]):
+        at = {"item_id": item["id"], "summary_index": number}
+        yield "response.reasoning_summary_part.added", {**at, "part": {**part, "text": ""}}
+        yield "response.reasoning_summary_text.delta", {**at, "delta": part["text"]}
+        yield "response.reasoning_summary_text.done", {**at, "text": part["text"]}
+        yield "response.reasoning_summary_part.done", {**at, "part": part}
+
+
+RESPONSES = WireProtocol(read_request, make_answer, stream_answer, make_error, COMMENT, "error")

@@ -1,0 +1,215 @@
+"""The gateway over HTTP: three protocols under a rollout name that nobody can guess.
+
+    POST /rollout/NAME/v1/chat/completions    OpenAI's chat completions
+    POST /rollout/NAME/v1/responses           OpenAI's responses
+    POST /rollout/NAME/v1/messages            Anthropic's messages
+    GET  /rollout/NAME/v1/models
+
+A stream begins when the answer is complete, and so checked and recorded: an agent is never shown a part of what the
+record does not hold. While it waits, a stream is kept alive. A client that hangs up ends its call.
+
+`LocalGateway` serves one program of a run: on loopback, under one name, for as long as its rollout lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+from aiohttp import web
+
+from rollbook.core import JSON, Rollout, decode, encode
+from rollbook.errors import UsageError
+from rollbook.gateway.anthropic import ANTHROPIC
+from rollbook.gateway.chat_completions import CHAT
+from rollbook.gateway.protocol import (
+    ErrorReply,
+    ModelRequest,
+    RolloutEnded,
+    WireProtocol,
+    encode_event,
+    make_error_reply,
+)
+from rollbook.gateway.recorder import Recorder
+from rollbook.gateway.responses import RESPONSES
+from rollbook.models import AskModel
+
+BODY_LIMIT = 32 << 20
+BODY_TIMEOUT_S = 60.0
+KEEP_ALIVE_S = 10.0
+ROLLOUT_PATH = "/rollout/{rollout}"
+PROTOCOLS = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": ANTHROPIC}
+
+FindRecorder = Callable[[str], Recorder]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_rollout_name() -> str:
+    """A name for a rollout: whoever does not know it cannot speak for it."""
+    return secrets.token_urlsafe(18)
+
+
+class GatewayServer:
+    """Answers for the rollouts that `find` knows (KeyError: not this one); `model` is the name that is listed."""
+
+    def __init__(self, find: FindRecorder, model: str, say: Callable[[str], None] = lambda _: None) -> None:
+        self._find, self._model, self._say = find, model, say
+
+    def make_app(self) -> web.Application:
+        """The application, for aiohttp to serve; it wants handlers to be cancelled when a client hangs up."""
+        app = web.Application(client_max_size=BODY_LIMIT)
+        self.add_routes(app)
+        return app
+
+    def add_routes(self, app: web.Application) -> None:
+        """The same beside what an application has already."""
+        for path, dialect in PROTOCOLS.items():
+            app.router.add_post(ROLLOUT_PATH + path, self._make_handler(dialect))
+        app.router.add_get(ROLLOUT_PATH + "/v1/models", self._list_models)
+        app.router.add_get(ROLLOUT_PATH + "/v1/models/{name:.+}", self._list_models)
+        app.router.add_route("*", ROLLOUT_PATH + "/{rest:.*}", self._not_found)
+
+    def _find_recorder(self, request: web.Request) -> Recorder:
+        try:
+            return self._find(request.match_info["rollout"])
+        except KeyError:
+            raise RolloutEnded from None
+
+    def _make_handler(self, protocol: WireProtocol) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                recorder = self._find_recorder(request)
+                asked = protocol.read(await read_json_object(request))
+                if asked.stream:
+                    return await self._stream(request, protocol, recorder, asked)
+                return make_json_response(200, protocol.answer(asked, await recorder.complete(asked)))
+            except ConnectionError:
+                raise  # whoever asked is gone
+            except Exception as error:  # noqa: BLE001 - told to the agent, and kept by the recorder
+                return self._make_error_response(protocol, error)
+
+        return answer
+
+    async def _stream(
+        self, request: web.Request, protocol: WireProtocol, recorder: Recorder, model_request: ModelRequest
+    ) -> web.StreamResponse:
+        """The answer as events. Until the first sign of life is due, an error can still have its own status."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        call = asyncio.create_task(recorder.complete(model_request), name="gateway call")
+        try:
+            while not (await asyncio.wait({call}, timeout=KEEP_ALIVE_S))[0]:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(protocol.keep_alive)
+            data = b"".join(protocol.stream(model_request, call.result()))
+        except Exception as error:
+            if not response.prepared:
+                raise
+            data = make_error_event(protocol, self._make_error_reply(error))
+        finally:
+            call.cancel()
+        if not response.prepared:
+            await response.prepare(request)
+        await response.write(data)
+        await response.write_eof()
+        return response
+
+    def _make_error_response(self, protocol: WireProtocol, error: Exception) -> web.Response:
+        trouble = self._make_error_reply(error)
+        return make_json_response(trouble.status, protocol.error(trouble), trouble.headers)
+
+    def _make_error_reply(self, error: Exception) -> ErrorReply:
+        trouble = make_error_reply(error, BODY_LIMIT)
+        if trouble.status >= 500:
+            self._say(f"{trouble.kind}: {trouble.message}")
+        return trouble
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        try:
+            self._find_recorder(request)
+        except RolloutEnded as error:
+            return self._make_error_response(CHAT, error)
+        row = {"id": self._model, "object": "model", "created": 0, "owned_by": "rollbook"}
+        theirs = {"type": "model", "display_name": self._model, "created_at": "1970-01-01T00:00:00Z"}
+        name = request.match_info.get("name")
+        if name is None:
+            return make_json_response(200, {"object": "list", "data": [{**row, **theirs}], "has_more": False})
+        if name != self._model:
+            trouble = ErrorReply(404, "not_found", f"there is no model {name} here, only {self._model}")
+            return make_json_response(404, CHAT.error(trouble))
+        return make_json_response(200, {**row, **theirs})
+
+    async def _not_found(self, request: web.Request) -> web.Response:
+        dialect = ANTHROPIC if request.match_info["rest"].startswith("v1/messages") else CHAT
+        known = ", ".join([*(f"POST {path}" for path in PROTOCOLS), "GET /v1/models"])
+        words = f"{request.method} /{request.match_info['rest']} is not served here; there are {known}"
+        return make_json_response(404, dialect.error(ErrorReply(404, "not_found", words)))
+
+
+def make_error_event(protocol: WireProtocol, reply: ErrorReply) -> bytes:
+    """An error in a stream that has begun already."""
+    return encode_event(protocol.error(reply), protocol.error_event)
+
+
+async def read_json_object(request: web.Request) -> dict[str, JSON]:
+    """The body of a request, in time; UsageError if it is no JSON object."""
+    async with asyncio.timeout(BODY_TIMEOUT_S):
+        body = await request.read()
+    try:
+        value = decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("the body is no JSON object")
+    return value
+
+
+def make_json_response(status: int, value: JSON, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer in JSON."""
+    return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)
+
+
+HOST = "127.0.0.1"
+MODEL_NAME = "rollbook"
+"""What the model is called there; any other name does as well."""
+
+SHUTDOWN_TIMEOUT_S = 1.0
+
+
+class LocalEndpoint:
+    """See `agents.program.Door`."""
+
+    def __init__(self, url: str, recorder: Recorder) -> None:
+        self.url, self._recorder = url, recorder
+        self.broken: asyncio.Event = recorder.broken
+
+    @property
+    def calls(self) -> int:
+        """How many calls were answered."""
+        return self._recorder.calls
+
+    def raise_failure(self) -> None:
+        """Raise what the calls came to, if it was not an answer to each."""
+        self._recorder.raise_failure()
+
+
+class LocalGateway:
+    """Serves each rollout on a port of its own: there is nothing that two of them share."""
+
+    @asynccontextmanager
+    async def open(self, rollout: Rollout, ask: AskModel) -> AsyncIterator[LocalEndpoint]:
+        """See `agents.program.Gateway`."""
+        recorder, name = Recorder(rollout, ask), make_rollout_name()
+        app = GatewayServer({name: recorder}.__getitem__, MODEL_NAME).make_app()
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, handler_cancellation=True)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, HOST, 0)
+            await site.start()
+            yield LocalEndpoint(f"http://{HOST}:{runner.addresses[0][1]}/rollout/{name}", recorder)
+        finally:
+            recorder.close()
+            await runner.cleanup()

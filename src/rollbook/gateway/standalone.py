@@ -1,0 +1,245 @@
+"""The standalone gateway: rollouts are opened, asked in, read and ended over HTTP, until SIGINT or SIGTERM.
+
+    POST   /rollout         {"name", "seed"}  ->  its name, and the base URLs to give to an agent
+    GET    /rollout/NAME    the record so far
+    DELETE /rollout/NAME    the record; nobody is answered under that name any more
+
+These need the gateway's key, which agents are not given; what agents ask needs only the name of their rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from rollbook.book import write_atomically
+from rollbook.core import JSON, Limits, Rollout, Sampling, Settings, Task, derive_seed, encode_pretty
+from rollbook.engine import AttemptClock, ModelCaller
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.gateway.chat_completions import CHAT
+from rollbook.gateway.protocol import ErrorReply, RolloutEnded, TooManyCalls, make_error_reply
+from rollbook.gateway.recorder import Record, Recorder, make_record
+from rollbook.gateway.server import (
+    BODY_LIMIT,
+    ROLLOUT_PATH,
+    GatewayServer,
+    make_json_response,
+    make_rollout_name,
+    read_json_object,
+)
+from rollbook.models import ChatModel, Model, open_model, resolve_model
+from rollbook.processes import serve_app
+from rollbook.sandbox import run_to_completion
+
+MAX_ROLLOUTS = 4096
+SWEEP_S = 1.0
+MAX_NAME_CHARS = 200
+
+ManagementHandler = Callable[[web.Request], Awaitable[JSON]]
+
+
+class RolloutDefaults(msgspec.Struct, frozen=True):
+    """How rollouts are asked where their agents do not say, and what each may take."""
+
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    seed: int = 0
+    attempts: dict[str, int] = {}
+    rollouts: int = MAX_ROLLOUTS
+
+
+class OpenRollout(msgspec.Struct):
+    """A rollout that somebody opened; after its deadline it is `late`, and only its record is left."""
+
+    name: str
+    seed: int
+    recorder: Recorder
+    began: float
+    late: RolloutFailed | None = None
+
+
+class StandaloneGateway:
+    """Records rollouts against one model. Ended ones are also written to the folder `out`, where one is given."""
+
+    def __init__(
+        self,
+        model: Model,
+        defaults: RolloutDefaults,
+        key: str,
+        out: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._model, self._terms, self._key, self._out, self._say = model, defaults, key, out, say
+        self._gateway = GatewayServer(lambda name: self._open[name].recorder, model.spec.name, say)
+        self._open: dict[str, OpenRollout] = {}
+        self._count = 0
+
+    def make_app(self) -> web.Application:
+        """The application, for aiohttp to serve."""
+        app = web.Application(client_max_size=BODY_LIMIT)
+        app.router.add_post("/rollout", self._require_key(self._open_rollout))
+        app.router.add_get(ROLLOUT_PATH, self._require_key(self._get_record))
+        app.router.add_delete(ROLLOUT_PATH, self._require_key(self._end_rollout))
+        self._gateway.add_routes(app)
+        app.router.add_route("*", "/{rest:.*}", _not_found)
+        app.cleanup_ctx.append(self._run_deadlines)
+        return app
+
+    def _require_key(self, handler: ManagementHandler) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(request: web.Request) -> web.Response:
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(errors="replace"), self._key.encode()):
+                return make_json_response(401, {"error": {"message": "no key of this gateway, or a wrong one"}})
+            try:
+                return make_json_response(200, await handler(request))
+            except (UsageError, RolloutEnded, TooManyCalls, TimeoutError, web.HTTPRequestEntityTooLarge) as error:
+                trouble = make_error_reply(error, BODY_LIMIT)
+                return make_json_response(trouble.status, CHAT.error(trouble), trouble.headers)
+
+        return answer
+
+    async def _open_rollout(self, request: web.Request) -> JSON:
+        if len(self._open) >= self._terms.rollouts:
+            raise TooManyCalls(f"{self._terms.rollouts} rollouts are open: end one with DELETE /rollout/NAME")
+        asked = await read_json_object(request) if request.can_read_body else {}
+        name, seed = asked.get("name", ""), asked.get("seed")
+        if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
+            raise UsageError(f"name is no text of at most {MAX_NAME_CHARS} characters")
+        if not (seed is None or (isinstance(seed, int) and 0 <= seed < 2**31)):
+            raise UsageError(f"seed is no whole number from 0 to {2**31 - 1}")
+        rollout = self._add(name, seed)
+        base = f"{request.scheme}://{request.host}/rollout/{rollout}"
+        return {"rollout": rollout, "openai_base_url": f"{base}/v1", "anthropic_base_url": base}
+
+    def _add(self, name: str, seed: int | None) -> str:
+        rollout, terms = make_rollout_name(), self._terms
+        self._count += 1
+        task = Task(name or f"rollout-{self._count}", messages=[])
+        seed = derive_seed(terms.seed, task.id, self._count) if seed is None else seed
+        blank = Rollout(task=task, sample=0, seed=seed, messages=[], turns=[])
+        ask = ModelCaller(
+            self._model, terms.sampling, terms.limits, blank, rollout, AttemptClock(), budgets=terms.attempts
+        )
+        self._open[rollout] = OpenRollout(task.id, seed, Recorder(blank, ask), time.monotonic())
+        return rollout
+
+    async def _get_record(self, request: web.Request) -> JSON:
+        name = request.match_info["rollout"]
+        return self._make_record(name, self._find_open(name), over=False)
+
+    async def _end_rollout(self, request: web.Request) -> JSON:
+        name = request.match_info["rollout"]
+        self._find_open(name)
+        return await self._close_rollout(name)
+
+    def _find_open(self, name: str) -> OpenRollout:
+        if name not in self._open:
+            raise RolloutEnded
+        return self._open[name]
+
+    async def _close_rollout(self, name: str) -> Record:
+        opened = self._open.pop(name)
+        opened.recorder.close()
+        record = self._make_record(name, opened, over=True)
+        if self._out is not None:
+            await self._write_record(self._out / f"{name}.json", record)
+        return record
+
+    async def _write_record(self, path: Path, record: Record) -> None:
+        """Write it down; a full disk must not keep the record from whoever asked for it."""
+        try:
+            await run_to_completion(
+                partial(write_atomically, path, encode_pretty(record))
+            )  # nobody else has it any more
+        except OSError as error:
+            self._say(f"{path}: {error.strerror}")
+
+    def _make_record(self, name: str, rollout: OpenRollout, *, over: bool) -> Record:
+        return make_record(
+            name, rollout.name, rollout.seed, rollout.recorder, rollout.late, over or rollout.late is not None
+        )
+
+    async def _run_deadlines(self, _: web.Application) -> AsyncIterator[None]:
+        """For aiohttp: deadlines are kept while the server is up; what is open when it goes is ended."""
+        sweeping = asyncio.create_task(self._sweep())
+        yield
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
+        for name, opened in list(self._open.items()):
+            opened.late = opened.late or RolloutFailed(
+                "worker_lost", "rollout", "the gateway was stopped while it was open"
+            )
+            await self._close_rollout(name)
+
+    async def _sweep(self) -> None:
+        """Answer no more after a rollout's deadline; its record waits as long again for somebody to read it."""
+        limit = self._terms.limits.rollout_s
+        while True:
+            await asyncio.sleep(min(SWEEP_S, limit / 4))
+            now = time.monotonic()
+            for name, opened in list(self._open.items()):
+                if now - opened.began > 2 * limit:
+                    if name in self._open:  # nobody ended it while another was being written down
+                        await self._close_rollout(name)
+                elif now - opened.began > limit and opened.late is None:
+                    opened.recorder.close()
+                    opened.late = RolloutFailed("rollout_timeout", "rollout", f"it took longer than {limit:g} s")
+
+
+async def _not_found(request: web.Request) -> web.Response:
+    words = f"{request.method} {request.path} is not served here: open a rollout with POST /rollout, ask under its URL"
+    return make_json_response(404, CHAT.error(ErrorReply(404, "not_found", words)))
+
+
+Say = Callable[[str], None]
+
+
+class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom to ask, where to listen, and how."""
+
+    upstream: list[str] = []
+    model_name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    out: str | None = None
+    settings: Settings = Settings()
+    defaults: RolloutDefaults = RolloutDefaults()
+
+
+async def serve_gateway(options: GatewayOptions, key: str, ready: Callable[[str], None], say: Say) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the address, `say` a line for all that fails."""
+    out = None if options.out is None else make_output_folder(options.out)
+    async with open_upstream(options, say) as model:
+        app = StandaloneGateway(model, options.defaults, key, out, say).make_app()
+        await serve_app(app, options.host, options.port, ready, cancel_on_disconnect=True)
+
+
+def make_output_folder(out: str) -> Path:
+    """Where records go; made if it is not there."""
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"-o {out}: {error.strerror}") from None
+    return Path(out)
+
+
+@asynccontextmanager
+async def open_upstream(options: GatewayOptions, say: Say) -> AsyncIterator[Model]:
+    """The model; agents decide themselves what of its reasoning they send back."""
+    spec, urls = resolve_model(options.upstream, options.model_name)
+    settings = msgspec.structs.replace(options.settings, urls=urls)
+    chat = spec.kind == "chat"
+    model = ChatModel(spec, settings, send_reasoning=True, say=say) if chat else open_model(spec, settings, say=say)
+    try:
+        await model.open()
+        yield model
+    finally:
+        await model.close()

@@ -1,0 +1,365 @@
+"""The servers of one configuration of a NeMo Gym checkout: started together, restarted when one dies, stopped.
+
+Every resources server of the configuration is started, and every model server that one of those calls (for a judge, for
+example). Its agents are not: our own agents run the rollouts, with the model of the run. A server must be ready by a
+deadline and ends when this process does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from rollbook.core import JSON, Task
+from rollbook.errors import ChildFailed, RolloutFailed, UsageError
+from rollbook.gym.client.config import (
+    AGENTS,
+    INCLUDES,
+    MODELS,
+    RAY_STUB_FOLDER,
+    RESOURCES,
+    Config,
+    GymCheckout,
+    ServerBlock,
+    compose_config,
+    find_config,
+    read_blocks,
+)
+from rollbook.gym.client.http_client import ConnectedServer, GymClient
+from rollbook.gym.dataset import read_agent_name
+from rollbook.processes import Child, module_argv
+
+LOCAL_HOST = "127.0.0.1"
+READY_TIMEOUT_S = 110.0
+"""How long a server may take until it answers; importing Gym alone takes many seconds."""
+
+MAX_RESTARTS = 3
+STOP_TIMEOUT_S = 10.0
+POLL_INTERVAL_S = 0.1
+ADDRESS_IN_USE = "address already in use"
+EXEC_TO_LOG = 'exec "$0" "$@" </dev/null >&2'
+"""The keeper talks to its command; a server is only listened to by its log."""
+
+
+class PortTaken(Exception):
+    """Another program has the port."""
+
+
+class ServerCommand(msgspec.Struct, frozen=True):
+    """What is started: a Python, a file, where, and with which further variables."""
+
+    python: Path
+    entry: Path
+    variables: Mapping[str, str]
+
+
+class ServerInstance:
+    """A server by its name in the configuration. Its client is the same however often it is started."""
+
+    def __init__(self, name: str, client: GymClient) -> None:
+        self.name, self.client = name, client
+        self._child: Child | None = None
+        self._keeper_socket: socket.socket | None = None
+        self._command: ServerCommand | None = None
+        self._restarts_left = MAX_RESTARTS
+        self._settled = asyncio.Event()
+        self._restart_task: asyncio.Task[None] | None = None
+        self._final_error = ""
+
+    @property
+    def pid(self) -> int:
+        """The process that keeps it."""
+        assert self._child
+        return self._child.pid
+
+    async def start(self, program: ServerCommand) -> None:
+        """Start it and wait until it answers; ChildFailed with the end of its log, PortTaken if it cannot listen."""
+        self._command = program
+        environ = {**os.environ, **program.variables}
+        self._keeper_socket, theirs = socket.socketpair()
+        names = ",".join(name for name in environ if "," not in name)
+        command = ("/bin/sh", "-c", EXEC_TO_LOG, str(program.python), program.entry.name)
+        argv = module_argv("rollbook.processes.supervisor", str(theirs.fileno()), names, *command)
+        with theirs:
+            self._child = Child(argv, env=environ, cwd=program.entry.parent, pass_fds=(theirs.fileno(),))
+        await self._wait_until_ready(self._child)
+        self._settled.set()
+        self._child.call_on_exit(asyncio.get_running_loop(), self._on_exit)
+
+    async def _wait_until_ready(self, child: Child) -> None:
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                while not await self._is_answering():
+                    if child.returncode is not None:
+                        raise self._early_exit_error(child)
+                    await asyncio.sleep(POLL_INTERVAL_S)
+        except TimeoutError:
+            raise ChildFailed(f"{self.name} did not answer within {READY_TIMEOUT_S:g} s", child.log_tail()) from None
+        if child.returncode is not None:
+            raise self._early_exit_error(child)
+
+    async def _is_answering(self) -> bool:
+        """Whether the one that answers is ours: Gym's servers put their name into their cookies."""
+        cookies: dict[str, str] = {}
+        try:
+            await self.client.get("/", cookies=cookies)
+        except RolloutFailed:
+            return False
+        if any("___" in name and not name.endswith(f"___{self.name}") for name in cookies):
+            raise PortTaken(self.client.base)
+        return True
+
+    def _early_exit_error(self, child: Child) -> Exception:
+        tail = child.log_tail()
+        if ADDRESS_IN_USE in tail.lower():
+            return PortTaken(self.client.base)
+        return ChildFailed(f"{self.name} ended (exit {child.returncode}) before it answered", tail)
+
+    def _on_exit(self) -> None:
+        """It died: what it held is lost. It comes back, so many times."""
+        self._settled.clear()
+        self.client.replace_server(self.client.base)
+        if self._final_error:
+            return
+        assert self._child
+        if not self._restarts_left:
+            last = self._child.last_log_line()[:200] or "it said nothing"
+            self._final_error = f"{self.name} ended {MAX_RESTARTS + 1} times; last: {last}"
+            self._settled.set()
+            return
+        self._restarts_left -= 1
+        self._restart_task = asyncio.create_task(self._restart(), name=f"restart {self.name}")
+
+    async def _restart(self) -> None:
+        assert self._command
+        self._release_keeper()
+        try:
+            await self.start(self._command)
+        except (ChildFailed, PortTaken) as error:
+            self._final_error = f"{self.name} ended and could not be started again: {error}"
+            self._settled.set()
+
+    async def wait_until_up(self) -> None:
+        """Wait until it answers; RolloutFailed when it never will."""
+        await self._settled.wait()
+        if self._final_error:
+            raise RolloutFailed("environment_error", self.name, self._final_error)
+
+    async def stop(self) -> None:
+        """End it with all that it started."""
+        self._final_error = f"{self.name} was ended with the run"
+        if self._restart_task:
+            self._restart_task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._restart_task
+        self._release_keeper()
+        if self._child:
+            with suppress(TimeoutError):  # by its keeper, so that being killed halfway through this leaves nothing
+                await self._child.wait(STOP_TIMEOUT_S)
+            await self._child.kill_tree()
+
+    def _release_keeper(self) -> None:
+        """Whoever keeps the server ends it when nobody holds this any more."""
+        if self._keeper_socket is not None:
+            self._keeper_socket.close()
+            self._keeper_socket = None
+
+
+class ReservedPort:
+    """A port that nobody takes by accident until a server listens on it: bound, but not listened on."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((LOCAL_HOST, 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Leave it to whoever listens there now."""
+        self._socket.close()
+
+
+START_ATTEMPTS = 5
+"""How often all are started on other ports when one was taken."""
+
+API_KEY_FROM_ENVIRONMENT = "${oc.env:OPENAI_API_KEY,none}"
+_SECRET_NAME = re.compile(r"(.*[._])?(key|token|secret|password)", re.IGNORECASE)
+
+AGENT_MAX_STEPS = {"simple_agent": None, "tool_simulation_agent": 1}
+"""Agents of Gym's that ours plays like, and how often each asks the model, where its configuration has no say."""
+
+
+class ServerFleet:
+    """The servers of `gym:NAME`. `overrides` change the configuration by dotted names; `config_paths` adds files to it.
+
+    Where there are several resources servers, each row is for the one that its agent (`agent_ref`) belongs to.
+    """
+
+    def __init__(self, name: str, overrides: Mapping[str, JSON]) -> None:
+        if not name:
+            raise UsageError("gym: which configuration? write gym:path/to/config.yaml")
+        check_overrides(overrides)
+        path = find_config(name)
+        self._checkout = GymCheckout(path)
+        self._config = compose_config(path, self._checkout.roots, overrides)
+        known = {block.name: block for block in read_blocks(self._config)}
+        self._resources = [name for name, block in known.items() if block.kind == RESOURCES]
+        self._required = {name: known[name] for name in list_required_servers(known)}
+        self._agents = {name: block for name, block in known.items() if block.kind == AGENTS}
+        if not self._resources:
+            raise UsageError(f"{path}: it names no resources server ({RESOURCES})")
+        self.notes = [
+            f"{path}: {who} calls {whom}, which is not in it"
+            for who, whom in _find_missing_references(self._required, known)
+        ]
+        self._instances: dict[str, ServerInstance] = {}
+        self._servers: dict[str, ConnectedServer] = {}
+
+    def check(self, task: Task) -> None:
+        """Refuse a row that is for none of the servers; allow it the steps that its agent allows."""
+        agent = self._agent_for(task, self._server_name_for(task))
+        if agent is None:
+            return
+        if agent.implementation not in AGENT_MAX_STEPS:
+            what = f"{agent.name} is a {agent.implementation}, which is not started"
+            note = f"{what}: our own agent plays its rows, as simple_agent"
+            self.notes += [note] if note not in self.notes else []
+        steps = AGENT_MAX_STEPS.get(agent.implementation) or agent.settings.get("max_steps")
+        task.max_turns = steps if isinstance(steps, int) and steps > 0 else None
+
+    def _agent_for(self, task: Task, server: str) -> ServerBlock | None:
+        """Who would play a row in Gym: the agent that it names, else the only one of its server."""
+        named = self._agents.get(read_agent_name(task) or "")
+        own = [block for block in self._agents.values() if server in block.references]
+        return named or (own[0] if len(own) == 1 else None)
+
+    def _server_name_for(self, task: Task) -> str:
+        """The server that a row is for."""
+        if len(self._resources) == 1:
+            return self._resources[0]
+        agent = read_agent_name(task)
+        refers = self._agents[agent].references if agent in self._agents else []
+        server = next((name for name in refers if name in self._resources), None)
+        if server is None:
+            known = ", ".join(self._agents) or "none"
+            told = f"agent_ref {agent}" if agent else "no agent_ref"
+            raise UsageError(f"{told}: of several servers, a row means that of its agent; known: {known}")
+        return server
+
+    def server_for(self, task: Task) -> ConnectedServer:
+        """The server that a row is for."""
+        return self._servers[self._server_name_for(task)]
+
+    async def wait_until_up(self, task: Task) -> None:
+        """Wait for a server that is coming back."""
+        await self._instances[self._server_name_for(task)].wait_until_up()
+
+    async def start(self, route: str) -> None:
+        """Start what is needed and wait until all of it answers."""
+        for _ in range(START_ATTEMPTS):
+            try:
+                await self._start_all()
+                break
+            except PortTaken:
+                await self.stop()
+            except ChildFailed as error:
+                await self.stop()
+                raise UsageError(_describe_failure(error)) from None
+        else:
+            raise UsageError(f"{START_ATTEMPTS} times running, another program took the port of a server")
+        for name in self._resources:
+            self._servers[name] = ConnectedServer(self._instances[name].client)
+            await self._servers[name].connect(route)
+
+    async def _start_all(self) -> None:
+        held = {name: ReservedPort() for name in self._required}
+        try:
+            config = self._make_server_config({name: port.number for name, port in held.items()})
+            for name, port in held.items():
+                client = GymClient(f"http://{LOCAL_HOST}:{port.number}")
+                await client.open()
+                self._instances[name] = ServerInstance(name, client)
+            async with asyncio.TaskGroup() as group:
+                for name, instance in self._instances.items():
+                    group.create_task(instance.start(self._make_command(self._required[name], config)))
+        except* (PortTaken, ChildFailed, UsageError) as several:
+            raise several.exceptions[0] from None
+        finally:
+            for port in held.values():
+                port.release()
+
+    def _make_server_config(self, ports: Mapping[str, int]) -> Config:
+        """The configuration that the servers see: themselves and each other, where they listen, no agents."""
+        servers = {block.name for block in read_blocks(self._config)}
+        config = {name: value for name, value in self._config.items() if name not in servers}
+        for name, block in self._required.items():
+            config[name] = {
+                block.kind: {block.implementation: {**block.settings, "host": LOCAL_HOST, "port": ports[name]}}
+            }
+        home = self._checkout.home
+        defaults: Config = {"results_dir": str(home / "results"), "cache_dir": str(home / "cache")}
+        defaults |= {"policy_api_key": API_KEY_FROM_ENVIRONMENT, "head_server": {"host": LOCAL_HOST, "port": 11000}}
+        return {**defaults, **config, "dry_run": False}
+
+    def _make_command(self, block: ServerBlock, config: Config) -> ServerCommand:
+        checkout = self._checkout
+        paths = [*([] if checkout.needs_ray(block) else [str(RAY_STUB_FOLDER)]), str(checkout.home)]
+        if os.environ.get("PYTHONPATH"):
+            paths.append(os.environ["PYTHONPATH"])
+        python = checkout.python(block)
+        variables = {
+            "NEMO_GYM_CONFIG_DICT": yaml.safe_dump(config, sort_keys=False),
+            "NEMO_GYM_CONFIG_PATH": block.name,
+            "PATH": os.pathsep.join((str(python.parent), os.environ.get("PATH", os.defpath))),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",
+            # A server that uses Ray must not join whoever's cluster runs on this machine.
+            "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", "local"),
+        }
+        return ServerCommand(python, checkout.entry(block), variables)
+
+    async def stop(self) -> None:
+        """End all of them."""
+        instances, self._instances, self._servers = self._instances, {}, {}
+        await asyncio.gather(*(instance.stop() for instance in instances.values()))
+        await asyncio.gather(*(instance.client.close() for instance in instances.values()))
+
+
+def _find_missing_references(
+    asked: Mapping[str, ServerBlock], known: Mapping[str, ServerBlock]
+) -> list[tuple[str, str]]:
+    """Which server calls one that the configuration does not have: what needs it will fail."""
+    return [(name, whom) for name, block in asked.items() for whom in block.references if whom not in known]
+
+
+def list_required_servers(known: Mapping[str, ServerBlock]) -> list[str]:
+    """The servers to start: resources servers, and the servers that those call, if the configuration has them."""
+    found = [name for name, block in known.items() if block.kind == RESOURCES]
+    for name in found:
+        more = (
+            other for other in known[name].references if other in known and known[other].kind in (RESOURCES, MODELS)
+        )
+        found += [other for other in more if other not in found]
+    return found
+
+
+def check_overrides(overrides: Mapping[str, JSON]) -> None:
+    """What stands in a spec is written into the run directory, where no secret belongs."""
+    for name in overrides:
+        if _SECRET_NAME.fullmatch(name):
+            raise UsageError(f"{name}=...: no secret goes into a run directory; write ${{oc.env:NAME}} in the file")
+    if not isinstance(overrides.get(INCLUDES, []), list):
+        raise UsageError(f'{INCLUDES}: write a list of files, {INCLUDES}=["a.yaml"]')
+
+
+def _describe_failure(error: ChildFailed) -> str:
+    lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
+    return f"{error.message}: {' | '.join(lines[-3:])[-600:]}" if lines else error.message

@@ -1,0 +1,264 @@
+"""The HTTP client for one server of NeMo Gym: JSON requests, the cookies of a rollout, failures read from replies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from io import BytesIO
+from secrets import token_hex
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from rollbook.core import FAILURE_KINDS, JSON, decode, encode
+from rollbook.errors import RolloutFailed, UsageError
+
+
+def parse_address(text: str, scheme: str = "") -> str:
+    """The base URL of `http://host:port`, or of `SCHEME://host:port`; a UsageError says what is wrong with it.
+
+    >>> parse_address("gym+agent://host:9000/", "gym+agent")
+    'http://host:9000'
+    """
+    like = f"write {scheme or 'http'}://host:port"
+    shown = text.rpartition("@")[2].partition("?")[0]  # what stands before an @ or behind a ? may be a secret
+    try:
+        url = urlsplit(text.strip())
+        port = url.port
+    except ValueError as error:
+        raise UsageError(f"{shown}: not an address ({error}); {like}") from None
+    if "@" in url.netloc:
+        raise UsageError(f"{shown}: no user or password in an address; {like}")
+    if not url.hostname or port == 0 or url.query or url.fragment or " " in url.netloc:
+        raise UsageError(f"{shown}: not an address; {like}")
+    return f"{url.scheme if not scheme else 'http'}://{url.netloc}{url.path.rstrip('/')}"
+
+
+def parse_json(line: bytes) -> JSON:
+    """Its value, NaN and the like included, which some servers write; ValueError where it is no JSON."""
+    try:
+        return decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(line)
+
+
+CONNECT_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 512
+"""Open at once to one server; more requests than that wait their turn."""
+
+MAX_REPLY_BYTES = 64 << 20
+_KEEP_ALIVE_S = 3.0
+"""Below the 5 s after which common servers close an idle connection: a POST on a closing one is lost."""
+
+_LARGE_BODY = 512 << 10
+_MAX_QUOTED_CHARS = 500
+
+
+class GymReply(msgspec.Struct, frozen=True):
+    """What a server said."""
+
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """As text, whatever it is."""
+        return self.body.decode(errors="replace")
+
+    @property
+    def summary(self) -> str:
+        """On one line and not too long, for a message."""
+        value = self.json()
+        words = value if isinstance(value, str) else self.text
+        return " ".join(words.split())[:_MAX_QUOTED_CHARS] or "no words"
+
+    def json(self) -> JSON:
+        """Its JSON; None where it is none."""
+        try:
+            return decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+
+class GymClient:
+    """One server. `era` changes when it was out of reach: what it held for a rollout may be gone since."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self._session: aiohttp.ClientSession | None = None
+        self._urls: dict[str, URL] = {}
+        self._client_id, self._outages, self.unreachable = token_hex(4), 0, False
+
+    @property
+    def generation(self) -> str:
+        """The time since it was last out of reach, told from that of any other client."""
+        return f"{self._client_id}.{self._outages}"
+
+    def replace_server(self, base: str) -> None:
+        """The server is another one from now on, at its old address or a new one."""
+        self.base, self._urls = base, {}
+        self._outages += 1
+
+    async def open(self) -> None:
+        """Get ready to connect."""
+        headers = {"Content-Type": "application/json", "Accept": "*/*", "Accept-Encoding": "identity"}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=60),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        )
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        if self._session:
+            await self._session.close()
+        self._session = None
+
+    async def post(
+        self, path: str, value: JSON, cookies: dict[str, str], failure_kind: str = "environment_error"
+    ) -> GymReply:
+        """What it says to this. Cookies that it sets are added to those of the rollout; none is lost when it sets none.
+
+        A server that cannot be reached is a failure of `kind`; one that answers, however badly, has answered.
+        """
+        return await self._request("POST", path, encode(value), cookies, failure_kind)
+
+    async def get(
+        self, path: str, timeout_s: float = CONNECT_TIMEOUT_S, cookies: dict[str, str] | None = None
+    ) -> GymReply:
+        """What it says to a GET, by a deadline."""
+        held: dict[str, str] = {} if cookies is None else cookies
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._request("GET", path, b"", held, "environment_error")
+        except TimeoutError:
+            raise RolloutFailed("environment_error", path, f"{self.base}: no answer in {timeout_s:g} s") from None
+
+    async def _request(
+        self, method: str, path: str, body: bytes, cookies: dict[str, str], failure_kind: str
+    ) -> GymReply:
+        if self._session is None:
+            raise RuntimeError("the client is not open")
+        url = self._urls.get(path) or self._urls.setdefault(path, URL(f"{self.base}{path}"))
+        data = body if len(body) < _LARGE_BODY else BytesIO(body)
+        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())} if cookies else None
+        try:
+            async with self._session.request(method, url, data=data, headers=headers, allow_redirects=False) as reply:
+                raw = await _read_body(reply)
+                self.unreachable = False
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._connection_failure(error, path, failure_kind) from None
+        for given in reply.headers.getall("Set-Cookie", ()):
+            name, equals, value = given.partition(";")[0].partition("=")
+            if equals:
+                cookies[name.strip()] = value.strip()
+        return GymReply(reply.status, raw)
+
+    def _connection_failure(self, error: Exception, path: str, failure_kind: str) -> RolloutFailed:
+        if isinstance(error, aiohttp.ClientConnectorError) and not self.unreachable:
+            self.unreachable, self._outages = True, self._outages + 1
+        return RolloutFailed(failure_kind, path, f"{self.base}: {_describe_error(error)}")
+
+
+async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
+    length = reply.content_length
+    if length is not None and length <= MAX_REPLY_BYTES:
+        return await reply.read()
+    held = bytearray()
+    async for chunk in reply.content.iter_chunked(256 << 10):
+        held += chunk
+        if len(held) > MAX_REPLY_BYTES:
+            raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_REPLY_BYTES >> 20} MiB")
+    return bytes(held)
+
+
+def _describe_error(error: Exception) -> str:
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the server closed the connection"
+    return str(error) or type(error).__name__
+
+
+def read_reply_object(reply: GymReply) -> Mapping[str, JSON] | None:
+    """The JSON object that an answer holds, NaN and the like included, which some servers write."""
+    try:
+        value = parse_json(reply.body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+PROXY_ERROR_STATUSES = (502, 503, 504)
+"""What a proxy says when the server itself is not there."""
+
+
+def read_named_failure(reply: GymReply) -> RolloutFailed | None:
+    """The failure that a server of ours names in an error, as `KIND in WHERE: MESSAGE`."""
+    if reply.status < 500:
+        return None
+    kind, inside, rest = reply.summary.partition(" in ")
+    where, colon, message = rest.partition(": ")
+    return RolloutFailed(kind, where, message) if kind in FAILURE_KINDS and inside and colon else None
+
+
+def read_json_reply(reply: GymReply, where: str, failure_kind: str) -> Mapping[str, JSON]:
+    """The object that a server says; anything else is a failure of the kind `broken`."""
+    if reply.status in PROXY_ERROR_STATUSES:
+        raise read_named_failure(reply) or RolloutFailed(
+            "environment_error", where, f"HTTP {reply.status}: {reply.summary}"
+        )
+    if reply.status != 200:
+        raise read_named_failure(reply) or RolloutFailed(failure_kind, where, f"HTTP {reply.status}: {reply.summary}")
+    said = read_reply_object(reply)
+    if said is None:
+        raise RolloutFailed(failure_kind, where, f"HTTP 200 that is no JSON object: {reply.summary}")
+    return said
+
+
+VERIFY_PATH, STEP_PATH = "/verify", "/step"
+SESSION_LOST = "the server was out of reach since this rollout began, and what it held for it may be gone"
+SESSION_OVER = "its session is over, and the server does not say that it scores without one (GET /reverify_mode)"
+
+
+class ConnectedServer(msgspec.Struct):
+    """A server that was met. `stateless`: it says itself that its verdicts need no session."""
+
+    client: GymClient
+    stateless: bool = False
+
+    async def connect(self, route: str) -> None:
+        """Find somebody who answers and has this route; UsageError says who is there instead."""
+        try:
+            await self.client.get("/")
+            routes = (await self.client.get("/openapi.json")).json()
+            self.stateless = (await self.client.get("/reverify_mode")).json() == "stateless"
+        except RolloutFailed as error:
+            raise UsageError(f"{error.message}; is the server up?") from None
+        paths = routes.get("paths") if isinstance(routes, dict) else None
+        if isinstance(paths, dict) and (route not in paths or (route == VERIFY_PATH and STEP_PATH in paths)):
+            raise UsageError(f"{self.client.base}: {_describe_mismatch(paths, route)}")
+
+    def check_session(self, generation: str, where: str) -> None:
+        """A server that was started again has lost the session, and some then judge an empty one without a word."""
+        now = self.client.generation
+        if generation == now or self.stateless:
+            return
+        if generation.partition(".")[0] == now.partition(".")[0]:
+            raise RolloutFailed("environment_error", where, SESSION_LOST)
+        raise RolloutFailed("verifier_error", where, SESSION_OVER)
+
+
+def _describe_mismatch(paths: dict[str, JSON], route: str) -> str:
+    if "/run" in paths:
+        return "an agent, not a resources server; write gym+agent://host:port"
+    if STEP_PATH in paths:
+        return "its rollouts go step by step; write gym+step://host:port, or gym+step:config.yaml"
+    if VERIFY_PATH in paths:
+        return "its rollouts do not go step by step; write http://host:port, or gym:config.yaml"
+    return f"no resources server: it has no {route}"

@@ -1,0 +1,432 @@
+"""Import what NeMo Gym collected as a book: its rollouts, its failures, and what is missing of what was requested."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple, TypeGuard
+
+import msgspec
+
+from rollbook.book import Book, BookDraft, Claim
+from rollbook.core import (
+    FAILURE_KINDS,
+    JSON,
+    SCHEMA_VERSION,
+    EnvironmentSpec,
+    Failure,
+    Limits,
+    Manifest,
+    ModelSpec,
+    Part,
+    Rollout,
+    Sampling,
+    Score,
+    Settings,
+    Task,
+    Timing,
+    encode,
+    make_part,
+)
+from rollbook.engine import BookJobSource, FixedLimit, ProgressCounter, RolloutJob, Worker, package_versions
+from rollbook.environments import ID_FIELDS, Environment
+from rollbook.errors import InvalidReward, RolloutFailed, UsageError
+from rollbook.gym.client.agents import read_rollout_into
+from rollbook.gym.client.export_run import CollectionFiles
+from rollbook.gym.client.http_client import parse_json
+from rollbook.gym.rows import AGENT_REF, ANSWER_KEYS, FAILURE_CLASS, ROLLOUT_INDEX, TASK_INDEX, read_failure, read_score
+from rollbook.models import CREATE_PARAMS, read_create_params
+from rollbook.reports import Report, make_report
+
+JsonObject = dict[str, JSON]
+
+
+class JsonLinesFile:
+    """A file of JSON objects, one a line, read by where they stand. `torn` says whether its last line is cut off."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.torn = path, False
+
+    def __iter__(self) -> Iterator[tuple[int, JsonObject]]:
+        """Each object with the offset that it stands at; anything but a torn end is refused by its line."""
+        at = 0
+        try:
+            with open(self.path, "rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.strip():
+                        value = self._parse(line, number)
+                        if value is None:
+                            return
+                        yield at, value
+                    at += len(line)
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+    def _parse(self, line: bytes, number: int) -> JsonObject | None:
+        try:
+            value = parse_json(line)
+        except ValueError as error:
+            if not line.endswith(b"\n"):  # the last line of a collection that was killed
+                self.torn = True
+                return None
+            raise UsageError(f"{self.path}:{number}: not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise UsageError(f"{self.path}:{number}: a JSON object is needed, this is {type(value).__name__}")
+        return value
+
+    def read_at(self, offset: int) -> JsonObject:
+        """The object at an offset."""
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            value: JsonObject = parse_json(file.readline())
+        return value
+
+
+DEFAULT_AGENT = "agent"
+
+
+class RolloutKey(NamedTuple):
+    """A rollout by Gym's own counting."""
+
+    task: int
+    sample: int
+
+
+class LinePosition(NamedTuple):
+    """A line: in which file, and at which offset."""
+
+    lines: JsonLinesFile
+    offset: int
+
+    def read(self) -> JsonObject:
+        """What stands there."""
+        return self.lines.read_at(self.offset)
+
+
+class RequestedTask:
+    """One task: who plays it, where its row stands, which of its rollouts were asked for."""
+
+    def __init__(self, agent: str, position: LinePosition) -> None:
+        self.agent, self.position = agent, position
+        self.samples: set[int] = set()
+
+
+class GymCollection:
+    """Reads the files of a collection once, and keeps where everything stands. `notes` says what was left out."""
+
+    def __init__(self, path: Path) -> None:
+        files = CollectionFiles(path)
+        self.tasks: dict[int, RequestedTask] = {}
+        self.scored: dict[RolloutKey, LinePosition] = {}
+        self.failed: dict[RolloutKey, list[LinePosition]] = {}
+        self.notes: list[str] = []
+        if files.inputs.is_file():
+            for key, place, row in self._read_rows(files.inputs):
+                self._add_request(key, place, row)
+        known = bool(self.tasks)
+        self._read_scored(path, known)
+        if files.failures.is_file():
+            self._read_failed(files.failures, known)
+        if not self.tasks:
+            raise UsageError(f"{path}: holds no rollouts")
+
+    def _read_rows(self, path: Path) -> Iterator[tuple[RolloutKey, LinePosition, JsonObject]]:
+        lines, counting = JsonLinesFile(path), RolloutNumbering()
+        for offset, row in lines:
+            yield read_rollout_key(row, path) or counting.next_key(row), LinePosition(lines, offset), row
+        if lines.torn:
+            self.notes.append(f"{path}: its last line is cut off, and was left out")
+
+    def _add_request(self, key: RolloutKey, position: LinePosition, row: JsonObject) -> None:
+        asked = self.tasks.setdefault(key.task, RequestedTask(read_agent_or_default(row), position))
+        asked.samples.add(key.sample)
+
+    def _read_scored(self, path: Path, known: bool) -> None:
+        twice = 0
+        for key, place, row in self._read_rows(path):
+            self._check_requested(key, known, path)
+            self._add_request(key, place, row)
+            twice += key in self.scored
+            if FAILURE_CLASS in row:
+                self.failed.setdefault(key, []).append(place)
+            else:
+                self.scored.setdefault(key, place)
+        if twice:
+            self.notes.append(f"{path}: {twice} rollouts are there more than once; the first of each counts")
+
+    def _read_failed(self, path: Path, known: bool) -> None:
+        for key, place, row in self._read_rows(path):
+            self._check_requested(key, known, path)
+            self._add_request(key, place, row)
+            self.failed.setdefault(key, []).append(place)
+
+    def _check_requested(self, key: RolloutKey, known: bool, path: Path) -> None:
+        if known and key.sample not in getattr(self.tasks.get(key.task), "samples", ()):
+            raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never asked for")
+
+    def tasks_by_agent(self) -> dict[str, list[int]]:
+        """The tasks of each agent, in their order."""
+        found: dict[str, list[int]] = {}
+        for index in sorted(self.tasks):
+            found.setdefault(self.tasks[index].agent, []).append(index)
+        return found
+
+    def has(self, key: RolloutKey) -> bool:
+        """Whether anything came of a rollout."""
+        return key in self.scored or key in self.failed
+
+
+class RolloutNumbering:
+    """Numbers lines that have none, as Gym does: those that ask the same are the rollouts of one task, in order."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[bytes, int] = {}
+        self._rollouts: Counter[int] = Counter()
+
+    def next_key(self, row: JsonObject) -> RolloutKey:
+        """The number of the next line."""
+        asked = blake2b(encode(row.get(CREATE_PARAMS)), digest_size=16).digest()
+        task = self._tasks.setdefault(asked, len(self._tasks))
+        self._rollouts[task] += 1
+        return RolloutKey(task, self._rollouts[task] - 1)
+
+
+def read_rollout_key(row: JsonObject, path: Path) -> RolloutKey | None:
+    """Which rollout a line says that it is of; None where it does not say it."""
+    if TASK_INDEX not in row and ROLLOUT_INDEX not in row:
+        return None
+    task, sample = row.get(TASK_INDEX), row.get(ROLLOUT_INDEX)
+    if not _is_count(task) or not _is_count(sample):
+        raise UsageError(f"{path}: {TASK_INDEX} {task!r}, {ROLLOUT_INDEX} {sample!r}: whole numbers are needed")
+    return RolloutKey(task, sample)
+
+
+def _is_count(value: JSON) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def read_agent_or_default(row: JsonObject) -> str:
+    """Who played it."""
+    given = row.get(AGENT_REF)
+    name = given.get("name") if isinstance(given, dict) else None
+    return name if isinstance(name, str) and name else DEFAULT_AGENT
+
+
+def choose_task_id(row: JsonObject, index: int, seen: set[str]) -> str:
+    """The id of a task: its row's own, if it has one that no other has."""
+    own = row.get("rollbook")
+    ours = own.get("task") if isinstance(own, dict) else None
+    given: JSON = ours or next((row[name] for name in ID_FIELDS if row.get(name) is not None), f"task-{index}")
+    name = str(given) if str(given) not in seen else f"{given}@{index}"
+    seen.add(name)
+    return name
+
+
+def read_task_with_row(row: JsonObject, name: str, where: str) -> Task:
+    """The task of a line, its row kept whole."""
+    try:
+        params = read_create_params(row.get(CREATE_PARAMS))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    answer = next((row[key] for key in ANSWER_KEYS if row.get(key) is not None), None)
+    task = Task(name, messages=params.messages, answer=answer)
+    left_out = ("response", "reward", ROLLOUT_INDEX, "rollbook")
+    task.fields = {key: value for key, value in row.items() if key not in left_out}
+    return task
+
+
+def to_ranges(samples: Iterable[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges.
+
+    >>> to_ranges({0, 1, 2, 5})
+    [(0, 3), (5, 6)]
+    """
+    found: list[tuple[int, int]] = []
+    for sample in sorted(samples):
+        if found and found[-1][1] == sample:
+            found[-1] = (found[-1][0], sample + 1)
+        else:
+            found.append((sample, sample + 1))
+    return found
+
+
+IMPORT_STEP = "import"
+CONCURRENCY = 16
+
+
+class ImportedEnvironment(Environment):
+    """What rollouts belong to that others played: they are there to be read, not to go on."""
+
+    description = "rollouts that were imported"
+
+    def tasks(self) -> Iterator[Task]:
+        """Only the book has them."""
+        raise UsageError("imported rollouts have no tasks to ask: run the environment itself")
+
+    async def start(self) -> None:
+        """Nobody here can go on with it."""
+        raise UsageError("this run was imported: it cannot go on here; give --env to score it again")
+
+    async def verify(self, task: Task, rollout: Rollout) -> Score:
+        """Whoever scored it is elsewhere."""
+        raise RolloutFailed("verifier_error", "verify", "it was imported with its score")
+
+
+async def import_gym(path: Path, out: str | Path, say: Callable[[str], None] = lambda _: None) -> Report:
+    """Make a book at `out` of the collection whose rollouts are at `path`; gives its report."""
+    held = GymCollection(path)
+    for note in held.notes:
+        say(note)
+    book, keys = create_book(held, path, Path(out))
+    await fill_book(book, CollectionReader(held, keys))
+    return make_report(book.path)
+
+
+def create_book(collection: GymCollection, path: Path, out: Path) -> tuple[Book, dict[str, int]]:
+    """The run directory with its tasks and the rollouts that were asked for; and Gym's number for each task."""
+    with BookDraft(out) as draft:
+        parts: list[Part] = []
+        numbers: dict[str, int] = {}
+        seen: set[str] = set()
+        for agent, indices in collection.tasks_by_agent().items():
+            first = len(numbers)
+            draft.add_tasks(_read_tasks(collection, indices, numbers, seen), agent)
+            parts += plan_parts([collection.tasks[index].samples for index in indices], first)
+        return draft.finish(_make_manifest(collection, path), parts), numbers
+
+
+def _read_tasks(
+    collection: GymCollection, indices: list[int], numbers: dict[str, int], seen: set[str]
+) -> Iterator[Task]:
+    for index in indices:
+        place = collection.tasks[index].position
+        row = place.read()
+        name = choose_task_id(row, index, seen)
+        numbers[name] = index
+        yield read_task_with_row(row, name, f"{place.lines.path}: {TASK_INDEX} {index}")
+
+
+def plan_parts(samples: list[set[int]], first: int) -> list[Part]:
+    """Which samples are asked of which tasks; neighbours of whom the same is asked go together."""
+    found: list[Part] = []
+    start = 0
+    for at in range(1, len(samples) + 1):
+        if at == len(samples) or samples[at] != samples[start]:
+            found += [make_part((first + start, first + at), asked, 1) for asked in to_ranges(samples[start])]
+            start = at
+    return found
+
+
+def _make_manifest(collection: GymCollection, path: Path) -> Manifest:
+    """What is known of who played: the model that the first response names, the sampling that its row asked for."""
+    place = next(iter(collection.scored.values()), None)
+    row = place.read() if place else next(iter(collection.tasks.values())).position.read()
+    response, params = row.get("response"), row.get(CREATE_PARAMS)
+    model = response.get("model") if isinstance(response, dict) else None
+    asked = params if isinstance(params, dict) else {}
+    target = f"{ImportedEnvironment.__module__}:{ImportedEnvironment.__name__}"
+    spec = EnvironmentSpec(f"imported {path.name}", target, verify="async")
+    return Manifest(
+        schema=SCHEMA_VERSION,
+        run=secrets.token_hex(8),
+        created=round(time.time(), 3),
+        environments=dict.fromkeys(collection.tasks_by_agent(), spec),
+        model=ModelSpec(str(model or "unknown"), "remote"),
+        sampling=_read_sampling(asked),
+        samples=max(len(asked.samples) for asked in collection.tasks.values()),
+        seed=0,
+        limits=Limits(),
+        versions=package_versions(),
+    )
+
+
+def _read_sampling(asked: JsonObject) -> Sampling:
+    names = {"temperature": "temperature", "top_p": "top_p", "max_tokens": "max_output_tokens"}
+    given = {name: asked[key] for name, key in names.items() if isinstance(asked.get(key), int | float)}
+    return msgspec.structs.replace(Sampling(), **given)
+
+
+class CollectionReader:
+    """Plays a job by reading what Gym wrote of it."""
+
+    def __init__(self, collection: GymCollection, numbers: dict[str, int]) -> None:
+        self._collection, self._numbers = collection, numbers
+
+    def has(self, task: str, sample: int) -> bool:
+        """Whether anything was written of it."""
+        return self._collection.has(RolloutKey(self._numbers[task], sample))
+
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
+        """The rollout as it was written, with its score or its failure."""
+        key = RolloutKey(self._numbers[job.task.id], job.sample)
+        rollout = Rollout(task=job.task, sample=job.sample, seed=0, round=round_number, messages=job.task.messages)
+        try:
+            self._read_rollout(rollout, key)
+        except (InvalidReward, UsageError) as error:
+            return self._record_failure(rollout, RolloutFailed("invalid_reward", IMPORT_STEP, str(error)))
+        except RolloutFailed as error:
+            return self._record_failure(rollout, error)
+        return rollout, None
+
+    def _read_rollout(self, rollout: Rollout, key: RolloutKey) -> None:
+        if key in self._collection.scored:
+            row = _read_record(rollout, self._collection.scored[key])
+            read_rollout_into(rollout, row)
+            rollout.score = read_score(row, rollout.task.fields)
+            return
+        attempts = self._collection.failed[key]
+        rollout.attempt = len(attempts)
+        row = _read_record(rollout, attempts[-1])
+        failure = read_failure(row, IMPORT_STEP, "agent_error")
+        raise failure or RolloutFailed("agent_error", IMPORT_STEP, "it is among the failures, and does not say why")
+
+    def _record_failure(self, rollout: Rollout, error: RolloutFailed) -> tuple[Rollout, RolloutFailed]:
+        rollout.failure = Failure.from_error(error)
+        return rollout, error
+
+
+def _read_record(rollout: Rollout, position: LinePosition) -> JsonObject:
+    """A line, and what it tells of when and with which seed it was played."""
+    row = position.read()
+    response, own = row.get("response"), row.get("rollbook")
+    created: JSON = response.get("created_at") if isinstance(response, dict) else None
+    rollout.timing = Timing(start=_read_timestamp(created))
+    if isinstance(own, dict):
+        seed = own.get("seed")
+        rollout.seed, rollout.outcome = seed if isinstance(seed, int) else 0, own.get("outcome")
+    return row
+
+
+def _read_timestamp(value: JSON) -> float:
+    """A time stamp, if it is one that a journal can hold."""
+    try:
+        found = float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+async def fill_book(book: Book, reader: CollectionReader) -> None:
+    """Write all that was read, as a worker writes what it plays; what nothing is known of stays pending."""
+    round_ = book.open_round(Settings(retry=[]))
+    account = ProgressCounter(book, round_.settings)
+
+    def inherited(claim: Claim) -> None:
+        account.add_claim(claim)
+        claim.todo = [todo for todo in claim.todo if reader.has(book.tasks.read(todo[0]).id, todo[1])]
+        claim.keys_left = len(claim.todo)
+
+    shift = BookJobSource(book, round_, on_mark=account.record, on_claim=inherited)
+    worker = Worker(shift, reader, FixedLimit(CONCURRENCY), round_.number, dict.fromkeys(FAILURE_KINDS, 1))
+    await shift.join()
+    try:
+        await worker.run(lambda: None)
+    finally:
+        await shift.leave()
+    if shift.error:
+        raise shift.error

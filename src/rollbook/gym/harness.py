@@ -1,0 +1,224 @@
+"""Harnesses as in NeMo Evaluator, a dataset and a verifier; an environment can be one, and the other way round.
+
+Packages are found by convention: PACKAGE.gym_harness.Harness(eval_type=..., **arguments). `open_runtime` opens an
+environment outside a run, for a harness or for a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+from rollbook.core import JSON, Limits, Message, Rollout, Score, Settings, Task, Turn, derive_seed
+from rollbook.engine import environment_name, iterate_tasks, load_environment, open_environments
+from rollbook.environments import (
+    Environment,
+    EnvironmentRuntime,
+    LoadedEnvironment,
+    check_judge,
+    explain_error,
+    open_judge,
+    resolve_judge,
+    with_judge_urls,
+    write_snapshot,
+)
+from rollbook.errors import InvalidReward, UsageError
+from rollbook.gym.rows import has_row_id, make_row, read_task
+from rollbook.models import CREATE_PARAMS
+
+
+@asynccontextmanager
+async def open_runtime(
+    loaded: LoadedEnvironment, limits: Limits, settings: Settings, judge_name: str = ""
+) -> AsyncIterator[EnvironmentRuntime]:
+    """The stage that a run would have: the source pinned, sync methods in processes, the judge opened first."""
+    spec, urls = resolve_judge(settings.judge_urls, judge_name)
+    check_judge(loaded, spec is not None)
+    name = environment_name(loaded)
+    with tempfile.TemporaryDirectory(prefix="rollbook-") as path:
+        folder = Path(path)
+        pinned = write_snapshot(loaded, folder / "source")
+        async with (
+            open_judge(spec, with_judge_urls(settings, urls)) as judge,
+            open_environments(
+                {name: pinned},
+                limits,
+                run=folder,
+                hosts=settings.hosts,
+                instances={name: loaded.instance},
+                judge=judge,
+            ) as on,
+        ):
+            yield on[name]
+
+
+HARNESS_MODULE, HARNESS_CLASS = "gym_harness", "Harness"
+
+
+class Harness(ABC):
+    """What a package offers: rows to ask, and what an answer to one is worth."""
+
+    def __init__(self, eval_type: str, **kwargs: JSON) -> None:
+        self.eval_type = eval_type
+
+    @abstractmethod
+    def get_dataset(self) -> list[dict[str, JSON]]:
+        """The rows: `responses_create_params` with the input, `expected_answer`, and what else `verify` needs."""
+
+    @abstractmethod
+    async def verify(self, response_text: str, expected_answer: str, **kwargs: JSON) -> tuple[float, str | None]:
+        """The reward of an answer, and the answer as it was read; `kwargs` are the other fields of the row."""
+
+
+class HarnessEnvironment(Environment):
+    """A harness as an environment: `harness:PACKAGE?eval_type=NAME&key=value`."""
+
+    description = "a harness of NeMo Evaluator's kind, from an installed package: harness:PACKAGE?eval_type=NAME"
+
+    def __init__(self, name: str, eval_type: str = "", **kwargs: JSON) -> None:
+        self.harness = load_harness(name, eval_type, kwargs)
+
+    def tasks(self) -> Iterator[Task]:
+        """The rows of the dataset, in their order."""
+        for number, row in enumerate(read_harness_dataset(self.harness)):
+            try:
+                task = read_task(row)
+            except (UsageError, AttributeError, TypeError) as error:
+                raise UsageError(f"row {number} of get_dataset(): {error}") from None
+            if not has_row_id(row):
+                task.id = f"row-{number}"
+            yield task
+
+    async def verify(self, task: Task, rollout: Rollout) -> Score:
+        """What the harness says."""
+        verdict = await self.harness.verify(rollout.text, task.answer, **task.fields)
+        if not isinstance(verdict, tuple) or len(verdict) != 2:
+            raise InvalidReward(f"verify returned {verdict!r:.80}, not a reward and the answer that was read")
+        reward, extracted = verdict
+        return Score(reward, answer=extracted)
+
+
+def read_harness_dataset(harness: Harness) -> list[dict[str, JSON]]:
+    """The rows of a harness; UsageError where they are none."""
+    try:
+        rows = harness.get_dataset()
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"get_dataset() raised {explain_error(error)}") from error
+    if not isinstance(rows, list):
+        raise UsageError(f"get_dataset() gave a {type(rows).__name__}, not a list of rows")
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise UsageError(f"row {number} of get_dataset() is a {type(row).__name__}, not an object")
+    return rows
+
+
+def make_harness_environment(harness: Harness) -> Environment:
+    """A harness that was made in Python as an environment. No other process can make it, so none is asked to."""
+
+    class WrappedHarness(HarnessEnvironment):
+        def __init__(self) -> None:
+            self.harness = harness
+
+    WrappedHarness.__name__ = type(harness).__name__
+    return WrappedHarness()
+
+
+class EnvironmentHarness(Harness):
+    """An environment as a harness. Verification runs as in a rollout: with its limits, processes and judge.
+
+    What that needs is opened by the first `verify` and let go of by `close`, or by the end of `async with`.
+    """
+
+    def __init__(
+        self,
+        env: str | Environment,
+        eval_type: str = "",
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        judge_name: str = "",
+    ) -> None:
+        super().__init__(eval_type)
+        self._loaded = load_environment(env)
+        self._limits, self._settings, self._judge_name = limits, settings, judge_name
+        self._stack = AsyncExitStack()
+        self._open_lock = asyncio.Lock()
+        self._runtime: EnvironmentRuntime | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def get_dataset(self) -> list[dict[str, JSON]]:
+        """The environment's tasks as rows."""
+        return [make_row(task, self._loaded.spec.tools) for task in iterate_tasks(self._loaded)]
+
+    async def verify(self, response_text: str, expected_answer: str, **kwargs: JSON) -> tuple[float, str | None]:
+        """What an answer to the task of a row is worth; RolloutFailed where a rollout would have no score."""
+        stage = await self._open()
+        unasked = {CREATE_PARAMS: {"input": " "}}  # whoever verifies by the answer alone sends no prompt
+        task = read_task({**unasked, **kwargs, "expected_answer": expected_answer})
+        rollout = Rollout(
+            task=task,
+            sample=0,
+            seed=derive_seed(0, task.id, 0),
+            messages=[*task.messages, Message("assistant", response_text)],
+            turns=[Turn()],
+        )
+        score = await stage.verify(task, rollout)
+        return score.reward, score.answer
+
+    async def _open(self) -> EnvironmentRuntime:
+        async with self._open_lock:
+            if self._runtime is None:
+                on = open_runtime(self._loaded, self._limits, self._settings, self._judge_name)
+                self._runtime = await self._stack.enter_async_context(on)
+            return self._runtime
+
+    async def close(self) -> None:
+        """Let go of processes and connections."""
+        self._runtime = None
+        await self._stack.aclose()
+
+
+def _add_working_directory(name: str) -> None:
+    """A package that is not installed may lie where one works, as other environments do."""
+    here = Path.cwd()
+    if name.isidentifier() and (here / name).is_dir() and not find_spec(name):
+        sys.path.append(str(here))
+        importlib.invalidate_caches()
+
+
+def load_harness(package: str, eval_type: str, arguments: Mapping[str, JSON]) -> Harness:
+    """The harness of a package; what is wrong with it is said in one line."""
+    where = f"{package}.{HARNESS_MODULE}"
+    _add_working_directory(package.partition(".")[0])
+    try:
+        cls = getattr(importlib.import_module(where), HARNESS_CLASS, None)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"harness:{package}: no module {error.name}; it must be importable as {where}") from None
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"harness:{package}: {where} cannot be imported: {explain_error(error)}") from error
+    if cls is None:
+        raise UsageError(f"harness:{package}: {where} has no class {HARNESS_CLASS}")
+    try:
+        made = cls(eval_type=eval_type, **arguments)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"harness:{package}: {HARNESS_CLASS}(eval_type={eval_type!r}, ...) raised {explain_error(error)}"
+        ) from error
+    if not all(callable(getattr(made, name, None)) for name in ("get_dataset", "verify")):
+        raise UsageError(f"harness:{package}: {HARNESS_CLASS} has no get_dataset() or no verify()")
+    harness: Harness = made
+    return harness

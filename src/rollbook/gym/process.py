@@ -1,0 +1,236 @@
+"""A resources server as a child process: ready when it answers, ended with the process that started it.
+
+`framework_config` is a framework's configuration as in NeMo Evaluator: which package holds the harness, and which model
+judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from rollbook.core import JSON, Limits, Settings, encode
+from rollbook.engine import is_importable
+from rollbook.environments import Environment, arguments_of, load_instance
+from rollbook.errors import ChildFailed, UsageError
+from rollbook.gym.server.serve import HARNESS_PREFIX, SERVE_OPTIONS_FD, ServeOptions, ServerInfo
+from rollbook.processes import Child, module_argv, start_ready
+
+
+def read_harness_package(config: Mapping[str, JSON]) -> str:
+    """The package of the harness: `framework.pkg_name`."""
+    package = _get_nested(config, "framework", "pkg_name")
+    if not isinstance(package, str) or not package:
+        raise UsageError("framework_config has no framework.pkg_name: the package that holds the harness")
+    return package
+
+
+def read_harness_arguments(config: Mapping[str, JSON]) -> dict[str, JSON]:
+    """What the harness is told besides its evaluation: the judge, by its URL, its model and the name of its key.
+
+    The key itself travels in the environment alone.
+    """
+    judge = _get_nested(config, "defaults", "config", "params", "extra", "judge")
+    if not isinstance(judge, dict) or not judge.get("url"):
+        return {}
+    told = {
+        "backend": judge.get("backend") or "openai",
+        "url": judge["url"],
+        "model": judge.get("model_id") or judge.get("model"),
+        "api_key_name": judge.get("api_key_name") or judge.get("api_key"),
+    }
+    return {"judge_config": {name: value for name, value in told.items() if value is not None}}
+
+
+def _get_nested(value: JSON, *names: str) -> JSON:
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+T = TypeVar("T")
+
+START_TIMEOUT_S = 120.0
+GRACE_S = 10.0
+POLL_INTERVAL_S = 0.05
+
+
+class ResourceServerProcess:
+    """Serves an environment (or, by `framework_config`, a harness package) for as long as the context is open.
+
+    The child binds its own port and tells it; `url` is where it answers, `data` the file of its rows. Its log goes to
+    the file `log`, if one is given. Plain `with` works outside of event loops, `async with` inside.
+    """
+
+    def __init__(
+        self,
+        env: str | Environment | None = None,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        *,
+        eval_type: str = "",
+        framework_config: Mapping[str, JSON] | None = None,
+        data_dir: str | Path | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        judge_name: str = "",
+        log: Path | None = None,
+        within_s: float = START_TIMEOUT_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        if (env is None) == (framework_config is None):
+            raise UsageError("ResourceServerProcess: give either env or framework_config")
+        if port is not None and not 0 <= port < 1 << 16:
+            raise UsageError(f"ResourceServerProcess: port={port}: give one from 0 to 65535")
+        named = (
+            make_environment_spec(env)
+            if env is not None
+            else f"{HARNESS_PREFIX}{read_harness_package(framework_config or {})}"
+        )
+        self._options = ServeOptions(
+            env=named,
+            eval_type=eval_type,
+            harness_args=read_harness_arguments(framework_config or {}),
+            host=host,
+            port=port or 0,
+            limits=limits,
+            settings=settings,
+            judge_name=judge_name,
+        )
+        self._data_dir = Path(data_dir) if data_dir is not None else None
+        self._log, self._start_timeout_s, self._grace_s = log, within_s, grace_s
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._child: Child | None = None
+        self._info: ServerInfo | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return self._running_info.url
+
+    @property
+    def data(self) -> Path:
+        """Its rows as JSON Lines, in the folder that was given, else in one that is gone with the server."""
+        return Path(self._running_info.data or "")
+
+    @property
+    def _running_info(self) -> ServerInfo:
+        if self._info is None:
+            raise UsageError("the server is not running: use it in `with` or `async with`")
+        return self._info
+
+    def __enter__(self) -> Self:
+        self._run_sync(self.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run_sync(self.stop())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start it and wait until it answers; ChildFailed, with the end of its log, if it dies or is late."""
+        if self._child is not None:
+            raise UsageError("the server is running already")
+        try:
+            self._info = await self._start_child(self._rows_folder())
+            await self._wait_until_healthy(self._info.url)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _rows_folder(self) -> Path:
+        if self._data_dir is not None:
+            return self._data_dir
+        self._folder = tempfile.TemporaryDirectory(prefix="rollbook-gym-")
+        return Path(self._folder.name)
+
+    async def _start_child(self, folder: Path) -> ServerInfo:
+        """Hand over what to serve in a file without a name; the child's arguments can be seen by everyone."""
+        with tempfile.TemporaryFile() as file:
+            file.write(encode(msgspec.structs.replace(self._options, data_dir=str(folder.resolve()))))
+            file.seek(0)
+            self._child, told = await start_ready(
+                module_argv("rollbook.gym"),
+                timeout_s=self._start_timeout_s,
+                name="the resources server",
+                env={**os.environ, SERVE_OPTIONS_FD: str(file.fileno())},
+                pass_fds=[file.fileno()],
+                log=self._log,
+            )
+        return msgspec.convert(told, ServerInfo)
+
+    async def _wait_until_healthy(self, url: str) -> None:
+        """Until it gives a real answer."""
+        try:
+            async with asyncio.timeout(self._start_timeout_s), aiohttp.ClientSession() as http:
+                while True:
+                    if await self._is_healthy(http, url):
+                        return
+                    await asyncio.sleep(POLL_INTERVAL_S)
+        except TimeoutError:
+            words = f"the resources server did not answer within {self._start_timeout_s:g} s"
+            raise ChildFailed(words, self.log_tail()) from None
+
+    async def _is_healthy(self, http: aiohttp.ClientSession, url: str) -> bool:
+        assert self._child
+        if self._child.returncode is not None:
+            raise ChildFailed(f"the resources server ended (exit {self._child.returncode})", self.log_tail())
+        try:
+            async with http.get(url) as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    async def stop(self) -> None:
+        """End it with everything it started: asked to, and after `grace_s` made to."""
+        child, self._child, self._info = self._child, None, None
+        try:
+            if child is not None:
+                await child.terminate(self._grace_s)
+        finally:
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The end of what it wrote."""
+        return self._child.log_tail(lines) if self._child else ""
+
+    def _run_sync(self, work: Coroutine[None, None, T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        work.close()
+        raise UsageError("an event loop is running here: use `async with ResourceServerProcess(...)`")
+
+
+def make_environment_spec(env: str | Environment) -> str:
+    """What another process makes the same environment by; one that it cannot import is refused."""
+    if isinstance(env, str):
+        return env
+    loaded = load_instance(env)
+    if not is_importable(loaded):
+        raise UsageError(f"{loaded.cls.__name__} cannot be imported by another process: put it in a file")
+    where = f"{loaded.path or loaded.cls.__module__}:{loaded.cls.__qualname__}"
+    query = "&".join(f"{key}={quote(encode(value))}" for key, value in arguments_of(env).items())
+    return f"{where}?{query}" if query else where

@@ -1,0 +1,182 @@
+"""Rows of NeMo Gym: a task as a row, and a verified row with its reward or its failure; written and read. No I/O.
+
+A row is one task as Gym stores it and sends it with every request about it. The prompt is in
+`responses_create_params.input`, the answer in `expected_answer`, and everything else that only the verifier may see in
+`verifier_metadata`. A verified row is the request again, with the reward; `read_score` and `read_failure` read one that
+a server returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from rollbook.core import FAILURE_KINDS, JSON, Score, Task, encode
+from rollbook.errors import InvalidReward, RolloutFailed, UsageError
+from rollbook.models import CREATE_PARAMS, make_create_params, read_create_params
+
+VERIFIER_METADATA = "verifier_metadata"
+ANSWER_KEYS = ("expected_answer", "answer")
+ID_KEYS = ("id", "unique_id", "uuid", "task_id")
+TASK_INDEX, ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
+AGENT_REF = "agent_ref"
+
+_PROTOCOL_KEYS = {CREATE_PARAMS, VERIFIER_METADATA, AGENT_REF, "skills_ref", "response", "id", *ANSWER_KEYS}
+
+
+def make_row(task: Task, tools: Sequence[JSON] = (), agent: str = "") -> dict[str, JSON]:
+    """The row of a task; `tools` in the form of chat completions, `agent` the name of the one who plays it."""
+    row: dict[str, JSON] = {"id": task.id, CREATE_PARAMS: make_create_params(task.messages, tools)}
+    if task.answer is not None:
+        row["expected_answer"] = task.answer
+    if task.fields:
+        row[VERIFIER_METADATA] = task.fields
+    return {**row, AGENT_REF: {"type": "responses_api_agents", "name": agent}} if agent else row
+
+
+def read_task(row: Mapping[str, JSON], env: str = "") -> Task:
+    """The task of a row, also of one that others wrote; UsageError says what is wrong with it."""
+    metadata = row.get(VERIFIER_METADATA)
+    if metadata is not None and not isinstance(metadata, dict):
+        raise UsageError(f"{VERIFIER_METADATA} is no object but {metadata!r:.80}")
+    params = read_create_params(row.get(CREATE_PARAMS))
+    own = {name: value for name, value in row.items() if name not in _PROTOCOL_KEYS and not name.startswith("_ng_")}
+    answer = next((row[name] for name in ANSWER_KEYS if row.get(name) is not None), None)
+    task = Task(read_row_id(row), messages=params.messages, answer=answer, env=env)
+    task.fields = {**own, **(metadata or {})}
+    return task
+
+
+def read_row_id(row: Mapping[str, JSON]) -> str:
+    """The row's own name; one without is called after what it asks, for its place in a file is not part of it."""
+    given = next((row[name] for name in ID_KEYS if row.get(name) is not None), None)
+    if given is not None:
+        return str(given)
+    return f"row-{blake2b(encode(row.get(CREATE_PARAMS)), digest_size=8).hexdigest()}"
+
+
+def has_row_id(row: Mapping[str, JSON]) -> bool:
+    """Whether a row has a name of its own."""
+    return any(row.get(name) is not None for name in ID_KEYS)
+
+
+def read_sample_index(row: Mapping[str, JSON]) -> int:
+    """Which try at its task a row is."""
+    index = row.get(ROLLOUT_INDEX)
+    return index if isinstance(index, int) and not isinstance(index, bool) and index >= 0 else 0
+
+
+ROLLBOOK_KEY = "rollbook"
+"""Under this name stands what Gym has no field for: the whole score, and the outcome it was made from."""
+
+FAILURE_CLASS, FAILURE_MESSAGE, FAILURE_TERMINAL = "_ng_failure_class", "_ng_failure_message", "_ng_failure_terminal"
+JUDGE_FAILED, JUDGE_ERROR = "judge_failed", "_ng_failure_judge_error"
+MASK_SAMPLE, NO_PERSIST = "mask_sample", "_ng_no_persist"
+
+
+def make_scored_row(body: Mapping[str, JSON], score: Score, outcome: JSON = None) -> dict[str, JSON]:
+    """The request with what it is worth. Parts are numbers at the top, where Gym's statistics look for them."""
+    parts = {name: value for name, value in score.parts.items() if name not in body}
+    made = {"reward_components": score.parts} if _is_sum_of_parts(score) else {}
+    own = {"score": msgspec.to_builtins(score), "outcome": outcome}
+    said = {"reward": score.reward, "extracted_answer": score.answer}
+    return {**parts, **body, **made, **said, ROLLBOOK_KEY: own}
+
+
+def _is_sum_of_parts(score: Score) -> bool:
+    """Whether the reward is the sum of its parts: what NeMo RL takes `reward_components` to mean."""
+    return bool(score.parts) and math.isclose(sum(score.parts.values()), score.reward, abs_tol=1e-9)
+
+
+def make_judge_failed_row(body: Mapping[str, JSON], error: RolloutFailed) -> dict[str, JSON]:
+    """No verdict for want of a judge. Gym's agents insist on a number here; its collector counts no such row."""
+    return {**body, "reward": 0.0, FAILURE_CLASS: JUDGE_FAILED, JUDGE_ERROR: error.message}
+
+
+def make_failed_row(body: Mapping[str, JSON], kind: str, message: str) -> dict[str, JSON]:
+    """A rollout that has no score, as a row of Gym's failures: no reward, and nothing to train on.
+
+    It is no HTTP error, for one of those ends Gym's whole collection.
+    """
+    failure = {FAILURE_CLASS: JUDGE_FAILED, JUDGE_ERROR: message} if kind == "judge_error" else {FAILURE_CLASS: kind}
+    terminal = {FAILURE_TERMINAL: True} if FAILURE_KINDS[kind].side == "data" else {}
+    return {**body, **failure, FAILURE_MESSAGE: message, MASK_SAMPLE: True, **terminal}
+
+
+TERMINAL_KIND = "verifier_error"
+"""The kind of what the server says would fail again."""
+
+
+REWARD_COMPONENTS, EXTRACTED_ANSWER = "reward_components", "extracted_answer"
+_STANDARD_FIELDS = frozenset(
+    (CREATE_PARAMS, "response", "reward", REWARD_COMPONENTS, EXTRACTED_ANSWER, AGENT_REF, ROLLBOOK_KEY)
+)
+
+
+def read_failure(verdict: Mapping[str, JSON], where: str, default_kind: str) -> RolloutFailed | None:
+    """The failure that stands in an answer instead of a verdict, whatever reward stands beside it."""
+    kind = verdict.get(FAILURE_CLASS)
+    if kind is None:
+        return _read_exclusion(verdict, where)
+    if kind == JUDGE_FAILED:
+        return RolloutFailed("judge_error", where, str(verdict.get(JUDGE_ERROR) or "the judge failed"))
+    words = str(verdict.get(FAILURE_MESSAGE) or verdict.get("error") or "no words")
+    if kind in FAILURE_KINDS:
+        return RolloutFailed(str(kind), where, words)
+    return RolloutFailed(
+        TERMINAL_KIND if verdict.get(FAILURE_TERMINAL) is True else default_kind, where, f"{kind}: {words}"
+    )
+
+
+def _read_exclusion(verdict: Mapping[str, JSON], where: str) -> RolloutFailed | None:
+    """A reward that does not count: the rollout is to be played again, or must not be trained on."""
+    if verdict.get(NO_PERSIST) is True:
+        return RolloutFailed("environment_error", where, f"it is to be played again ({NO_PERSIST})")
+    if verdict.get(MASK_SAMPLE) is True:
+        return RolloutFailed(TERMINAL_KIND, where, f"it must not be trained on ({MASK_SAMPLE})")
+    return None
+
+
+def read_score(verdict: Mapping[str, JSON], row: Mapping[str, JSON]) -> Score:
+    """The score in a verdict: InvalidReward where it is none. What the server adds of its own is kept as `info`.
+
+    `reward` decides; the whole score that a server of ours sends along says more of it, or contradicts it.
+    """
+    if "reward" not in verdict:
+        raise InvalidReward("the server's answer has no reward")
+    own = verdict.get(ROLLBOOK_KEY)
+    if isinstance(own, dict) and isinstance(own.get("score"), dict) and own != row.get(ROLLBOOK_KEY):
+        return _check_reward(_convert_score(own["score"]), verdict["reward"])
+    parts = verdict.get(REWARD_COMPONENTS) or {}
+    if not isinstance(parts, dict):
+        raise InvalidReward(f"{REWARD_COMPONENTS} is {parts!r:.80}, not a number for each name")
+    return Score(verdict["reward"], parts, _to_text(verdict.get(EXTRACTED_ANSWER)), _read_extra_fields(verdict, row))
+
+
+def _check_reward(score: Score, reward: JSON) -> Score:
+    if isinstance(reward, bool) or score.reward != reward:
+        raise InvalidReward(f"the reward is {reward!r:.80}, and {score.reward:g} in {ROLLBOOK_KEY}.score")
+    return score
+
+
+def _convert_score(value: JSON) -> Score:
+    try:
+        return msgspec.convert(value, Score)
+    except msgspec.ValidationError as error:
+        raise InvalidReward(f"the score is not as it should be: {error}") from None
+
+
+def _to_text(value: JSON) -> str | None:
+    return value if value is None or isinstance(value, str) else encode(value).decode()
+
+
+def _read_extra_fields(verdict: Mapping[str, JSON], row: Mapping[str, JSON]) -> dict[str, JSON]:
+    """What the server says beyond what it was told."""
+    return {
+        name: value
+        for name, value in verdict.items()
+        if name not in _STANDARD_FIELDS and not name.startswith("_ng_") and (name not in row or row[name] != value)
+    }

@@ -1,0 +1,137 @@
+"""An environment with an agent of ours and a model, as an agent server of NeMo Gym.
+
+    POST /run                the row  ->  the row again, with the response and the reward
+    POST /v1/responses       what a row asks of the model  ->  the response: a whole rollout, not scored
+    POST /aggregate_metrics  verified rows  ->  Gym's statistics over them
+
+A failed rollout is not an HTTP error: an HTTP error ends Gym's whole collection. It is a row without a reward that
+Gym's collector puts among the failures, and retries on resume where that may help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+from aiohttp import web
+
+from rollbook.book import KeyHistory
+from rollbook.core import JSON, Limits, Rollout, Sampling, Task, ToolFormat
+from rollbook.engine import RolloutJob, RolloutRunner, record_failure, retry_delay_s
+from rollbook.environments import EnvironmentRuntime
+from rollbook.errors import RolloutFailed, Stopped
+from rollbook.gym.metrics import aggregate_metrics
+from rollbook.gym.rows import make_failed_row, make_scored_row, read_row_id, read_sample_index, read_task
+from rollbook.gym.server.http_app import SessionCookies, json_response, make_gym_app, make_openapi, read_json_object
+from rollbook.gym.server.resources import read_verified_rows
+from rollbook.models import CREATE_PARAMS, CreateParams, Model, make_rollout_response, read_create_params
+
+GET_ROUTES = {"/": "alive?", "/health": "alive?"}
+POST_ROUTES = {
+    "/run": "play a row, and score it",
+    "/v1/responses": "play what a row asks",
+    "/aggregate_metrics": "statistics over verified rows",
+}
+ROUTE_PREFIXES = ("", "/ng-rollout/{rollout}", "/ng-rollout/{rollout}/training-token-capture")
+"""Gym's own agents are also asked under these, which say whose call it is; here they change nothing."""
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """How rollouts are played unless a row says otherwise."""
+
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    tool_format: ToolFormat = "native"
+    seed: int = 0
+    attempts: dict[str, int] = {}
+    concurrency: int = 64
+
+
+class AgentServer:
+    """Plays rows against one model. `say` is told, a line at a time, of what has failed."""
+
+    def __init__(
+        self,
+        name: str,
+        runtime: EnvironmentRuntime,
+        model: Model,
+        settings: AgentSettings,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._name, self._runtime, self._model, self._settings, self._say = name, runtime, model, settings, say
+        self._slots = asyncio.Semaphore(settings.concurrency)
+
+    def make_app(self) -> web.Application:
+        """The application, for aiohttp to serve."""
+        app = make_gym_app(SessionCookies(f"{self._name}_agent"), self._say)
+        for path in ("/", "/health"):
+            app.router.add_get(path, self._health)
+        app.router.add_get("/openapi.json", self._openapi)
+        app.router.add_post("/run", self._run)
+        for prefix in ROUTE_PREFIXES:
+            app.router.add_post(f"{prefix}/v1/responses", self._respond)
+        app.router.add_post("/aggregate_metrics", self._aggregate)
+        return app
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return json_response({"status": "ok"})
+
+    async def _openapi(self, _: web.Request) -> web.Response:
+        return json_response(make_openapi(self._name, POST_ROUTES, GET_ROUTES))
+
+    async def _run(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        task, params = read_task(body, self._name), read_create_params(body.get(CREATE_PARAMS))
+        try:
+            rollout = await self._run_rollout(task, read_sample_index(body), params, verify=True)
+        except Stopped as error:
+            self._say(f"/run: {error}")
+            return json_response(make_failed_row(body, "model_unavailable", str(error)))
+        answer = {**body, "response": self._make_response(rollout)}
+        if rollout.score is None:
+            assert rollout.failure
+            self._say(f"/run: {task.id}: {rollout.failure.kind} in {rollout.failure.where}: {rollout.failure.message}")
+            return json_response(make_failed_row(answer, rollout.failure.kind, rollout.failure.message))
+        return json_response(make_scored_row(answer, rollout.score, rollout.outcome))
+
+    async def _respond(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        params = read_create_params(body, "body")
+        task = Task(read_row_id({CREATE_PARAMS: body}), messages=params.messages, env=self._name)
+        rollout = await self._run_rollout(task, 0, params, verify=False)
+        if rollout.failure:
+            raise RolloutFailed(rollout.failure.kind, rollout.failure.where, rollout.failure.message)
+        return json_response(self._make_response(rollout))
+
+    async def _aggregate(self, request: web.Request) -> web.Response:
+        return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
+
+    async def _run_rollout(self, task: Task, sample: int, params: CreateParams, *, verify: bool) -> Rollout:
+        """Attempt after attempt, until it is scored or its kind of failure is out of budget."""
+        player, job = self._make_runner(params), RolloutJob(task, sample, KeyHistory())
+        async with self._slots:
+            while True:
+                rollout, error = await player.run_attempt(job, 1, verify=verify)
+                if error is None or record_failure(job.past, error.kind, self._settings.attempts):
+                    return rollout
+                await asyncio.sleep(retry_delay_s(error, job.past))
+
+    def _make_runner(self, params: CreateParams) -> RolloutRunner:
+        terms = self._settings
+        sampling = params.sampling(terms.sampling)
+        if params.seed is not None:
+            sampling = msgspec.structs.replace(sampling, extra={**sampling.extra, "seed": params.seed})
+        return RolloutRunner(
+            self._model,
+            {self._name: self._runtime},
+            None,
+            sampling,
+            terms.limits,
+            terms.seed,
+            tool_format=terms.tool_format,
+            budgets=terms.attempts,
+        )
+
+    def _make_response(self, rollout: Rollout) -> Mapping[str, JSON]:
+        return make_rollout_response(rollout, self._model.spec.name, self._runtime.spec.tools)

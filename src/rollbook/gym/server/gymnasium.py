@@ -1,0 +1,182 @@
+"""An environment that replies to the model, in the protocol of Gym's gymnasium agent.
+
+    POST /reset   the row  ->  {"observation", "info"} and a cookie
+    POST /step    the row and the model's response  ->  {"observation", "reward", "terminated", "truncated", "info"}
+    POST /close   ends an episode early
+
+The client has the model and sends its completions turn by turn; everything else is as in a run: the same agent, limits,
+state and verifier. The reward comes with the last step, because there it is verified; before, it is zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import web
+
+from rollbook.book import KeyHistory
+from rollbook.core import JSON, Limits, Message, ModelSpec, Rollout, Sampling, Task, Turn
+from rollbook.engine import RolloutJob, RolloutRunner
+from rollbook.environments import EnvironmentRuntime
+from rollbook.errors import RolloutFailed
+from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
+from rollbook.gym.server.http_app import CURRENT_SESSION, json_response, make_session_id, read_json_object
+from rollbook.models import Completion, read_response
+from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, NoSession
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What the environment does after the model has spoken: new messages, and the rollout once that is over."""
+
+    messages: list[Message]
+    rollout: Rollout | None = None
+
+
+class GymnasiumEpisode:
+    """One rollout. It is a model to its player, which waits here for the next answer."""
+
+    def __init__(self, runtime: EnvironmentRuntime, limits: Limits, task: Task, sample: int) -> None:
+        self.spec = ModelSpec("remote", "remote")
+        self.version: str | None = None
+        self._prompt: list[Message] = []
+        self._completions: asyncio.Queue[Completion] = asyncio.Queue()
+        self._completion_wanted = asyncio.Event()
+        player = RolloutRunner(self, {task.env: runtime}, None, Sampling(), limits, 0)
+        self._rollout_task = asyncio.create_task(
+            player.run_attempt(RolloutJob(task, sample, KeyHistory()), 1), name="episode"
+        )
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Drop what is left of it; the state is closed on the way."""
+        self._rollout_task.cancel()
+        await asyncio.gather(self._rollout_task, return_exceptions=True)
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
+    ) -> Completion:
+        """The next answer that is handed in."""
+        if len(messages) <= len(
+            self._prompt
+        ):  # played again from the prompt, where whoever has the model cannot follow
+            raise RolloutFailed("environment_error", "environment", "the process of this state was lost")
+        self._prompt = list(messages)
+        self._completion_wanted.set()
+        return await self._completions.get()
+
+    async def begin(self) -> None:
+        """Until the first answer is wanted; an environment that does not open raises its failure."""
+        await self._wait_for_prompt()
+
+    async def step(self, completion: Completion) -> StepResult:
+        """Hand in what the model says; what the environment does then."""
+        if self._rollout_task.done():
+            raise NoSession("this episode is over: reset for a new one")
+        known = len(self._prompt) + 1
+        self._completion_wanted.clear()
+        self._completions.put_nowait(completion)
+        rollout = await self._wait_for_prompt()
+        return StepResult((rollout.messages if rollout else self._prompt)[known:], rollout)
+
+    async def _wait_for_prompt(self) -> Rollout | None:
+        """Wait until the next answer is wanted, or it is over."""
+        asked = asyncio.create_task(self._completion_wanted.wait())
+        try:
+            await asyncio.wait({asked, self._rollout_task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        if not self._rollout_task.done():
+            return None
+        if self._rollout_task.cancelled():
+            raise NoSession("this episode was closed meanwhile: reset for a new one")
+        rollout, error = self._rollout_task.result()
+        if error is not None:
+            raise error
+        return rollout
+
+
+POST_ROUTES = {"/reset": "begin an episode", "/step": "hand in what the model says", "/close": "end an episode"}
+
+
+class GymnasiumRoutes:
+    """The episodes of one environment."""
+
+    def __init__(
+        self,
+        name: str,
+        runtime: EnvironmentRuntime,
+        limits: Limits,
+        *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        max_sessions: int = MAX_SESSIONS,
+    ) -> None:
+        self._name, self._runtime, self._limits = name, runtime, limits
+        self.episodes = ExpiringSessions[GymnasiumEpisode](
+            lambda episode: episode.close(), idle_timeout_s=idle_timeout_s, max_sessions=max_sessions
+        )
+
+    def add_to(self, app: web.Application) -> None:
+        """Answer on this application too."""
+        app.cleanup_ctx.append(self.episodes.cleanup_context)
+        app.router.add_post("/reset", self._reset)
+        app.router.add_post("/step", self._step)
+        app.router.add_post("/close", self._close)
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        task, sample = read_task(body, self._name), read_sample_index(body)
+        CURRENT_SESSION.set(make_session_id())
+
+        async def made() -> GymnasiumEpisode:
+            episode = GymnasiumEpisode(self._runtime, self._limits, task, sample)
+            try:
+                await episode.begin()
+            except BaseException:
+                await episode.close()
+                raise
+            return episode
+
+        await self.episodes.open(CURRENT_SESSION.get(), made)
+        return json_response({"observation": None, "info": {"supports_explicit_close": True}})
+
+    async def _step(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        completion = read_completion(body.get("response"))
+        async with self.episodes.use(CURRENT_SESSION.get()) as episode:
+            observed = await episode.step(completion)
+        return json_response(make_step_reply(observed))
+
+    async def _close(self, _: web.Request) -> web.Response:
+        await self.episodes.end(CURRENT_SESSION.get())
+        return json_response({})
+
+
+def read_completion(value: JSON) -> Completion:
+    """What the model says in one response; nothing at all is an empty answer."""
+    heard = read_response(value)
+    answers = [message for message in heard.messages if message.role == "assistant"]
+    message = answers[-1] if answers else Message("assistant", "")
+    return Completion(message, heard.turns[-1] if heard.turns else Turn())
+
+
+def make_step_reply(result: StepResult) -> dict[str, JSON]:
+    """What the environment did, in the words of the gymnasium agent."""
+    rollout = result.rollout
+    results = [
+        {"call_id": m.tool_call_id, "output": m.content if isinstance(m.content, str) else m.text}
+        for m in result.messages
+        if m.role == "tool"
+    ]
+    spoken = "\n\n".join(m.text for m in result.messages if m.role != "tool")
+    info: dict[str, JSON] = {"tool_outputs": results} if results else {}
+    step: dict[str, JSON] = {"observation": spoken or None, "reward": 0.0, "terminated": False, "truncated": False}
+    if rollout is None:
+        return {**step, "info": info}
+    assert rollout.score
+    verdict = make_scored_row({}, rollout.score, rollout.outcome)
+    ended = {"reward": verdict.pop("reward"), "terminated": not rollout.ended, "truncated": bool(rollout.ended)}
+    return {**step, **ended, "info": {**info, **verdict}}

@@ -1,0 +1,205 @@
+"""What all our Gym servers share: JSON replies and errors, the session cookie, the OpenAPI document, the head routes.
+
+An error is a JSON string, a bad request a list of details, as Gym's servers and clients expect. The session cookie
+holds a name that cannot be guessed, signed, so that nobody can forge one. The head routes tell Gym's collector, and
+NeMo RL, where the servers are:
+
+    GET /global_config_dict_yaml   a JSON string that holds YAML: each instance with its host and port
+    GET /server_instances          the same as a list
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from importlib.metadata import version
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from rollbook.core import JSON, decode, encode
+from rollbook.errors import RollbookError, RolloutFailed, UsageError
+from rollbook.processes import NoSession
+
+_NOT_A_WORD = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class SessionCookies:
+    """Reads and writes the cookie of one server. Other servers' cookies, which agents send along, are not touched."""
+
+    def __init__(self, server: str) -> None:
+        self.name = f"Rollbook___{make_slug(server)}"
+        self._secret = secrets.token_bytes(32)
+
+    def read(self, request: web.Request) -> str:
+        """The session that a request is about; empty without a cookie of ours, or with one that we did not sign."""
+        session, _, signature = request.cookies.get(self.name, "").rpartition(".")
+        given = signature.encode(errors="replace")  # a header may hold any bytes
+        return session if hmac.compare_digest(given, self._sign(session).encode()) else ""
+
+    def write(self, response: web.StreamResponse, session: str) -> None:
+        """Tell the client its session."""
+        response.set_cookie(self.name, f"{session}.{self._sign(session)}", httponly=True, samesite="lax")
+
+    def _sign(self, session: str) -> str:
+        digest = hmac.digest(self._secret, session.encode(errors="replace"), hashlib.sha256)
+        return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def make_session_id() -> str:
+    """A name for a session."""
+    return secrets.token_urlsafe(16)
+
+
+def make_slug(text: str) -> str:
+    """A text as a word that names of cookies, servers and files may hold.
+
+    >>> make_slug("envs/sums.py:Sums?top=9")
+    'envs_sums_py_Sums_top_9'
+    """
+    return _NOT_A_WORD.sub("_", text).strip("_") or "environment"
+
+
+MAX_BODY_BYTES = 256 << 20
+CURRENT_SESSION: ContextVar[str] = ContextVar("session")
+"""The session that the request under way is about; what it is in the end, the answer's cookie tells."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def json_response(value: JSON, status: int = 200) -> web.Response:
+    """An answer in JSON."""
+    return web.Response(status=status, body=encode(value), content_type="application/json")
+
+
+async def read_json_object(request: web.Request) -> dict[str, JSON]:
+    """The body of a request; UsageError if it is no JSON object."""
+    body = await request.read()
+    try:
+        value = decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("the body is no JSON object")
+    return value
+
+
+def make_gym_app(cookies: SessionCookies, say: Callable[[str], None]) -> web.Application:
+    """An application whose every answer, errors included, carries the session cookie; `say` is told of failures."""
+
+    @web.middleware
+    async def with_cookie(request: web.Request, handler: Handler) -> web.StreamResponse:
+        CURRENT_SESSION.set(cookies.read(request) or make_session_id())
+        response = await _handle_request(request, handler, say)
+        cookies.write(response, CURRENT_SESSION.get())
+        return response
+
+    return web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[with_cookie])
+
+
+async def _handle_request(request: web.Request, handler: Handler, say: Callable[[str], None]) -> web.StreamResponse:
+    """The handler's answer, or what went wrong in the form that Gym gives it."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return json_response({"detail": error.reason}, error.status)
+    except NoSession as error:
+        return json_response(str(error), 400)
+    except UsageError as error:
+        return json_response(
+            {"detail": [{"type": "value_error", "loc": ["body"], "msg": str(error), "input": None}]}, 422
+        )
+    except RolloutFailed as error:
+        say(f"{request.path}: {error}")
+        return json_response(str(error), 500)
+    except RollbookError as error:
+        say(f"{request.path}: {error}")
+        return json_response(repr(error), 500)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one request may fail; the server and its cookie go on
+        say(f"{request.path}: {error!r}")
+        return json_response(repr(error), 500)
+
+
+def make_openapi(title: str, posts: Mapping[str, str], gets: Mapping[str, str], tools: Sequence[JSON] = ()) -> JSON:
+    """An OpenAPI document: routes with what each is for, and `tools` in the form of chat completions."""
+    paths: dict[str, JSON] = {path: {"get": _operation(path, summary)} for path, summary in gets.items()}
+    for path, summary in posts.items():
+        paths.setdefault(path, {})["post"] = {**_operation(path, summary), "requestBody": _body({"type": "object"})}
+    for tool in tools:
+        function = tool["function"]
+        named = _operation(f"/{function['name']}", function.get("description", ""))
+        paths[f"/{function['name']}"] = {"post": {**named, "requestBody": _body(function.get("parameters"))}}
+    return {"openapi": "3.1.0", "info": {"title": title, "version": version("rollbook")}, "paths": paths}
+
+
+def _operation(path: str, summary: str) -> dict[str, JSON]:
+    return {"operationId": path.strip("/") or "health", "summary": summary, "responses": {"200": {"description": "OK"}}}
+
+
+def _body(schema: JSON) -> JSON:
+    return {"required": True, "content": {"application/json": {"schema": schema or {"type": "object"}}}}
+
+
+IMPLEMENTATION = "rollbook"
+
+
+class HeadRoutes:
+    """Speaks of one instance: the server whose application it is added to, as the client has reached it."""
+
+    def __init__(self, name: str, kind: str, domain: str = "other") -> None:
+        self._name, self._kind, self._domain = name, kind, domain
+        self._started_at = time.time()
+
+    def add_to(self, app: web.Application) -> None:
+        """Answer on this application too."""
+        app.router.add_get("/global_config_dict_yaml", self._config)
+        app.router.add_get("/server_instances", self._instances)
+
+    async def _config(self, request: web.Request) -> web.Response:
+        return json_response(yaml.safe_dump(self.config(*_address_seen_by_client(request)), sort_keys=False))
+
+    async def _instances(self, request: web.Request) -> web.Response:
+        host, port = _address_seen_by_client(request)
+        instance: dict[str, JSON] = {
+            "process_name": self._name,
+            "server_type": self._kind,
+            "name": IMPLEMENTATION,
+            "config_path": self._name,
+            "dir_path": None,
+            "entrypoint": "app.py",
+            "host": host,
+            "port": port,
+            "url": f"http://{host}:{port}",
+            "pid": os.getpid(),
+            "start_time": self._started_at,
+            "status": "success",
+            "uptime_seconds": time.time() - self._started_at,
+        }
+        return json_response([instance])
+
+    def config(self, host: str, port: int) -> dict[str, JSON]:
+        """The merged configuration, as far as there is one."""
+        own: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
+        if self._kind == "resources_servers":
+            own["domain"] = self._domain
+        return {
+            self._name: {self._kind: {IMPLEMENTATION: own}},
+            "head_server": {"host": host, "port": port},
+            "dry_run": False,
+        }
+
+
+def _address_seen_by_client(request: web.Request) -> tuple[str, int]:
+    """The address by which this client knows us: the one that we listen on may mean nothing to it."""
+    return str(request.url.host), int(request.url.port or 80)

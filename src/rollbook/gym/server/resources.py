@@ -1,0 +1,277 @@
+"""An environment as a resources server of NeMo Gym.
+
+    POST /seed_session       the row  ->  {} and a cookie: the state of one rollout is open
+    POST /TOOL               the arguments  ->  the tool's result, as the model is to read it
+    POST /verify             the row and the response  ->  both again, with the reward
+    POST /aggregate_metrics  verified rows  ->  Gym's statistics over them
+    GET  /reverify_mode  /openapi.json  /health  /
+
+and, where the environment replies to the model, /reset, /step and /close: see `gymnasium`.
+
+The task is made from the row that every request contains; the server stores only the state. The outcome of a state is
+remembered when it is closed, so that a repeated request to verify gets the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from aiohttp import web
+
+from rollbook.core import JSON, Limits, Rollout, Task, derive_seed
+from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.gym.metrics import aggregate_metrics
+from rollbook.gym.rows import ROLLBOOK_KEY, make_judge_failed_row, make_scored_row, read_sample_index, read_task
+from rollbook.gym.server import gymnasium
+from rollbook.gym.server.gymnasium import GymnasiumRoutes
+from rollbook.gym.server.http_app import (
+    CURRENT_SESSION,
+    SessionCookies,
+    json_response,
+    make_gym_app,
+    make_openapi,
+    make_session_id,
+    read_json_object,
+)
+from rollbook.models import read_response
+from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, NoSession
+
+T = TypeVar("T")
+
+
+class GymSession:
+    """The state of one rollout; `failure` is why it can come to nothing."""
+
+    def __init__(self, session: EnvironmentSession) -> None:
+        self.session = session
+        self.tools = [str(tool["function"]["name"]) for tool in session.tools]
+        self.failure: RolloutFailed | None = None
+
+    async def run_guarded(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something with the state; what breaks it once has broken it for good."""
+        if self.failure is None:
+            try:
+                return await work()
+            except SessionLost:
+                self.failure = _process_lost()
+            except RolloutFailed as error:
+                self.failure = error
+        raise self.failure
+
+
+class GymSessions:
+    """The states by the name of their session: at most `most` are open, and as many outcomes are remembered."""
+
+    def __init__(
+        self, runtime: EnvironmentRuntime, *, idle_timeout_s: float = IDLE_TIMEOUT_S, max_sessions: int = MAX_SESSIONS
+    ) -> None:
+        self._runtime, self._max_sessions = runtime, max_sessions
+        self._sessions = ExpiringSessions[GymSession](
+            lambda state: runtime.close_session(state.session), idle_timeout_s=idle_timeout_s, max_sessions=max_sessions
+        )
+        self._outcomes: dict[str, JSON | RolloutFailed] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def remembered(self) -> int:
+        """How many outcomes are."""
+        return len(self._outcomes)
+
+    async def open(self, name: str, task: Task) -> None:
+        """Open a state under a name."""
+
+        async def seated() -> GymSession:
+            try:
+                return GymSession(await self._runtime.open_session(task, name))
+            except SessionLost:
+                raise _process_lost() from None
+
+        await self._sessions.open(name, seated)
+
+    async def call_tool(self, name: str, tool: str, arguments: str) -> str | None:
+        """What a tool says; None if there is no such tool."""
+        if name in self._outcomes:
+            raise NoSession("this session has been verified: seed a new one")
+        async with self._sessions.use(name) as state:
+            if tool not in state.tools:
+                return None
+            return await state.run_guarded(lambda: state.session.use(tool, arguments))
+
+    async def tool_names(self, name: str) -> list[str]:
+        """The names of the tools that there are for a rollout."""
+        async with self._sessions.use(name) as state:
+            return state.tools
+
+    async def conclude(self, name: str) -> JSON:
+        """What the state came to, or the failure that it came to nothing; it is closed."""
+        try:
+            async with self._sessions.use(name) as state:
+                self._remember(name, await self._read_outcome(state))
+                await self._sessions.end(name)
+        except NoSession:
+            if name not in self._outcomes:
+                raise
+        outcome = self._outcomes[name]
+        if isinstance(outcome, RolloutFailed):
+            raise outcome
+        return outcome
+
+    async def _read_outcome(self, state: GymSession) -> JSON | RolloutFailed:
+        try:
+            return await state.run_guarded(state.session.outcome)
+        except RolloutFailed as error:
+            return error
+
+    def _remember(self, name: str, outcome: JSON | RolloutFailed) -> None:
+        self._outcomes[name] = outcome
+        while len(self._outcomes) > self._max_sessions:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    def cleanup_context(self, app: object) -> AsyncIterator[None]:
+        """For aiohttp: while the server is up."""
+        return self._sessions.cleanup_context(app)
+
+
+def _process_lost() -> RolloutFailed:
+    return RolloutFailed("environment_error", "environment", "the process of this state was lost")
+
+
+GET_ROUTES = {"/": "alive?", "/health": "alive?", "/reverify_mode": "may a response be verified again?"}
+POST_ROUTES = {
+    "/seed_session": "open the state of one rollout",
+    "/verify": "what a response to a row is worth",
+    "/aggregate_metrics": "statistics over verified rows",
+}
+RESERVED_NAMES = frozenset(("mcp", *(path[1:] for path in (*GET_ROUTES, *POST_ROUTES, *gymnasium.POST_ROUTES))))
+
+
+class ResourcesServer:
+    """Answers for one environment on its stage. `say` is told, a line at a time, of what has failed."""
+
+    def __init__(
+        self,
+        name: str,
+        runtime: EnvironmentRuntime,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        max_sessions: int = MAX_SESSIONS,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._name, self._runtime, self._say = name, runtime, say
+        self.sessions = GymSessions(runtime, idle_timeout_s=idle_timeout_s, max_sessions=max_sessions)
+        self.gymnasium = (
+            GymnasiumRoutes(name, runtime, limits, idle_timeout_s=idle_timeout_s, max_sessions=max_sessions)
+            if runtime.spec.replies
+            else None
+        )
+        if runtime.spec.plays:
+            raise UsageError(f"{runtime.spec.spec} carries out whole rollouts itself: serve it with --as agent")
+        taken = [tool["function"]["name"] for tool in runtime.spec.tools if tool["function"]["name"] in RESERVED_NAMES]
+        if taken:
+            raise UsageError(f"tool {taken[0]}: a route of every resources server has that name; rename the tool")
+
+    def make_app(self) -> web.Application:
+        """The application, for aiohttp to serve."""
+        app = make_gym_app(SessionCookies(self._name), self._say)
+        app.cleanup_ctx.append(self.sessions.cleanup_context)
+        for path in ("/", "/health"):
+            app.router.add_get(path, self._health)
+        app.router.add_get("/reverify_mode", self._reverify_mode)
+        app.router.add_get("/openapi.json", self._openapi)
+        app.router.add_post("/seed_session", self._seed_session)
+        app.router.add_post("/verify", self._verify)
+        app.router.add_post("/aggregate_metrics", self._aggregate)
+        if self.gymnasium:
+            self.gymnasium.add_to(app)
+        app.router.add_post("/{tool}", self._call_tool)
+        return app
+
+    @property
+    def _stateful(self) -> bool:
+        return self._runtime.spec.state != "none"
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return json_response({"status": "ok"})
+
+    async def _reverify_mode(self, _: web.Request) -> web.Response:
+        """A verdict on a state needs the state, and that is gone with its rollout."""
+        return json_response("unsupported" if self._stateful else "stateless")
+
+    async def _openapi(self, _: web.Request) -> web.Response:
+        posts = {**POST_ROUTES, **(gymnasium.POST_ROUTES if self.gymnasium else {})}
+        return json_response(make_openapi(self._name, posts, GET_ROUTES, self._runtime.spec.tools))
+
+    async def _seed_session(self, request: web.Request) -> web.Response:
+        """Always a new session: whoever seeds again starts again."""
+        task = self._read_task(await read_json_object(request))
+        CURRENT_SESSION.set(make_session_id())
+        if self._stateful:
+            await self.sessions.open(CURRENT_SESSION.get(), task)
+        return json_response({})
+
+    async def _call_tool(self, request: web.Request) -> web.Response:
+        name = request.match_info["tool"]
+        if not self._stateful:
+            raise web.HTTPNotFound
+        try:
+            asked = await request.text()
+        except (UnicodeDecodeError, LookupError) as error:
+            raise UsageError(f"the body is no text: {error}") from None
+        words = await self.sessions.call_tool(CURRENT_SESSION.get(), name, asked)
+        if words is None:
+            known = ", ".join(await self.sessions.tool_names(CURRENT_SESSION.get()))
+            return _text_response(f"Error: there is no tool called {name[:64]!r}; there are {known}", 404)
+        return _text_response(words)
+
+    async def _verify(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        rollout = read_rollout(body, self._read_task(body))
+        if self._stateful:
+            rollout.outcome = await self.sessions.conclude(CURRENT_SESSION.get())
+        try:
+            score = await self._runtime.verify(rollout.task, rollout)
+        except RolloutFailed as error:
+            if error.kind != "judge_error":
+                raise
+            self._say(f"/verify: {error}")
+            return json_response(make_judge_failed_row(body, error))
+        return json_response(make_scored_row(body, score, rollout.outcome))
+
+    async def _aggregate(self, request: web.Request) -> web.Response:
+        return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
+
+    def _read_task(self, row: Mapping[str, JSON]) -> Task:
+        return read_task(row, self._name)
+
+
+def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+    """The rows of a request for statistics."""
+    rows = body.get("verify_responses")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError("verify_responses is no list of objects")
+    return rows
+
+
+def read_rollout(body: Mapping[str, JSON], task: Task) -> Rollout:
+    """The rollout that a request for a verdict is about: a client of ours also tells its seed."""
+    heard = read_response(body.get("response"))
+    own = body.get(ROLLBOOK_KEY)
+    told = own.get("seed") if isinstance(own, dict) else None
+    sample = read_sample_index(body)
+    return Rollout(
+        task=task,
+        sample=sample,
+        seed=told if isinstance(told, int) else derive_seed(0, task.id, sample),
+        messages=[*task.messages, *heard.messages],
+        turns=heard.turns,
+        ended=heard.ended,
+    )
+
+
+def _text_response(words: str, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=words.encode(), content_type="text/plain", charset="utf-8")

@@ -1,0 +1,263 @@
+"""The chat completions protocol: the request bodies that we send, the fields that we read. No I/O.
+
+The differences between servers are handled here: two names for reasoning, arguments sent as an object, missing ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from rollbook.core import JSON, Function, Message, Sampling, ToolCall, decode, encode
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.models.server_errors import WHERE, make_bad_completion
+
+RESERVED_FIELDS = frozenset(
+    {"messages", "model", "n", "stream", "tools", "logprobs", "return_token_ids", "kv_transfer_params"}
+)
+UNSHAPED_SAMPLING: dict[str, JSON] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What vLLM would else take from the generation_config.json of the weights."""
+
+_UNFINISHED = frozenset({None, "", "abort", "error"})
+_NOT_A_NUMBER = re.compile(rb'"(logprob"\s*:\s*|token_logprobs"\s*:\s*\[[^\]]*)(NaN|-?Infinity)')
+
+
+class AnswerFunction(msgspec.Struct):
+    """The function of a tool call; some servers write the arguments as an object."""
+
+    name: str
+    arguments: JSON = ""
+
+
+class AnswerToolCall(msgspec.Struct):
+    """A tool call; some servers leave the id out."""
+
+    function: AnswerFunction
+    id: str | None = None
+
+
+class AnswerMessage(msgspec.Struct, gc=False):
+    """The message of a choice; its reasoning goes by two names."""
+
+    content: str | list[dict[str, JSON]] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[AnswerToolCall] | None = None
+
+
+class AnswerLogprob(msgspec.Struct, gc=False):
+    """One sampled token."""
+
+    logprob: float | None = None
+
+
+class AnswerLogprobs(msgspec.Struct, gc=False):
+    """All sampled tokens."""
+
+    content: list[AnswerLogprob] | None = None
+
+
+class AnswerChoice(msgspec.Struct, gc=False):
+    """One answer."""
+
+    message: AnswerMessage | None = None
+    finish_reason: str | None = None
+    logprobs: AnswerLogprobs | None = None
+    token_ids: list[int] | None = None
+
+
+class AnswerUsage(msgspec.Struct, gc=False):
+    """The server's own count of tokens."""
+
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+
+
+class ChatAnswer(msgspec.Struct, gc=False):
+    """The body of an answer."""
+
+    choices: list[AnswerChoice] | None = None
+    usage: AnswerUsage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ServedModel(msgspec.Struct):
+    """One row of GET models."""
+
+    id: str
+    owned_by: str | None = None
+
+
+class ServedModels(msgspec.Struct):
+    """The body of GET models."""
+
+    data: list[ServedModel]
+
+
+_chat_decoder = msgspec.json.Decoder(ChatAnswer)
+_models_decoder = msgspec.json.Decoder(ServedModels)
+read_models = _models_decoder.decode
+
+
+class TextLogprobs(msgspec.Struct):
+    """All sampled tokens of a text completion."""
+
+    token_logprobs: list[float | None] | None = None
+
+
+class TextChoice(msgspec.Struct):
+    """One answer of a text completion."""
+
+    text: str
+    finish_reason: str | None = None
+    logprobs: TextLogprobs | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class TextAnswer(msgspec.Struct):
+    """The body of a text completion."""
+
+    choices: list[TextChoice]
+    usage: AnswerUsage | None = None
+
+    def to_chat_answer(self) -> ChatAnswer:
+        """The same as an answer to a chat."""
+        if not self.choices:
+            return ChatAnswer()
+        told = self.choices[0]
+        numbers = told.logprobs.token_logprobs if told.logprobs else None
+        logprobs = None if numbers is None else AnswerLogprobs([AnswerLogprob(number) for number in numbers])
+        choice = AnswerChoice(AnswerMessage(told.text), told.finish_reason, logprobs, told.token_ids)
+        return ChatAnswer([choice], self.usage, told.prompt_token_ids)
+
+
+_text_decoder = msgspec.json.Decoder(TextAnswer)
+
+
+def check_extra(sampling: Sampling) -> None:
+    """Refuse extra sampling fields that would change what an answer is."""
+    for field in RESERVED_FIELDS.intersection(sampling.extra):
+        raise UsageError(f"--sampling {field}=...: this field is set by Rollbook; remove it")
+
+
+def chat_body(
+    name: str,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    seed: int,
+    tools: Sequence[JSON],
+    tokens: bool,
+    prompt_ids: list[int] | None = None,
+) -> bytes:
+    """The request. Sampling is always sent in full, so that no server default can decide; `extra` has the last word.
+
+    `prompt_ids` stand for the messages where the server takes them.
+    """
+    body = {
+        "model": name,
+        "messages": messages,
+        **_sampling_fields(sampling, seed, UNSHAPED_SAMPLING if tokens else {}),
+    }
+    if tools:
+        body["tools"] = tools
+    if tokens:
+        body["logprobs"] = body["return_token_ids"] = True
+    if prompt_ids is not None:
+        body["kv_transfer_params"] = {"prompt_token_ids": prompt_ids}
+    return encode(body)
+
+
+def text_body(name: str, prompt_ids: list[int], sampling: Sampling, seed: int) -> bytes:
+    """The request of a text completion that goes on from ids, and reports its own."""
+    body = {"model": name, "prompt": prompt_ids, **_sampling_fields(sampling, seed, UNSHAPED_SAMPLING)}
+    return encode({**body, "logprobs": 1, "return_token_ids": True})
+
+
+def _sampling_fields(sampling: Sampling, seed: int, unless_given: dict[str, JSON]) -> dict[str, JSON]:
+    body: dict[str, JSON] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "seed": seed,
+    }
+    return {**body, **unless_given, **sampling.extra}
+
+
+def without_reasoning(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages as the protocol knows them: what the model thought is not part of what is sent back."""
+    if not any(m.reasoning for m in messages):
+        return messages
+    return [msgspec.structs.replace(m, reasoning=None) if m.reasoning else m for m in messages]
+
+
+def prepare_messages(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages as servers take them back: templates read a call's arguments, so they must be a JSON object.
+
+    What a model wrote instead is told back to it inside of one. The record keeps it as it was.
+    """
+    if not any(m.tool_calls or m.items for m in messages):
+        return messages
+    plain = [msgspec.structs.replace(m, items=None) if m.items else m for m in messages]
+    return [_replace_calls(m, m.tool_calls) if m.tool_calls else m for m in plain]
+
+
+def _replace_calls(message: Message, calls: Sequence[ToolCall]) -> Message:
+    return msgspec.structs.replace(message, tool_calls=[_prepare_call(call) for call in calls])
+
+
+def _prepare_call(call: ToolCall) -> ToolCall:
+    text = call.function.arguments
+    try:
+        readable = isinstance(decode(text), dict)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        readable = False
+    if readable:
+        return call
+    kept = encode({"unreadable": text}).decode() if text.strip() else "{}"
+    return msgspec.structs.replace(call, function=Function(call.function.name, kept))
+
+
+def read_answer(raw: bytes, text: bool = False) -> tuple[ChatAnswer, AnswerChoice, str]:
+    """The answer, its one choice and why it ended; RolloutFailed("bad_completion") if that is not what came.
+
+    `text` says that a text completion was asked for.
+    """
+    try:
+        answer = _text_decoder.decode(raw).to_chat_answer() if text else _chat_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _explain_undecodable(raw, error) from None
+    if not answer.choices:
+        raise make_bad_completion(f"an answer without choices: {_quote(raw)}")
+    choice = answer.choices[0]
+    if choice.message is None:
+        raise make_bad_completion(f"a choice without a message: {_quote(raw)}")
+    reason = choice.finish_reason
+    if reason is None or reason in _UNFINISHED:
+        raise make_bad_completion(f"the answer was not finished: finish_reason is {reason!r}")
+    return answer, choice, reason
+
+
+def make_message(answer: AnswerMessage) -> Message:
+    """What the model said. No content and no tool call is an empty answer: the policy's doing, not a failure."""
+    calls = [_make_call(i, call) for i, call in enumerate(answer.tool_calls or ())] or None
+    content = answer.content if answer.content is not None or calls else ""
+    return Message("assistant", content, answer.reasoning or answer.reasoning_content or None, calls)
+
+
+def _make_call(at: int, call: AnswerToolCall) -> ToolCall:
+    arguments = call.function.arguments
+    text = arguments if isinstance(arguments, str) else encode(arguments).decode()
+    return ToolCall(call.id or f"call_{at}", Function(call.function.name, text))
+
+
+def _explain_undecodable(raw: bytes, error: Exception) -> RolloutFailed:
+    if _NOT_A_NUMBER.search(raw):
+        return RolloutFailed("nonfinite_logprobs", WHERE, "a logprob is written as NaN or Infinity")
+    return make_bad_completion(f"not a chat completion ({error}): {_quote(raw)}")
+
+
+def _quote(raw: bytes) -> str:
+    return " ".join(raw[:200].decode(errors="replace").split())

@@ -1,0 +1,554 @@
+"""The Responses API: items, tools, usage and whole responses, from and to our messages and turns. No I/O.
+
+NeMo Gym's servers and the gateway share this codec.
+
+A message of the model becomes up to three kinds of items, in this order: its reasoning, its text, its tool calls. So
+an item that cannot follow the one before it begins a new message, and so does the first item after one with token
+fields. What the Responses API has no field for (`name`, `written`) is carried under our own names; what chat
+completions has none for (annotations, encrypted reasoning, several summaries) is stored with the message as its
+`items`, and comes back.
+
+The token fields that trainers look for are flat on the last item of each model call: all three or none. Tools are
+nested in `function` for chat completions and flat for the Responses API. What nobody counted in `usage` is null, not
+zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from rollbook.core import JSON, Function, Message, Rollout, ToolCall, Turn, Usage
+from rollbook.errors import UsageError
+
+COMPLETED, INCOMPLETE = "completed", "incomplete"
+_COMPLETE_REASONS = ("stop", "tool_calls", "function_call")
+_INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_FINISH_REASONS = {reason: finish for finish, reason in _INCOMPLETE_REASONS.items()}
+
+
+def make_status_fields(finish_reason: str, ended: str = "") -> dict[str, JSON]:
+    """`status` and `incomplete_details` of a response; `ended` is the limit of ours that ended the conversation.
+
+    What the Responses API has no word for rides along under our own.
+    """
+    if finish_reason in _COMPLETE_REASONS and not ended:
+        return {"status": COMPLETED, "incomplete_details": None}
+    details: dict[str, JSON] = {"reason": _INCOMPLETE_REASONS.get(finish_reason)}
+    if finish_reason == "context_length":
+        details["reason"] = "max_output_tokens"
+    if finish_reason not in _INCOMPLETE_REASONS:
+        details["finish_reason"] = finish_reason
+    return {"status": INCOMPLETE, "incomplete_details": {**details, **({"ended": ended} if ended else {})}}
+
+
+def read_finish_reason(response: Mapping[str, JSON], calls: bool) -> str:
+    """Why the last model call of a response ended; `calls` says whether its message calls tools."""
+    details = response.get("incomplete_details")
+    if isinstance(details, dict):
+        if isinstance(own := details.get("finish_reason"), str):
+            return own
+        return _FINISH_REASONS.get(str(details.get("reason")), "length")
+    return "tool_calls" if calls else "stop"
+
+
+def read_ended(response: Mapping[str, JSON]) -> str:
+    """The limit of ours that ended the conversation, if one did."""
+    details = response.get("incomplete_details")
+    return str(details.get("ended") or "") if isinstance(details, dict) else ""
+
+
+def choose_item_status(finish_reason: str) -> str:
+    """The status of the last item of a model call."""
+    return INCOMPLETE if finish_reason == "length" else COMPLETED
+
+
+Part = dict[str, JSON]
+
+_INPUT_TYPES = {"text": "input_text", "video_url": "input_video"}
+_CHAT_TYPES = {"input_text": "text", "output_text": "text", "input_video": "video_url"}
+
+
+def to_input_parts(parts: Sequence[Part]) -> list[Part]:
+    """Chat parts as input parts; a part that only one of them knows stays as it is."""
+    return [_to_input_part(part) for part in parts]
+
+
+def to_chat_parts(parts: Sequence[Part]) -> list[Part]:
+    """The way back."""
+    return [_to_chat_part(part) for part in parts]
+
+
+def _to_input_part(part: Part) -> Part:
+    kind = part.get("type")
+    if kind == "image_url" and isinstance(part.get("image_url"), dict):
+        image = {"image_url" if name == "url" else name: value for name, value in part["image_url"].items()}
+        return {"type": "input_image", **image}
+    return {**part, "type": _INPUT_TYPES[kind]} if kind in _INPUT_TYPES else part
+
+
+def _to_chat_part(part: Part) -> Part:
+    kind = part.get("type")
+    if kind == "input_image":
+        image = {"url" if name == "image_url" else name: value for name, value in part.items() if name != "type"}
+        return {"type": "image_url", "image_url": image}
+    return {**part, "type": _CHAT_TYPES[kind]} if kind in _CHAT_TYPES else part
+
+
+def join_text(parts: Sequence[Part]) -> str:
+    """All that parts say; a refusal is what the model said, too."""
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
+
+
+TurnTokens = tuple[list[int], list[int], list[float]]
+"""What the model saw, what it said, and the logprobs of that."""
+
+TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+
+
+def make_token_fields(turn: Turn | None) -> dict[str, JSON]:
+    """What an item carries for a turn; nothing where the ids were not recorded."""
+    if turn is None or turn.ids is None:
+        return {}
+    return dict(zip(TOKEN_FIELDS, (turn.prompt_ids, turn.ids, turn.logprobs), strict=True))
+
+
+def read_tokens(item: Mapping[str, JSON], where: str) -> TurnTokens | None:
+    """The ids and logprobs that an item carries, if any; a part of them, or unequal lengths, is refused."""
+    held: list[JSON] = [item.get(name) for name in TOKEN_FIELDS]
+    if all(value is None for value in held):
+        return None
+    prompt, ids, logprobs = held
+    if not (_is_list_of(prompt, int) and _is_list_of(ids, int) and _is_list_of(logprobs, (int, float))):
+        raise UsageError(f"{where}: {', '.join(TOKEN_FIELDS)} must be three lists of numbers, or none of them there")
+    if any(number < 0 for number in (*prompt, *ids)):
+        raise UsageError(f"{where}: a token id is negative")
+    if len(ids) != len(logprobs):
+        raise UsageError(f"{where}: {len(ids)} generation_token_ids but {len(logprobs)} generation_log_probs")
+    return prompt, ids, [float(number) for number in logprobs]
+
+
+def _is_list_of(value: JSON, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in value)
+
+
+def remove_token_fields(item: Mapping[str, JSON]) -> dict[str, JSON]:
+    """An item as others know it."""
+    return {name: value for name, value in item.items() if name not in TOKEN_FIELDS}
+
+
+Item = dict[str, JSON]
+
+INPUT_ROLES = ("user", "system", "developer")
+FOREIGN_ITEM = "responses_item"
+"""The one part of a message that holds an item which chat completions cannot say: a hosted search, an MCP call."""
+
+_EXTRA_FIELDS = ("name", "written")
+_FINAL_STATUSES = (COMPLETED, INCOMPLETE)
+
+
+def make_items(messages: Sequence[Message], turns: Sequence[Turn] = (), id_prefix: str = "") -> list[Item]:
+    """Messages as items. The turns are those of the model's messages, in order; `name` makes the items' ids unique."""
+    items: list[Item] = []
+    left = iter(turns)
+    before: Message | None = None
+    for number, message in enumerate(messages):
+        if foreign := get_foreign_item(message):
+            items.append(foreign)
+        elif message.role == "assistant":
+            apart = before is not None and before.role == "assistant" and not get_foreign_item(before)
+            made = [dict(item) for item in message.items or _make_output_items(message, f"{id_prefix}{number}", apart)]
+            made[-1] |= _make_turn_fields(made[-1], next(left, None))
+            items += made
+        else:
+            items += message.items or [_make_input_item(message)]
+        before = message
+    return items
+
+
+def _make_input_item(message: Message) -> Item:
+    """What the model did not say itself."""
+    content = to_input_parts(message.content) if isinstance(message.content, list) else message.content or ""
+    if message.role == "tool":
+        call = message.tool_call_id or ""
+        return {"type": "function_call_output", "call_id": call, "output": content, **_get_extra_fields(message)}
+    return {"type": "message", "role": message.role, "content": content, **_get_extra_fields(message)}
+
+
+def _make_output_items(message: Message, name: str, apart: bool) -> Iterator[Item]:
+    """What the model said. `apart`: another message of its own came right before, and must not swallow this one."""
+    own = _get_extra_fields(message)
+    if message.reasoning is not None:
+        summary = [{"type": "summary_text", "text": message.reasoning}] if message.reasoning else []
+        yield {"type": "reasoning", "id": f"rs_{name}", "summary": summary, **own}
+    own = {} if message.reasoning is not None else own
+    if message.content is not None or not message.tool_calls or (apart and message.reasoning is None) or own:
+        yield {**_make_text_item(message.content, name), **own}
+    for call in message.tool_calls or []:
+        yield _make_call_item(call)
+
+
+def _make_text_item(content: str | list[dict[str, JSON]] | None, name: str) -> Item:
+    if isinstance(content, list):
+        return {"type": "message", "role": "assistant", "content": to_input_parts(content)}
+    parts = [] if content is None else [{"type": "output_text", "text": content, "annotations": []}]
+    return {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": COMPLETED, "content": parts}
+
+
+def _make_call_item(call: ToolCall) -> Item:
+    function = {"name": call.function.name, "arguments": call.function.arguments}
+    return {"type": "function_call", "id": call.id, "call_id": call.id, **function, "status": COMPLETED}
+
+
+def _make_turn_fields(item: Item, turn: Turn | None) -> Item:
+    status = (
+        {"status": choose_item_status(turn.finish_reason)} if turn and item.get("status") in _FINAL_STATUSES else {}
+    )
+    return {**status, **make_token_fields(turn)}
+
+
+def _get_extra_fields(message: Message) -> Item:
+    return {name: value for name in _EXTRA_FIELDS if (value := getattr(message, name)) is not None}
+
+
+def get_foreign_item(message: Message) -> Item | None:
+    """The item that a message was made for, as it came."""
+    content = message.content
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") == FOREIGN_ITEM:
+        item: Item = content[0]["item"]
+        return item
+    return None
+
+
+def read_items(value: JSON, where: str = "input") -> list[Message]:
+    """The messages that items say; text alone is a user's message. UsageError names the item that is wrong."""
+    return read_output(value, where)[0]
+
+
+def read_output(value: JSON, where: str = "output") -> tuple[list[Message], list[Turn]]:
+    """The same, with one turn for each message of the model: exact tokens where the items carry them."""
+    if isinstance(value, str):
+        return [Message("user", value)], []
+    if not isinstance(value, list):
+        raise UsageError(f"{where} is neither text nor a list of items")
+    reading = _ItemReader()
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise UsageError(f"{where}[{number}] is no object but {item!r:.80}")
+        reading.add(item, f"{where}[{number}]")
+    reading.flush()
+    return reading.messages, reading.turns
+
+
+_ITEM_ORDER = {"reasoning": 0, "message": 1, "function_call": 2}
+
+
+class _ItemReader:
+    """Gathers the items of one message until the next one begins."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.turns: list[Turn] = []
+        self._held: list[Item] = []
+
+    def add(self, item: Item, where: str) -> None:
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if kind is None:
+            raise UsageError(f"{where} has neither a type nor a role")
+        if not isinstance(kind, str):
+            raise UsageError(f"{where}: its type is no text but {kind!r:.80}")
+        if kind in _ITEM_ORDER and (kind != "message" or item.get("role") == "assistant"):
+            self._add_output({**item, "type": kind}, where)
+            return
+        self.flush()
+        if kind == "message":
+            self.messages.append(_keep_items(_read_input_message(item, where), [item]))
+        elif kind == "function_call_output":
+            self.messages.append(_keep_items(_read_result(item, where), [item]))
+        else:
+            role = "tool" if kind.endswith(("_output", "_response")) else "assistant"
+            self.messages.append(Message(role, [{"type": FOREIGN_ITEM, "item": item}]))
+
+    def _add_output(self, item: Item, where: str) -> None:
+        _check_item(item, where)
+        last = _ITEM_ORDER[self._held[-1]["type"]] if self._held else -1
+        now = _ITEM_ORDER[item["type"]]
+        if now < last or now == last == _ITEM_ORDER["message"]:
+            self.flush()
+        self._held.append(item)
+        if tokens := read_tokens(item, where):
+            self.flush(tokens)
+
+    def flush(self, tokens: TurnTokens | None = None) -> None:
+        """End the message of the model that is being read, if one is."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        message = _read_answer(held)
+        cut = held[-1].get("status") == INCOMPLETE
+        reason = "length" if cut else "tool_calls" if message.tool_calls else "stop"
+        self.messages.append(_keep_items(message, held))
+        self.turns.append(_make_turn(tokens, reason))
+
+
+def _keep_items(message: Message, items: Sequence[Item]) -> Message:
+    """A message with the items that it was read from, unless it says all that they do."""
+    said = (
+        list(_make_output_items(message, "", _starts_with_empty_text(items)))
+        if message.role == "assistant"
+        else [_make_input_item(message)]
+    )
+    if [*map(_normalize_item, said)] == [*map(_normalize_item, items)]:
+        return message
+    return msgspec.structs.replace(message, items=[remove_token_fields(item) for item in items])
+
+
+def _starts_with_empty_text(items: Sequence[Item]) -> bool:
+    """Whether an empty text stands before the calls, to keep two messages apart."""
+    return len(items) > 1 and items[0]["type"] == "message" and items[0].get("content") == []
+
+
+def _normalize_item(item: Item) -> Item:
+    """What an item says; its id, its good end, its tokens and what it would be taken for anyway do not count."""
+    kind = item.get("type") or "message"
+    gist = {name: value for name, value in remove_token_fields(item).items() if name != "id"}
+    if gist.get("status") in _FINAL_STATUSES:
+        del gist["status"]
+    if kind == "message" and isinstance(gist.get("content"), list):
+        gist["content"] = [*map(_add_annotations, gist["content"])]
+    return {**gist, "type": kind}
+
+
+def _add_annotations(part: Item) -> Item:
+    return {"annotations": [], **part} if part.get("type") == "output_text" else part
+
+
+def _make_turn(tokens: TurnTokens | None, reason: str) -> Turn:
+    if tokens is None:
+        return Turn(finish_reason=reason)
+    return Turn(*tokens, len(tokens[0]), len(tokens[1]), reason)
+
+
+def _check_item(item: Item, where: str) -> None:
+    """Refuse an item that would be read as something else than it says."""
+    wanted = {"reasoning": (), "message": (), "function_call": ("call_id", "name", "arguments")}[item["type"]]
+    for name in wanted:
+        if not isinstance(item.get(name), str):
+            raise UsageError(f"{where}: a function_call needs its {name} as text")
+    content = item.get("content")
+    if item["type"] == "message" and not (content is None or isinstance(content, str) or _is_parts(content)):
+        raise UsageError(f"{where}: content is neither text nor a list of parts")
+    for name in ("summary", "content") if item["type"] == "reasoning" else ():
+        if not _is_parts(item.get(name) or []):
+            raise UsageError(f"{where}: {name} is no list of parts")
+
+
+def _is_parts(value: JSON) -> bool:
+    return isinstance(value, list) and all(isinstance(part, dict) and _has_text_type(part) for part in value)
+
+
+def _has_text_type(part: Item) -> bool:
+    return isinstance(part.get("type"), str | None)
+
+
+def _read_input_message(item: Item, where: str) -> Message:
+    role, content = item.get("role"), item.get("content")
+    if role not in INPUT_ROLES:
+        raise UsageError(f"{where}: role {role!r}; there are assistant, {', '.join(INPUT_ROLES)}")
+    return Message(role, _read_content(content, f"{where}: content"), name=_get_text_field(item, "name"))
+
+
+def _read_result(item: Item, where: str) -> Message:
+    if not isinstance(item.get("call_id"), str):
+        raise UsageError(f"{where}: a function_call_output needs its call_id as text")
+    content = _read_content(item.get("output"), f"{where}: output")
+    return Message("tool", content, tool_call_id=item["call_id"], name=_get_text_field(item, "name"))
+
+
+def _read_content(value: JSON, where: str) -> str | list[dict[str, JSON]]:
+    if isinstance(value, str):
+        return value
+    if not _is_parts(value):
+        raise UsageError(f"{where} is neither text nor a list of parts")
+    return to_chat_parts(value)
+
+
+def _read_answer(items: Sequence[Item]) -> Message:
+    thoughts = [_read_reasoning(item) for item in items if item["type"] == "reasoning"]
+    texts = [_read_output_content(item) for item in items if item["type"] == "message"]
+    calls = [
+        ToolCall(item["call_id"], Function(item["name"], item["arguments"]))
+        for item in items
+        if item["type"] == "function_call"
+    ]
+    return Message(
+        "assistant",
+        texts[0] if texts else None,
+        "\n".join(thoughts) if thoughts else None,
+        calls or None,
+        name=_get_first_text_field(items, "name"),
+        written=_get_first_text_field(items, "written"),
+    )
+
+
+def _get_first_text_field(items: Sequence[Item], name: str) -> str | None:
+    """A field of ours, which the first item that is not a call carries."""
+    return next(
+        (
+            word
+            for item in items
+            if item["type"] != "function_call" and (word := _get_text_field(item, name)) is not None
+        ),
+        None,
+    )
+
+
+def _get_text_field(item: Item, name: str) -> str | None:
+    value = item.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _read_reasoning(item: Mapping[str, JSON]) -> str:
+    """What was thought: word for word where the item has that, else its summary."""
+    return "\n".join(str(part.get("text", "")) for part in item.get("content") or item.get("summary") or [])
+
+
+def _read_output_content(item: Mapping[str, JSON]) -> str | list[dict[str, JSON]] | None:
+    content = item.get("content")
+    if not isinstance(content, list):
+        return content
+    if not content:
+        return None
+    kinds = {part.get("type") for part in content}
+    spoken = kinds <= {"output_text", "refusal"} and ("output_text" in kinds or "id" in item)
+    return join_text(content) if spoken else to_chat_parts(content)
+
+
+def to_response_tools(tools: Sequence[JSON]) -> list[JSON]:
+    """Chat tools as Responses tools. `strict` must be said there, and is not what chat completions assumes."""
+    return [_to_response_tool(tool) for tool in tools]
+
+
+def to_chat_tools(tools: Sequence[JSON]) -> list[JSON]:
+    """The way back; a tool that is no function stays as it is."""
+    return [_to_chat_tool(tool, number) for number, tool in enumerate(tools)]
+
+
+def _to_response_tool(tool: JSON) -> JSON:
+    if tool.get("type", "function") != "function":
+        return tool
+    return {"type": "function", "parameters": None, "strict": False, **tool["function"]}
+
+
+def _to_chat_tool(tool: JSON, number: int) -> JSON:
+    if not isinstance(tool, dict):
+        raise UsageError(f"tools[{number}] is no object but {tool!r:.80}")
+    if tool.get("type", "function") != "function" or "function" in tool:
+        return tool
+    if not isinstance(tool.get("name"), str):
+        raise UsageError(f"tools[{number}] has no name")
+    function = {name: value for name, value in tool.items() if name != "type"}
+    for name, default in (("strict", (False, None)), ("parameters", (None,))):
+        if function.get(name) in default:
+            function.pop(name, None)
+    return {"type": "function", "function": function}
+
+
+def make_usage(usage: Usage) -> dict[str, JSON]:
+    """A response's `usage`; what nobody counted is null, not nought."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": None},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": None},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def read_usage(value: JSON) -> Usage:
+    """What a response's `usage` says; none at all is nothing counted."""
+    if value is None:
+        return Usage()
+    if not isinstance(value, dict):
+        raise UsageError(f"usage is no object but {value!r:.80}")
+    counts = [value.get(name) or 0 for name in ("input_tokens", "output_tokens")]
+    if not all(isinstance(count, int) and count >= 0 for count in counts):
+        raise UsageError(f"usage counts no tokens: {value!r:.200}")
+    return Usage(*counts)
+
+
+class ResponseContent(msgspec.Struct, frozen=True):
+    """What a response says: messages after the prompt, a turn for each of the model's, the limit that ended it."""
+
+    messages: list[Message]
+    turns: list[Turn]
+    ended: str = ""
+
+
+def make_response(
+    messages: Sequence[Message],
+    turns: Sequence[Turn],
+    *,
+    name: str,
+    model: str,
+    created: float = 0.0,
+    tools: Sequence[JSON] = (),
+    ended: str = "",
+) -> dict[str, JSON]:
+    """The response of one rollout; `messages` are those after the prompt, `tools` in the form of chat completions."""
+    usage = Usage(sum(turn.prompt_tokens for turn in turns), sum(turn.completion_tokens for turn in turns))
+    return {
+        "id": f"resp_{name}",
+        "created_at": created,
+        "model": model,
+        "object": "response",
+        "output": make_items(messages, turns, f"{name}_"),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": to_response_tools(tools),
+        **make_status_fields(turns[-1].finish_reason if turns else "stop", ended),
+        "usage": make_usage(usage),
+    }
+
+
+def make_rollout_response(rollout: Rollout, model: str, tools: Sequence[JSON] = ()) -> dict[str, JSON]:
+    """The response of a rollout of ours."""
+    return make_response(
+        rollout.messages[len(rollout.task.messages) :],
+        rollout.turns,
+        name=f"{rollout.task.id}_{rollout.sample}",
+        model=model,
+        created=rollout.timing.start,
+        tools=tools,
+        ended=rollout.ended,
+    )
+
+
+def read_response(value: JSON, where: str = "response") -> ResponseContent:
+    """What a response says; UsageError names what is wrong with it.
+
+    Where no item carries tokens, the tokens of the whole response are counted on the last turn: the sum is right.
+    """
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is no object")
+    if not isinstance(value.get("output"), list):
+        raise UsageError(f"{where}.output is no list of items")
+    messages, turns = read_output(value.get("output"), f"{where}.output")
+    if turns and not any(turn.has_tokens for turn in turns):
+        turns[-1] = _add_usage(turns[-1], read_usage(value.get("usage")))
+    return ResponseContent(messages, _set_finish_reason(value, messages, turns), read_ended(value))
+
+
+def _add_usage(turn: Turn, usage: Usage) -> Turn:
+    return msgspec.structs.replace(turn, prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+
+
+def _set_finish_reason(value: Mapping[str, JSON], messages: Sequence[Message], turns: list[Turn]) -> list[Turn]:
+    """The turns, the last ended as the response says; a prompt that did not fit is a turn without a message."""
+    if not isinstance(value.get("incomplete_details"), dict):
+        return turns
+    reason = read_finish_reason(value, calls=bool(messages and messages[-1].tool_calls))
+    if reason == "context_length":
+        return [*turns, Turn(finish_reason=reason)]
+    return [*turns[:-1], msgspec.structs.replace(turns[-1], finish_reason=reason)] if turns else turns

@@ -1,0 +1,144 @@
+"""What a server's error or inconsistent answer means: from HTTP status, body and token counts to failures.
+
+No I/O. Exact tokens must add up, token for token, or the call has failed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from math import isfinite
+
+import msgspec
+
+from rollbook.core import JSON, decode
+from rollbook.errors import ContextFull, RolloutFailed
+
+WHERE = "model"
+CONNECT = "connect"
+"""The `where` of a connection refused or lost, as against a server that answers badly."""
+
+RETRY_AFTER_LIMIT_S = 60.0
+_QUOTE_LIMIT = 500
+
+_UNAVAILABLE = frozenset({401, 404, 408, 425, 429})
+_CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "input_too_long"})
+_CONTEXT_PHRASES = (
+    "maximum context length",
+    "maximum model length",
+    "max_model_len",
+    "available context size",
+    "context window",
+    "context length",
+    "context size",
+    "prompt is too long",
+    "input is too long",
+    "prompt too long",
+)
+_CONTEXT_LIMIT = re.compile(
+    r"(?:maximum (?:context|model) length (?:is|of)|max_model_len\b\D{0,24}?) ?(\d+)", re.IGNORECASE
+)
+
+
+def make_http_error(status: int, retry_after: str | None, raw: bytes) -> RolloutFailed | ContextFull:
+    """The exception for an answer whose status is not 200."""
+    words = read_server_message(raw)
+    message = f"HTTP {status}: {words}"
+    if status >= 500 or status in _UNAVAILABLE or status < 400:
+        return RolloutFailed("model_unavailable", WHERE, message, retry_after_s=parse_retry_after(retry_after))
+    if status in (400, 413, 422) and is_context_error(raw):
+        return ContextFull(words)
+    return RolloutFailed("model_rejected", WHERE, message)
+
+
+def is_context_error(raw: bytes) -> bool:
+    """Whether an error body says that the prompt does not fit the model."""
+    error = _read_error_object(raw)
+    codes = {str(error.get(field)) for field in ("code", "type")}
+    words = read_server_message(raw).lower()
+    return bool(codes & _CONTEXT_CODES) or any(phrase in words for phrase in _CONTEXT_PHRASES)
+
+
+def read_context_limit(message: str) -> int | None:
+    """The context length that a context error names, if it does."""
+    found = _CONTEXT_LIMIT.search(message)
+    return int(found[1]) if found else None
+
+
+def read_server_message(raw: bytes) -> str:
+    """The server's own message, on one line, whatever shape it came in.
+
+    >>> read_server_message(b'{"error": {"message": "no such model"}}'), read_server_message(b"<h1>Bad</h1>")
+    ('no such model', '<h1>Bad</h1>')
+    """
+    error = _read_error_object(raw)
+    said = error.get("message") or error.get("detail") or error.get("error")
+    text = said if isinstance(said, str) else raw.decode(errors="replace") if said is None else str(said)
+    return " ".join(text.split())[:_QUOTE_LIMIT] or "no message"
+
+
+def parse_retry_after(header: str | None) -> float | None:
+    """The seconds a Retry-After header asks for (a number or an HTTP date), 0 to 60; None if it says nothing."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return None
+    return min(max(seconds, 0.0), RETRY_AFTER_LIMIT_S) if seconds == seconds else None
+
+
+def make_bad_completion(message: str) -> RolloutFailed:
+    """An answer that is no answer."""
+    return RolloutFailed("bad_completion", WHERE, message)
+
+
+def _read_error_object(raw: bytes) -> dict[str, JSON]:
+    try:
+        body = decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if not isinstance(body, dict):
+        return {}
+    inner = body.get("error")
+    return inner if isinstance(inner, dict) else body
+
+
+MINUS_INFINITY = -9999.0
+"""What vLLM writes for -inf, which JSON cannot hold. Nothing that was sampled is as unlikely as that."""
+
+
+def check_logprobs(
+    prompt_ids: Sequence[int],
+    ids: Sequence[int],
+    logprobs: Sequence[float | None],
+    *,
+    prompt_tokens: int | None = None,
+    completion_tokens: int | None = None,
+) -> list[float]:
+    """The logprobs, one finite number for each id; RolloutFailed if the ids, they and the usage disagree."""
+    if len(ids) != len(logprobs):
+        raise _mismatch(f"{len(ids)} ids came with {len(logprobs)} logprobs")
+    if completion_tokens is not None and completion_tokens != len(ids):
+        raise _mismatch(f"{len(ids)} ids came, but usage counts {completion_tokens} completion tokens")
+    if prompt_tokens is not None and prompt_tokens != len(prompt_ids):
+        raise _mismatch(f"{len(prompt_ids)} prompt ids came, but usage counts {prompt_tokens} prompt tokens")
+    return check_finite_logprobs(logprobs)
+
+
+def check_finite_logprobs(logprobs: Sequence[float | None]) -> list[float]:
+    """The same logprobs; RolloutFailed if one of them is null, infinite or not a number."""
+    numbers = [p for p in logprobs if p is not None and isfinite(p) and p > MINUS_INFINITY]
+    if len(numbers) != len(logprobs):
+        at = next(i for i, p in enumerate(logprobs) if p is None or not isfinite(p) or p <= MINUS_INFINITY)
+        raise RolloutFailed("nonfinite_logprobs", WHERE, f"the logprob of token {at} is {logprobs[at]}")
+    return numbers
+
+
+def _mismatch(message: str) -> RolloutFailed:
+    return RolloutFailed("token_mismatch", WHERE, message)

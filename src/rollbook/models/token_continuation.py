@@ -1,0 +1,230 @@
+"""Continue a conversation in its own tokens: the next prompt as ids, made from what the server renders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
+
+import msgspec
+from yarl import URL
+
+from rollbook.core import JSON, Function, Message, Sampling, decode, encode
+from rollbook.errors import UsageError
+from rollbook.models.chat_protocol import prepare_messages, without_reasoning
+from rollbook.models.model import Completion, Model
+from rollbook.models.router import Replica
+from rollbook.models.server_errors import make_http_error, read_server_message
+from rollbook.tokens import CUT, Renders, Unproven, continuation
+
+RENDERING_FIELDS = ("chat_template", "chat_template_kwargs", "add_special_tokens")
+"""Sampling that is none: it decides how a conversation is rendered."""
+
+CONTINUABLE_ROLES = frozenset(("user", "tool", "system"))
+FIRST_VERSION_WITH_IDS = (0, 27)
+"""The first vLLM whose chat completions take a prompt as ids."""
+
+MAX_REASONS = 16
+"""Reasons that are said; a server may word the same one ever differently."""
+
+EDITED = "the conversation does not go on from the last answer as it was given"
+NOT_TEXT = "what is new is not only text of the user, the system and tools"
+IGNORED = "the server answered another prompt than the ids it was given"
+NEEDS_PARSERS = "a server before vLLM 0.27 takes ids only where neither tools nor reasoning are to be parsed"
+STAND_IN_ANSWER = "Yes!"
+_QUESTION, _OTHER_ANSWER, _BLANK = "Hello", "No?", "Blank"
+
+
+class AnsweredCall(msgspec.Struct, frozen=True):
+    """A call that was answered: the messages it was asked with, and what came."""
+
+    messages: Sequence[Message]
+    completion: Completion
+
+    def precedes(self, messages: Sequence[Message]) -> bool:
+        """Whether a conversation begins with these messages and this answer, whatever was thought."""
+        before = without_reasoning([*self.messages, self.completion.message])
+        return len(messages) > len(before) and without_reasoning(messages[: len(before)]) == list(before)
+
+
+class TokenContinuingModel(Protocol):
+    """A model that can go on in tokens."""
+
+    tokens: bool
+
+    async def complete_from(
+        self,
+        previous: AnsweredCall,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        seed: int,
+        rollout: str,
+        tools: Sequence[JSON] = (),
+    ) -> Completion:
+        """Answer once, in the tokens that an earlier call ended with where that can be proven."""
+        ...
+
+
+def require_continuing(model: Model) -> TokenContinuingModel:
+    """The model as one that goes on in tokens; UsageError if it is none, or does not report any."""
+    if not hasattr(model, "complete_from"):
+        raise UsageError("--continue-tokens: only an endpoint takes a prompt as ids; give -m URL of a vLLM")
+    found = cast(TokenContinuingModel, model)
+    if not found.tokens:
+        raise UsageError("--continue-tokens: the endpoint does not report token ids, as vLLM does; leave it out")
+    return found
+
+
+class PromptContinuer:
+    """Makes the prompts of later turns. `say` hears each reason for not doing so, once."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said: set[str] = set()
+        self._versions: dict[Replica, tuple[int, ...]] = {}
+        self._deaf: set[Replica] = set()
+        self._words: dict[Replica, list[int]] = {}
+
+    async def make_prompt(
+        self,
+        replica: Replica,
+        name: str,
+        previous: AnsweredCall,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: JSON,
+    ) -> list[int] | None:
+        """The ids to go on with; None where they cannot be proven, or the server does not take them."""
+        if replica in self._deaf:
+            return None
+        found = await self._make_prompt(replica, name, previous, messages, sampling, tools)
+        if isinstance(found, Unproven):
+            self._report_once(found.why)
+            return None
+        return found
+
+    async def _make_prompt(
+        self,
+        replica: Replica,
+        name: str,
+        previous: AnsweredCall,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: JSON,
+    ) -> list[int] | Unproven:
+        answer, turn = previous.completion.message, previous.completion.turn
+        new = find_new_messages(previous, messages)
+        if isinstance(new, Unproven):
+            return new
+        if turn.finish_reason == "length" and answer.reasoning and not answer.text:
+            return Unproven(CUT)
+        if await self.needs_text_completions(replica) and (tools or answer.reasoning):
+            return Unproven(NEEDS_PARSERS)
+        rendering = {key: sampling.extra[key] for key in RENDERING_FIELDS if key in sampling.extra}
+        told = (messages, *make_stand_ins(answer, new))
+        rendered = await asyncio.gather(
+            *(_render(replica, name, each, rendering, tools) for each in told), self._stand_in_ids(replica, name)
+        )
+        for each in rendered:
+            if isinstance(each, Unproven):
+                return each
+        ids = [each for each in rendered if not isinstance(each, Unproven)]
+        return continuation(turn, Renders(*ids), called_tools=bool(answer.tool_calls))
+
+    async def _stand_in_ids(self, replica: Replica, name: str) -> list[int] | Unproven:
+        """The ids of the stand-in answer; they do not change while a server runs."""
+        if replica not in self._words:
+            body = {"model": name, "prompt": STAND_IN_ANSWER, "add_special_tokens": False}
+            found = await _tokenize(replica, body)
+            if isinstance(found, Unproven):
+                return found
+            self._words[replica] = found
+        return self._words[replica]
+
+    async def needs_text_completions(self, replica: Replica) -> bool:
+        """Whether ids have to go through text completions, which parse nothing."""
+        if replica not in self._versions:
+            status, raw = await replica.get(make_server_url(replica, "version"), within_s=10.0)
+            self._versions[replica] = parse_version(raw) if status == 200 else FIRST_VERSION_WITH_IDS
+        return self._versions[replica] < FIRST_VERSION_WITH_IDS
+
+    def mark_ignoring(self, replica: Replica) -> None:
+        """A server that answered another prompt than the ids it was given will always do so: ask it as ever."""
+        self._deaf.add(replica)
+        self._report_once(IGNORED)
+
+    def _report_once(self, why: str) -> None:
+        if why not in self._said and len(self._said) < MAX_REASONS:
+            self._said.add(why)
+            self._say(f"not continued in its tokens, so that it may fork: {why}")
+
+
+def find_new_messages(previous: AnsweredCall, messages: Sequence[Message]) -> Sequence[Message] | Unproven:
+    """The messages that are new, if the others are those that were asked with and what was answered."""
+    if not previous.precedes(messages):
+        return Unproven(EDITED)
+    new = messages[len(previous.messages) + 1 :]
+    if any(m.role not in CONTINUABLE_ROLES or not isinstance(m.content, str) for m in new):
+        return Unproven(NOT_TEXT)
+    return new
+
+
+def make_stand_ins(answer: Message, new: Sequence[Message]) -> tuple[list[Message], list[Message], list[Message]]:
+    """The short conversations of tokens.continuation: after one answer, after another, and with other words."""
+    blank = [msgspec.structs.replace(message, content=_BLANK) for message in new]
+    return (
+        _make_short_conversation(answer, STAND_IN_ANSWER, new),
+        _make_short_conversation(answer, _OTHER_ANSWER, new),
+        _make_short_conversation(answer, STAND_IN_ANSWER, blank),
+    )
+
+
+def _make_short_conversation(answer: Message, word: str, new: Sequence[Message]) -> list[Message]:
+    """The calls keep their names and ids, which the results of tools refer to."""
+    arguments = encode({"x": word}).decode()
+    calls = [msgspec.structs.replace(c, function=Function(c.function.name, arguments)) for c in answer.tool_calls or ()]
+    said = Message("assistant", None if calls else word, tool_calls=calls or None)
+    return [Message("user", _QUESTION), said, *new]
+
+
+async def _render(
+    replica: Replica, name: str, messages: Sequence[Message], rendering: Mapping[str, JSON], tools: JSON
+) -> list[int] | Unproven:
+    body = {"model": name, "messages": prepare_messages(messages), "add_generation_prompt": True, **rendering}
+    return await _tokenize(replica, {**body, "tools": tools} if tools else body)
+
+
+async def _tokenize(replica: Replica, body: JSON) -> list[int] | Unproven:
+    url = make_server_url(replica, "tokenize")
+    status, retry_after, raw = await replica.post_any_status(url, encode(body))
+    if status >= 500 or status in (408, 429):
+        raise make_http_error(status, retry_after, raw)
+    try:
+        if status == 200:
+            return msgspec.json.decode(raw, type=_TokenizeAnswer).tokens
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    return Unproven(f"{url} does not render it: HTTP {status}: {read_server_message(raw)}")
+
+
+class _TokenizeAnswer(msgspec.Struct):
+    tokens: list[int]
+
+
+def make_server_url(replica: Replica, name: str) -> URL:
+    """An address of the server that is none of the API's."""
+    return URL(f"{replica.base.removesuffix('/v1')}/{name}")
+
+
+def parse_version(raw: bytes) -> tuple[int, ...]:
+    """The version that a vLLM gives, as numbers; where it gives none, one that takes ids, which the echo will tell.
+
+    >>> parse_version(b'{"version": "0.11.2rc1+cpu"}'), parse_version(b"{}")
+    ((0, 11), (0, 27))
+    """
+    try:
+        text = str(decode(raw)["version"])
+        return tuple(int(part) for part in text.split(".")[:2])
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError):
+        return FIRST_VERSION_WITH_IDS

@@ -1,0 +1,40 @@
+"""Serves an aiohttp application until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from aiohttp import web
+
+from rollbook.errors import UsageError
+from rollbook.processes.event_loop import run_event_loop
+
+SHUTDOWN_S = 2.0
+
+
+def serve_forever(app: web.Application, host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the address once requests are taken."""
+    run_event_loop(lambda: serve_app(app, host, port, on_ready))
+
+
+async def serve_app(
+    app: web.Application, host: str, port: int, on_ready: Callable[[str], None], *, cancel_on_disconnect: bool = False
+) -> None:
+    """The same on the loop that runs; with `cancelling`, whoever hangs up ends the work on what was asked."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=cancel_on_disconnect)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise UsageError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes a free one") from None
+        told = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, told.set)
+        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}")
+        await told.wait()
+    finally:
+        await runner.cleanup()

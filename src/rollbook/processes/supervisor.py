@@ -1,0 +1,68 @@
+"""Supervises a command that is not ours: when its starter hangs up, for whatever reason, everything it started ends.
+
+    python -m rollbook.processes.supervisor FD NAMES COMMAND...
+
+The command reads and writes the inherited socket FD, and sees only the environment variables NAMES. When nobody holds
+the other end of the socket any more, the command may end by itself; then it is killed with everything it started.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from rollbook.processes.process_tree import (
+    CHILD_TAG,
+    PARENT_PID,
+    become_subreaper,
+    die_with_parent,
+    kill_descendants,
+    trim_log,
+)
+
+GRACE_S = 2.0
+LOG_CHECK_S = 10.0
+EXIT_CANNOT_START = 127
+
+
+def run_supervised(socket: int, variables: Sequence[str], command: Sequence[str]) -> int:
+    """Run the command until it ends, or is left alone; gives its exit code."""
+    os.environ.pop(PARENT_PID, None)  # the socket tells us of its end, for then there is something left to do
+    become_subreaper()
+    environ = {name: os.environ[name] for name in (*variables, CHILD_TAG) if name in os.environ}
+    mortal = partial(die_with_parent, os.getpid())
+    try:
+        started = subprocess.Popen(
+            command, stdin=socket, stdout=socket, env=environ, start_new_session=True, preexec_fn=mortal
+        )
+    except OSError as error:
+        print(f"cannot start {command[0]}: {error.strerror or error}", file=sys.stderr)  # noqa: T201 - the log
+        return EXIT_CANNOT_START
+    threading.Thread(target=kill_when_abandoned, args=(socket, started.pid), name="keeper", daemon=True).start()
+    code = started.wait()
+    kill_descendants()
+    return code if code >= 0 else 128 - code
+
+
+def kill_when_abandoned(socket: int, pid: int) -> None:
+    """Wait until nobody holds the other end of the socket, give the command a moment, kill what is left."""
+    hang_up = select.poll()
+    hang_up.register(socket, 0)
+    while not hang_up.poll(LOG_CHECK_S * 1000):
+        trim_log()
+    time.sleep(GRACE_S)
+    kill_descendants()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(run_supervised(int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]))

@@ -1,0 +1,217 @@
+"""Compare two runs on disk: the same environment, and the same tasks or an agreed intersection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollbook.book import Book
+from rollbook.core import JSON, EnvironmentSpec, encode
+from rollbook.errors import BookError, UsageError
+from rollbook.reports.report import RunData
+from rollbook.stats import PASS_THRESHOLD, Comparison, Ints, PairedRun, compare_columns
+
+
+class ComparedRun(msgspec.Struct, frozen=True):
+    """One of the two: what it is and how complete."""
+
+    run: str
+    path: str
+    model: str
+    scripted: bool
+    requested: int
+    scored: int
+    live: bool
+
+
+class RunComparison(msgspec.Struct, frozen=True):
+    """Two runs and what came of comparing them. `notes` say what the reader has to bear in mind."""
+
+    a: ComparedRun
+    b: ComparedRun
+    notes: list[str]
+    comparison: Comparison
+
+    def json(self) -> dict[str, JSON]:
+        """The comparison as plain JSON."""
+        plain: dict[str, JSON] = msgspec.to_builtins(self)
+        return plain
+
+
+class TaskPairing(msgspec.Struct, frozen=True):
+    """Which tasks two books share: by id and by content. `pairs` gives a row its pair's number, or -1."""
+
+    names: list[str]
+    pairs: tuple[Ints, Ints]
+    only_a: list[str]
+    only_b: list[str]
+    changed: list[str]
+
+    def groups(self, a: RunData) -> Ints | None:
+        """The environment of every pair, where there are several."""
+        if a.groups is None:
+            return None
+        held = np.zeros(len(self.names), np.int64)
+        rows = np.flatnonzero(self.pairs[0] >= 0)
+        held[self.pairs[0][rows]] = a.groups[rows]
+        return held
+
+    @property
+    def differs(self) -> str:
+        """How the task sets differ; empty if they do not."""
+        said = [
+            f"{len(ids)} {words} (first: {ids[0]})"
+            for ids, words in (
+                (self.only_a, "only in A"),
+                (self.only_b, "only in B"),
+                (self.changed, "with the same id but another prompt or answer"),
+            )
+            if ids
+        ]
+        return ", ".join(said)
+
+
+def compare_runs(
+    a: str | Path,
+    b: str | Path,
+    *,
+    common: bool = False,
+    ks: Sequence[int] | None = None,
+    threshold: float = PASS_THRESHOLD,
+    seed: int = 0,
+) -> RunComparison:
+    """Compare two runs; a UsageError where that would mean nothing. `common`: go on with the tasks both have."""
+    books = Book(a), Book(b)
+    for book in books:
+        book.check_tasks()
+    pairing, notes = check_and_pair(*books, common=common)
+    return compare_run_data(RunData([a]), RunData([b]), pairing, notes, ks, threshold, seed)
+
+
+def check_and_pair(a: Book, b: Book, *, common: bool) -> tuple[TaskPairing, list[str]]:
+    """The tasks of two books that are compared, and what is to be borne in mind of the rest."""
+    differing = check_environments(a, b)
+    pairing = pair_tasks(a, b)
+    notes: list[str] = []
+    if pairing.differs:
+        shared = f"{len(pairing.names)} in common"
+        if not common or not pairing.names:
+            way = "; go on with those: --common" if pairing.names else ""
+            raise UsageError(f"{a.path} and {b.path} do not have the same tasks: {pairing.differs}; {shared}{way}")
+        notes.append(f"task sets differ: {pairing.differs}; {shared} compared")
+    return pairing, notes + differing
+
+
+def compare_run_data(
+    one: RunData,
+    two: RunData,
+    pairing: TaskPairing,
+    notes: Sequence[str],
+    ks: Sequence[int] | None = None,
+    threshold: float = PASS_THRESHOLD,
+    seed: int = 0,
+) -> RunComparison:
+    """Compare two runs that were read."""
+    notes = list(notes)
+    groups = pairing.groups(one)
+    left, right = (PairedRun(read.scored.columns, p, groups) for read, p in zip((one, two), pairing.pairs, strict=True))
+    made = compare_columns(left, right, pairing.names, ks, threshold, seed)
+    if made.tasks < len(pairing.names):
+        notes.append(f"{len(pairing.names) - made.tasks} tasks without a score in A or in B left out")
+    for side, read in (("A", one), ("B", two)):
+        notes += [f"{side} is still running"] if read.live else []
+        notes += [f"{side} holds scores of two verifiers"] if read.book.manifest.mixed else []
+    if threshold != PASS_THRESHOLD:
+        notes.append(f"a rollout passes from a reward of {threshold:g}")
+    return RunComparison(describe_run(one), describe_run(two), notes, made)
+
+
+def describe_run(run: RunData) -> ComparedRun:
+    """What a run is and how complete."""
+    manifest = run.book.manifest
+    requested, scored = int(run.requested.sum()), len(run.scored.columns)
+    scripted = manifest.model.kind == "scripted"
+    return ComparedRun(manifest.run, str(run.book.path), manifest.model.name, scripted, requested, scored, run.live)
+
+
+def check_environments(a: Book, b: Book) -> list[str]:
+    """Refuse environments of different names; note where source, arguments or judge are not the same in both."""
+    one, two = a.manifest.environments, b.manifest.environments
+    if set(one) != set(two):
+        words = " and ".join(f"{book.path} is of {', '.join(sorted(book.manifest.environments))}" for book in (a, b))
+        raise UsageError(f"different environments cannot be compared: {words}")
+    if a.manifest.run == b.manifest.run:
+        return ["A and B are of the same run: they differ only in what each directory holds"]
+    differ = {name: how for name in one if (how := _environment_difference(name, one[name], two[name]))}
+    judges = [book.manifest.judge.name if book.manifest.judge else "no judge" for book in (a, b)]
+    judged = [f"A has {judges[0]}, B {judges[1]}"] if a.manifest.judge != b.manifest.judge else []
+    if again := _rescored_note(a, b):
+        return [f"{again}{_verifier_note(name, a, b, differ)}" for name in one] + judged
+    return [f"the {how}" for how in differ.values()] + judged
+
+
+def _verifier_note(name: str, a: Book, b: Book, differ: dict[str, str]) -> str:
+    """With whose verifier a run was scored again; nothing is said where one of them holds scores of two."""
+    if name in differ:
+        return f": the verifier of {name} differs (the {differ[name]})"
+    mixed = a.manifest.mixed or b.manifest.mixed or a.manifest.judge != b.manifest.judge
+    return "" if mixed else ": by the same verifier"
+
+
+def _environment_difference(name: str, one: EnvironmentSpec, two: EnvironmentSpec) -> str:
+    """In what two environments of one name are not the same; empty if they are."""
+    said = []
+    if (one.target, one.digest) != (two.target, two.digest):
+        moved = "" if one.target == two.target else f" ({one.target} and {two.target})"
+        said.append(f"source of {name} is not the same in both{moved}")
+    pairs = {key: (_show_argument(one, key), _show_argument(two, key)) for key in sorted({*one.args, *two.args})}
+    if changed := [f"{key}: {left} and {right}" for key, (left, right) in pairs.items() if left != right]:
+        words = ", ".join(changed)
+        said.append(f"arguments of {name} are not the same in both ({words})")
+    return ", the ".join(said)
+
+
+def _show_argument(spec: EnvironmentSpec, key: str) -> str:
+    return encode(spec.args[key]).decode() if key in spec.args else "not given"
+
+
+def _rescored_note(a: Book, b: Book) -> str:
+    """Whether one of the runs is the other with its rollouts scored again, in words."""
+    if b.manifest.parent == a.manifest.run:
+        return "B is A scored again"
+    return "A is B scored again" if a.manifest.parent == b.manifest.run else ""
+
+
+def pair_tasks(a: Book, b: Book) -> TaskPairing:
+    """Match tasks by id; those that ask something else, or expect another answer, are not the same task."""
+    one, two = a.tasks.rows, b.tasks.rows
+    shared = [task for task in one if task in two]
+    try:
+        changed = [
+            task for task in shared if not _is_same_task(a.tasks.read_raw(one[task]), b.tasks.read_raw(two[task]))
+        ]
+    except msgspec.DecodeError as error:
+        raise BookError(f"{a.path} and {b.path}: a line of tasks.jsonl is not a task: {error}") from None
+    names = [task for task in shared if task not in set(changed)] if changed else shared
+    pairs = np.full(len(a.tasks), -1), np.full(len(b.tasks), -1)
+    for number, task in enumerate(names):
+        pairs[0][one[task]] = pairs[1][two[task]] = number
+    return TaskPairing(names, pairs, [t for t in one if t not in two], [t for t in two if t not in one], changed)
+
+
+class _TaskContent(msgspec.Struct):
+    """What makes a task the same task. Other fields may differ: a profile adds some."""
+
+    env: str
+    messages: JSON
+    answer: JSON = None
+
+
+_content_decoder = msgspec.json.Decoder(_TaskContent)
+
+
+def _is_same_task(a: bytes, b: bytes) -> bool:
+    return a == b or _content_decoder.decode(a) == _content_decoder.decode(b)

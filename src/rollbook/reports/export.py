@@ -1,0 +1,190 @@
+"""Export rollouts from a book: whole rows, or conversations for fine-tuning. Gym's files are in `rollbook.gym`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book import Book, CountedLines, rollouts
+from rollbook.core import JSON, Rollout, encode
+from rollbook.errors import UsageError
+from rollbook.reports.tables import cell_text, write_atomically, write_lines_atomically
+from rollbook.stats import Expression
+
+BATCH_ROWS = 1000
+PASSING_FILTER = "reward >= 1"
+"""What `sft` keeps unless told otherwise: nobody wants to be taught what did not pass."""
+
+INTEGERS = ("sample", "seed", "prompt_tokens", "completion_tokens")
+FLOATS = ("reward", "seconds")
+COLUMNS = (
+    *("task", "sample", "env", "model", "seed", "reward", "parts", "answer", "expected", "prompt_tokens"),
+    *("completion_tokens", "truncated", "seconds", "messages", "turns", "outcome", "info", "fields"),
+)
+
+
+FACT_NAMES = (
+    "reward",
+    "answer",
+    "task",
+    "sample",
+    "env",
+    "turns",
+    "prompt_tokens",
+    "completion_tokens",
+    "truncated",
+    "seconds",
+)
+
+
+def rollout_facts(rollout: Rollout) -> dict[str, JSON]:
+    """What a filter may ask of a rollout; its parts go by their own names, unless those are taken."""
+    score, usage = rollout.score, rollout.usage
+    assert score is not None
+    own = (
+        score.reward,
+        score.answer,
+        rollout.task.id,
+        rollout.sample,
+        rollout.task.env,
+        len(rollout.turns),
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        rollout.truncated,
+        rollout.timing.seconds,
+    )
+    return {**score.parts, **dict(zip(FACT_NAMES, own, strict=True))}
+
+
+def check_filter_names(book: Book, keep: Expression) -> None:
+    """Refuse a filter on what no rollout of the run has; a part that only some have is null for the others."""
+    if keep.names <= set(FACT_NAMES):
+        return
+    known = set(FACT_NAMES)
+    for _, _, line in CountedLines(book, PartsLine):
+        known |= line.parts.keys()
+    keep.check_names(known)
+
+
+class PartsLine(msgspec.Struct, frozen=True):
+    """A scored line, read for the names of its parts."""
+
+    task: str
+    sample: int
+    attempt: int
+    parts: dict[str, float]
+
+
+def full_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
+    """Everything about a rollout in one flat row, its task and its exact tokens included."""
+    score, usage = rollout.score, rollout.usage
+    assert score is not None
+    return {
+        "task": rollout.task.id,
+        "sample": rollout.sample,
+        "env": rollout.task.env,
+        "model": model,
+        "seed": rollout.seed,
+        "reward": score.reward,
+        "parts": score.parts,
+        "answer": score.answer,
+        "expected": rollout.task.answer,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "truncated": rollout.truncated,
+        "seconds": rollout.timing.seconds,
+        "messages": msgspec.to_builtins(rollout.messages),
+        "turns": [msgspec.to_builtins(turn) for turn in rollout.turns],
+        "outcome": rollout.outcome,
+        "info": score.info,
+        "fields": rollout.task.fields,
+    }
+
+
+def sft_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
+    """A conversation to fine-tune on, and where it comes from."""
+    return {
+        "messages": msgspec.to_builtins(rollout.messages),
+        "task": rollout.task.id,
+        "sample": rollout.sample,
+        "reward": rollout.reward,
+    }
+
+
+ROW_MAKERS: dict[str, Callable[[Rollout, int, str], dict[str, JSON]]] = {
+    "jsonl": full_row,
+    "parquet": full_row,
+    "sft": sft_row,
+}
+
+
+class CountedRollouts:
+    """Rollouts, counted as they go by."""
+
+    def __init__(self, rollouts: Iterator[Rollout]) -> None:
+        self._rollouts, self.count = rollouts, 0
+
+    def __iter__(self) -> Iterator[Rollout]:
+        for rollout in self._rollouts:
+            self.count += 1
+            yield rollout
+
+
+def make_rows(
+    book: Book, shape: str, keep: Expression | None, selected: Iterable[Rollout]
+) -> Iterator[dict[str, JSON]]:
+    """The rows of every scored rollout that is kept."""
+    make, name = ROW_MAKERS[shape], book.manifest.model.name
+    for rollout in selected:
+        if keep is None or keep.matches(dict.fromkeys(keep.names) | rollout_facts(rollout)):
+            yield make(rollout, book.tasks.rows[rollout.task.id], name)
+
+
+class ExportCounts(msgspec.Struct, frozen=True):
+    """How many of a run's rollouts were written, and why the others were not: no score, or not kept by the filter."""
+
+    written: int
+    unscored: int
+    filtered: int
+
+
+def export_rollouts(run: str | Path, shape: str, out: Path, keep: Expression | None = None) -> ExportCounts:
+    """Write a run's scored rollouts, of `sft` those that pass unless told which. The file is whole or not there."""
+    if shape not in ROW_MAKERS:
+        raise UsageError(f"--format {shape}: known are {', '.join(ROW_MAKERS)}, gym")
+    if out.exists():
+        raise UsageError(f"{out} exists already: choose another --out, or delete it")
+    book = Book(run)
+    book.check_tasks()
+    if keep is None and shape == "sft":
+        keep = Expression(PASSING_FILTER)
+    if keep is not None:
+        check_filter_names(book, keep)
+    seen = CountedRollouts(rollouts(book, tokens=shape != "sft"))
+    found = make_rows(book, shape, keep, seen)
+    if shape == "parquet":
+        written = write_atomically(out, lambda aside: write_parquet(aside, found))
+    else:
+        written = write_lines_atomically(out, map(encode, found))
+    return ExportCounts(written, book.plan.requested - seen.count, seen.count - written)
+
+
+def write_parquet(path: Path, rows: Iterator[dict[str, JSON]]) -> int:
+    """The same as Parquet; what has no fixed shape (messages, turns, fields, info) is kept as JSON text."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise UsageError("--format parquet needs pyarrow: pip install 'rollbook[parquet]'") from None
+    numbers = {**dict.fromkeys(INTEGERS, pa.int64()), **dict.fromkeys(FLOATS, pa.float64()), "truncated": pa.bool_()}
+    schema = pa.schema([(name, numbers.get(name, pa.string())) for name in COLUMNS])
+    count = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        while some := list(islice(rows, BATCH_ROWS)):
+            cells = [{k: v if k in numbers else cell_text(v) for k, v in row.items()} for row in some]
+            writer.write_table(pa.Table.from_pylist(cells, schema))
+            count += len(some)
+    return count

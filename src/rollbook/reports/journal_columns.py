@@ -1,0 +1,269 @@
+"""The scored lines of one journal file as columns, before it is decided which of them count.
+
+Answers are normalized here, so that one number is one answer however it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, TypeAlias
+from unicodedata import normalize
+
+import msgspec
+import numpy as np
+
+from rollbook.book import LineReader
+from rollbook.core import Extent
+from rollbook.errors import BookError
+from rollbook.stats import NO_ANSWER, Columns, Floats, Ints, RewardParts, TextIds, merge_columns
+
+MAX_ANSWER_CHARS = 200
+"""An answer longer than that is kept by its beginning and its hash."""
+
+_is_plain_integer = re.compile(r"-?[1-9][0-9]{0,30}|0").fullmatch
+_match_number = re.compile(
+    r"([+-]?)(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]*))?|([0-9]*)\.([0-9]+))"
+).fullmatch
+MINUS = "\u2212"
+BLOCK_BYTES = 256 << 10
+"""Small enough that the lines of a block stay in the processor's cache while they are taken apart."""
+TRUNCATED_REASONS = ("length", "context_length")
+UNKNOWN_TASK = -1
+
+
+BoundedCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+"""What a sum of very many still fits a column for."""
+
+
+class _Turn(msgspec.Struct, gc=False):
+    finish_reason: str
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: BoundedCount
+    completion_tokens: BoundedCount
+
+
+class _Timing(msgspec.Struct, gc=False):
+    seconds: float
+    start: float = 0.0
+
+
+class _ScoredLine(msgspec.Struct, gc=False):
+    """What of a scored line the numbers need."""
+
+    task: str
+    sample: BoundedCount
+    attempt: BoundedCount
+    reward: float
+    parts: dict[str, float]
+    answer: str | None
+    turns: list[_Turn]
+    usage: _Usage
+    timing: _Timing
+    ended: str = ""
+
+
+@dataclass(frozen=True)
+class JournalColumns:
+    """A file's lines: `columns` name answers and parts by their numbers in the lists of texts beside them.
+
+    A task that is not in the book has the row STRAY. `starts` are the times at which the rollouts began, `ends` the
+    offsets just behind the lines; `extents` what the file is now up to each place where it was sealed.
+    """
+
+    path: Path
+    extents: set[Extent]
+    answers: list[str]
+    parts: list[str]
+    columns: Columns
+    sample: Ints
+    attempt: Ints
+    starts: Floats
+    ends: Ints
+
+    def read_task_id(self, line: int) -> str:
+        """The task that a line names, read from the file."""
+        start = int(self.ends[line - 1]) if line else 0
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            return _decoder.decode(file.read(int(self.ends[line]) - start)).task
+
+
+class _ColumnBuilder:
+    """Takes in a file block by block."""
+
+    def __init__(self, rows: Mapping[str, int]) -> None:
+        self._rows, self.answers, self.parts = rows, TextIds({None: NO_ANSWER}), TextIds()
+        self._shapes = _PartNumbers(self.parts)
+        self.columns: list[Columns] = []
+        self.samples: list[Ints] = []
+        self.attempts: list[Ints] = []
+        self.starts: list[Floats] = [np.zeros(0)]
+        self.ends: list[Ints] = []
+
+    def add_lines(self, lines: Sequence[_ScoredLine], ends: Ints) -> None:
+        self.ends.append(ends)
+        self.samples.append(np.array([line.sample for line in lines], np.int64))
+        self.attempts.append(np.array([line.attempt for line in lines], np.int64))
+        self.starts.append(np.array([line.timing.start for line in lines], np.float64))
+        self.columns.append(self._columns(lines))
+
+    def _columns(self, lines: Sequence[_ScoredLine]) -> Columns:
+        row, answers = self._rows.get, self.answers
+        turns = [line.turns for line in lines]
+        return Columns(
+            np.array([row(line.task, UNKNOWN_TASK) for line in lines], np.int32),
+            np.array([line.reward for line in lines], np.float64),
+            np.array([answers[line.answer] for line in lines], np.int32),
+            np.array([line.usage.prompt_tokens for line in lines], np.int64),
+            np.array([line.usage.completion_tokens for line in lines], np.int64),
+            np.array([len(each) for each in turns], np.int32),
+            np.array(
+                [bool(x.ended or (x.turns and x.turns[-1].finish_reason in TRUNCATED_REASONS)) for x in lines], np.bool_
+            ),
+            np.array([line.timing.seconds for line in lines], np.float64),
+            self._parts([line.parts for line in lines]),
+        )
+
+    def _parts(self, parts: Sequence[dict[str, float]]) -> RewardParts:
+        shapes = self._shapes
+        numbers = [shapes[tuple(each)] for each in parts]
+        names = np.fromiter(chain.from_iterable(numbers), np.int32)
+        values = np.fromiter(chain.from_iterable(map(dict.values, parts)), np.float64, len(names))
+        return RewardParts(np.repeat(np.arange(len(parts), dtype=np.int32), list(map(len, numbers))), names, values)
+
+    def build(self, path: Path, extents: set[Extent]) -> JournalColumns:
+        none = [np.zeros(0, np.int64)]
+        sample, attempt, ends = (np.concatenate(each or none) for each in (self.samples, self.attempts, self.ends))
+        answers = [normalize_answer(text) for text in self.answers.texts]
+        columns = merge_columns(self.columns)
+        starts = np.concatenate(self.starts)
+        return JournalColumns(path, extents, answers, self.parts.texts, columns, sample, attempt, starts, ends)
+
+
+class _PartNumbers(dict[tuple[str, ...], list[int]]):
+    """The numbers of a rollout's parts by their names: nearly all rollouts have the same ones."""
+
+    def __init__(self, known: TextIds) -> None:
+        self._known = known
+
+    def __missing__(self, shape: tuple[str, ...]) -> list[int]:
+        self[shape] = numbers = [self._known[name] for name in shape]
+        return numbers
+
+
+_decoder = msgspec.json.Decoder(_ScoredLine)
+
+
+def read_journal_columns(
+    path: Path, rows: Mapping[str, int], sealed: Sequence[int] = (), start: int = 0
+) -> JournalColumns:
+    """All whole lines of a journal of scored lines; a malformed one is a BookError that names file and line.
+
+    `rows` are those of the book's tasks; `sealed` are the sizes at which the file was sealed, in ascending order.
+    Of a file whose lines were read up to `start`, only the others are.
+    """
+    reader, digests = _ColumnBuilder(rows), ExtentDigests(sealed)
+    for offset, block in read_line_blocks(path, digests, start):
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1
+        try:
+            lines = _decoder.decode_lines(block)
+        except msgspec.DecodeError:
+            raise _find_malformed_line(path) from None
+        if len(lines) != len(ends):
+            raise _find_malformed_line(path)
+        reader.add_lines(lines, ends)
+    return reader.build(path, digests.found)
+
+
+class ExtentDigests:
+    """The hash of a file's beginnings, taken while the file goes by."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = deque(sizes)
+        self._digest, self._position = sha256(), 0
+        self.found: set[Extent] = set()
+
+    def add(self, block: memoryview) -> None:
+        """The next bytes of the file."""
+        while self._sizes and len(block) >= self._sizes[0] - self._position:
+            cut = self._sizes.popleft() - self._position
+            self._update(block[:cut])
+            block = block[cut:]
+            self.found.add(Extent(self._position, self._digest.hexdigest()))
+        if self._sizes:
+            self._update(block)
+
+    def _update(self, block: memoryview) -> None:
+        self._digest.update(block)
+        self._position += len(block)
+
+
+def read_line_blocks(path: Path, digests: ExtentDigests, start: int = 0) -> Iterator[tuple[int, memoryview]]:
+    """The file in blocks of whole lines, each with its offset; what is torn off at the end is not given.
+
+    A block is good until the next one is asked for.
+    """
+    buffer, held, offset, torn = bytearray(BLOCK_BYTES), 0, start, False
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        while size := file.readinto(memoryview(buffer)[held:]):
+            digests.add(memoryview(buffer)[held : held + size])
+            if torn:
+                continue  # what lies behind is sealed at most, and not read
+            nul = buffer.find(0, held, held + size)
+            stop, torn = (held + size, False) if nul < 0 else (nul, True)
+            cut = buffer.rfind(b"\n", 0, stop) + 1
+            if cut:
+                yield offset, memoryview(buffer)[:cut]
+            offset, held = offset + cut, 0 if torn else stop - cut
+            rest = buffer[cut : cut + held]
+            if held > len(buffer) // 2:  # a line that does not fit
+                buffer = bytearray(2 * len(buffer))
+            buffer[:held] = rest
+
+
+def normalize_answer(text: str) -> str:
+    """An answer as it is voted for: a plain number written in one way, in other text only white space folded.
+
+    What is not a number through and through stays as it is: `10 am` is neither `10 pm` nor `10`. A whole number that
+    begins with a zero may be a code, so `007` is not `7`.
+
+    >>> [normalize_answer(text) for text in ("12", "+1,000.00", " 10  am", "$7", "007", "")]
+    ['12', '1000', '10 am', '$7', '007', '']
+    >>> [normalize_answer(text) for text in (".5", "+00.50", "7.", "-0", "\u22127", "1e3")]
+    ['0.5', '0.5', '7', '0', '-7', '1e3']
+    """
+    if _is_plain_integer(text):
+        return text
+    folded = " ".join((text if text.isascii() else normalize("NFC", text)).split())
+    number = _match_number(folded.replace(MINUS, "-", 1) if folded.startswith(MINUS) else folded)
+    written = _format_number(*number.groups("")) if number else folded
+    if len(written) <= MAX_ANSWER_CHARS:
+        return written
+    digest = blake2b(written.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{written[:MAX_ANSWER_CHARS]}... ({digest})"
+
+
+def _format_number(sign: str, whole: str, fraction: str, padded: str, beyond: str) -> str:
+    """A number without the commas, the zeros and the sign that say nothing."""
+    rest = (fraction or beyond).rstrip("0")
+    number = (whole.replace(",", "") or padded.lstrip("0") or "0") + (f".{rest}" if rest else "")
+    return f"-{number}" if sign == "-" and number != "0" else number
+
+
+def _find_malformed_line(path: Path) -> BookError:
+    """Read the file again line by line, which finds the place."""
+    try:
+        for _ in LineReader(_ScoredLine).read(path):
+            pass
+    except BookError as error:
+        return error
+    return BookError(f"{path}: lines are malformed; restore the file from a copy of the run")

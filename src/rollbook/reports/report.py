@@ -1,0 +1,388 @@
+"""The numbers of a run, from its files in one streaming pass; nothing is averaged that was not scored.
+
+Also how often later turns did not continue the tokens of earlier ones (from the record heads in the sidecars), and the
+Shortfall for a report that is not all scored, with what to change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import msgspec
+import numpy as np
+
+from rollbook.book import (
+    Book,
+    CountedLines,
+    FailedLineHeader,
+    FinalFailures,
+    WorkerMonitor,
+    read_presences,
+    read_turns,
+    sidecar_path,
+    write_atomically,
+)
+from rollbook.core import JSON, Failure, TokenRef, TurnLine, encode_pretty
+from rollbook.errors import BookError, Shortfall, TokenError
+from rollbook.reports.run_columns import RunColumns, open_shards
+from rollbook.stats import PASS_THRESHOLD, Columns, Ints, Metrics, compute_metrics
+from rollbook.tokens import HEADER_BYTES, merge, read_header
+
+
+class Continuity(msgspec.Struct, frozen=True):
+    """Scored rollouts of several turns with token ids: their later turns, and those that began a sequence anew."""
+
+    rollouts: int
+    broken: int
+    turns: int
+    forks: int
+    reasons: dict[str, int]
+
+    @property
+    def break_rate(self) -> float:
+        """The share of later turns that did not continue."""
+        return self.forks / self.turns
+
+    def json(self) -> dict[str, JSON]:
+        """The counts with the rate that follows from them."""
+        return {"break_rate": self.break_rate, **msgspec.to_builtins(self)}
+
+
+class _TurnsLine(msgspec.Struct, frozen=True, gc=False):
+    task: str
+    sample: int
+    attempt: int
+    env: str
+    turns: list[TurnLine]
+
+
+def measure_continuity(books: Sequence[Book]) -> dict[str, Continuity]:
+    """By environment; an environment none of whose rollouts has two turns with ids is not there."""
+    counts: dict[str, Counter[str]] = {}
+    reasons: dict[str, Counter[str]] = {}
+    for path, line in _scored_lines(books):
+        refs = [turn.tokens for turn in line.turns if turn.tokens is not None]
+        if len(refs) < 2:
+            continue
+        forks = _count_forks(path, refs)
+        counts.setdefault(line.env, Counter()).update(rollouts=1, broken=forks > 0, turns=len(refs) - 1, forks=forks)
+        if forks:
+            reasons.setdefault(line.env, Counter()).update(_fork_reasons(path, line.turns))
+    return {
+        env: Continuity(reasons=dict(reasons.get(env, Counter()).most_common()), **count)
+        for env, count in sorted(counts.items())
+    }
+
+
+def _scored_lines(books: Sequence[Book]) -> Iterator[tuple[Path, _TurnsLine]]:
+    """The scored rollouts that count, each once."""
+    seen: set[tuple[str, int]] = set()
+    for book in books:
+        for _, path, line in CountedLines(book, _TurnsLine):
+            if len(books) > 1:
+                if (line.task, line.sample) in seen:
+                    continue
+                seen.add((line.task, line.sample))
+            yield path, line
+
+
+def _count_forks(journal: Path, refs: Sequence[TokenRef]) -> int:
+    """How many turns share less with what was held than all of it: their heads say so, nothing is unpacked."""
+    forks, held = 0, 0
+    with open_sidecar(journal) as file:
+        for number, ref in enumerate(refs):
+            shared, rest, sampled = _read_head(file, ref.at)
+            forks += number > 0 and shared < held
+            held = shared + rest + sampled
+    return forks
+
+
+def _read_head(sidecar: BinaryIO, at: int) -> tuple[int, int, int]:
+    sidecar.seek(at)
+    try:
+        return read_header(sidecar.read(HEADER_BYTES))
+    except TokenError as error:
+        raise BookError(f"{sidecar.name}, byte {at}: {error}; restore it from a copy of the run") from None
+
+
+def open_sidecar(journal: Path) -> BinaryIO:
+    """The file of a journal's token records."""
+    path = sidecar_path(journal)
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise BookError(f"{path} is missing: restore it from a copy of the run") from None
+
+
+def _fork_reasons(journal: Path, turns: list[TurnLine]) -> list[str]:
+    recorded = [turn for turn in turns if turn.tokens is not None]
+    return [sequence.fork.reason for sequence in merge(read_turns(journal, recorded)) if sequence.fork]
+
+
+MAX_MISSING_LISTED = 1000
+FailureReader: TypeAlias = Callable[[Book], Iterable[FailedLineHeader]]
+"""Gives the final failures of a book that stand."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A run's numbers: requested = scored + failed + pending, for every environment and over all.
+
+    `overall` is all environments of the run together. `merged` names the other directories of the run that were read,
+    and `disagreeing` counts the rollouts of which those have another reward or answer; `kept_from` is the run whose
+    verifier gave some of the scores, where this run's own gave only the others. `continuity` says of environments with
+    several turns how often those did not continue in their tokens.
+    """
+
+    run: str
+    path: str
+    model: str
+    scripted: bool
+    live: bool
+    requested: int
+    scored: int
+    failed: dict[str, int]
+    pending: int
+    dropped: int
+    overall: Metrics
+    environments: dict[str, Metrics]
+    missing: list[tuple[str, int, str]]
+    merged: list[str] = []
+    disagreeing: int = 0
+    kept_from: str = ""
+    continuity: dict[str, Continuity] = {}
+
+    @property
+    def disagreement(self) -> str:
+        """That the directories of a run do not say the same, and which of them counts; empty if they do."""
+        if not self.disagreeing:
+            return ""
+        words = (
+            f"the directories have another reward or answer for {self.disagreeing} rollouts that several of them hold"
+        )
+        return f"{words}; of each the lowest epoch counts, then the lowest attempt, then the first journal by name"
+
+    def json(self) -> dict[str, JSON]:
+        """The report under the names that people know, such as `pass@4`."""
+        plain: dict[str, JSON] = msgspec.to_builtins(self, str_keys=True)
+        named = {name: one.json() for name, one in self.environments.items()}
+        continuity = {name: one.json() for name, one in self.continuity.items()}
+        return plain | {"overall": self.overall.json(), "environments": named, "continuity": continuity}
+
+
+class RunData:
+    """A run as it was read: what was asked, what came of it, and why the rest is missing."""
+
+    def __init__(self, runs: Sequence[str | Path]) -> None:
+        try:
+            self._read(runs)
+        except BookError:  # a line whose task or plan was written while we read; a second look says if it is more
+            self._read(runs)
+
+    def _read(self, runs: Sequence[str | Path]) -> None:
+        books = open_shards(runs)
+        for book in books:
+            book.check_tasks()
+        self._read_books(books, RunColumns, FinalFailures)
+
+    @classmethod
+    def from_open_book(
+        cls, book: Book, read_columns: Callable[[Sequence[Book]], RunColumns], read_failures: FailureReader
+    ) -> RunData:
+        """A book that is held open, counted from what was read of it."""
+        made = cls.__new__(cls)
+        made._read_books([book], read_columns, read_failures)
+        return made
+
+    def _read_books(
+        self, books: list[Book], read_columns: Callable[[Sequence[Book]], RunColumns], read_failures: FailureReader
+    ) -> None:
+        self.books, self.book, self._read_failures = books, books[0], read_failures
+        self.live = any(map(has_live_worker, self.books))
+        self.scored = read_columns(self.books)
+        self.names = list(self.book.manifest.environments)
+        self.envs = environment_numbers(self.book, self.names)
+        self.requested = requested_by_task(self.book)
+        self.failed: list[dict[str, int]] = [{} for _ in self.names]
+        self.failed_by_task: dict[int, int] = {}
+        self.missing: list[tuple[str, int, str]] = []
+        if len(self.scored.columns) < self.requested.sum():
+            self._explain_missing()
+
+    def _explain_missing(self) -> None:
+        why = self._failures_by_key()
+        for row, sample in self.scored.missing_keys():
+            if not why and len(self.missing) >= MAX_MISSING_LISTED:
+                return
+            task = self.book.tasks.read(row).id
+            failure = why.get((task, sample))
+            if failure:
+                self._count_failure(row, failure)
+            if len(self.missing) < MAX_MISSING_LISTED:
+                self.missing.append((task, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
+
+    def _failures_by_key(self) -> dict[tuple[str, int], Failure]:
+        """Why rollouts failed; where directories say different things, not whichever is read last."""
+        why: dict[tuple[str, int], Failure] = {}
+        for book in self.books:
+            for key, failure in {(mark.task, mark.sample): mark.failure for mark in self._read_failures(book)}.items():
+                why[key] = min(failure, why.get(key, failure), key=lambda each: (each.kind, each.message))
+        return why
+
+    def _count_failure(self, row: int, failure: Failure) -> None:
+        kinds = self.failed[int(self.envs[row])]
+        kinds[failure.kind] = kinds.get(failure.kind, 0) + 1
+        self.failed_by_task[row] = self.failed_by_task.get(row, 0) + 1
+
+    def columns(self, env: int) -> Columns:
+        """The scored rollouts of one environment."""
+        if len(self.names) == 1:
+            return self.scored.columns
+        return self.scored.columns.where(self.envs[self.scored.columns.task] == env)
+
+    def metrics(self, env: int, ks: Sequence[int] | None, threshold: float) -> Metrics:
+        """The numbers of one environment."""
+        mine = self.envs == env
+        return compute_metrics(
+            self.names[env],
+            self.columns(env),
+            self.scored.parts.texts,
+            requested=int(self.requested[mine].sum()),
+            failed=self.failed[env],
+            ks=ks,
+            tasks=int(mine.sum()),
+            threshold=threshold,
+        )
+
+    def overall(self, ks: Sequence[int] | None, threshold: float) -> Metrics:
+        """The numbers of all environments together."""
+        return compute_metrics(
+            "all",
+            self.scored.columns,
+            self.scored.parts.texts,
+            requested=int(self.requested.sum()),
+            failed=sum_counts(self.failed),
+            ks=ks,
+            tasks=len(self.requested),
+            threshold=threshold,
+            groups=self.groups,
+        )
+
+    @property
+    def groups(self) -> Ints | None:
+        """The environment of every task, where there are several."""
+        return self.envs if len(self.names) > 1 else None
+
+
+def has_live_worker(book: Book) -> bool:
+    """Whether a worker is at the book just now."""
+    watch = WorkerMonitor(book.path)
+    return any(not watch.is_gone(name, presence) for name, presence in read_presences(book.path).items())
+
+
+def sum_counts(several: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Counts by kind, added up."""
+    counts: dict[str, int] = {}
+    for each in several:
+        for kind, count in each.items():
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
+
+
+def environment_numbers(book: Book, names: Sequence[str]) -> Ints:
+    """The number of every task's environment."""
+    if len(names) == 1:
+        return np.zeros(len(book.tasks), np.int64)
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers[task.env] for task in book.tasks], np.int64)
+
+
+def requested_by_task(book: Book) -> Ints:
+    """How many rollouts of every task were asked for."""
+    asked = np.zeros(len(book.tasks), np.int64)
+    for part in book.plan.parts:
+        asked[part.tasks[0] : part.tasks[1]] += part.samples[1] - part.samples[0]
+    return asked
+
+
+def make_report(
+    run: str | Path, *, write: bool = True, ks: Sequence[int] | None = None, threshold: float = PASS_THRESHOLD
+) -> Report:
+    """Count and measure a book; `write` keeps the result as metrics.json."""
+    made = build_report(RunData([run]), ks, threshold)
+    if write:
+        write_report(made)
+    return made
+
+
+def build_report(
+    run: RunData, ks: Sequence[int] | None = None, threshold: float = PASS_THRESHOLD, *, forks: bool = True
+) -> Report:
+    """The numbers of a run that was read. `forks` reads the journals of conversations once more."""
+    each = {name: run.metrics(env, ks, threshold) for env, name in enumerate(run.names)}
+    overall = run.overall(ks, threshold) if len(each) != 1 else next(iter(each.values()))
+    manifest = run.book.manifest
+    return Report(
+        run=manifest.run,
+        path=str(run.book.path),
+        model=manifest.model.name,
+        scripted=manifest.model.kind == "scripted",
+        live=run.live,
+        requested=overall.requested,
+        scored=overall.scored,
+        failed=overall.failed,
+        pending=overall.pending,
+        dropped=run.scored.dropped,
+        overall=overall,
+        environments=each,
+        missing=run.missing,
+        merged=[str(book.path) for book in run.books[1:]],
+        disagreeing=run.scored.disagreeing,
+        kept_from=manifest.parent if manifest.mixed else "",
+        continuity=measure_continuity(run.books) if forks and overall.turns > overall.scored else {},
+    )
+
+
+def write_report(report: Report) -> Path:
+    """Write a report down in its run; one of several directories does not replace what is said of one."""
+    path = Path(report.path) / ("metrics.merged.json" if report.merged else "metrics.json")
+    write_atomically(path, encode_pretty(report.json()))
+    return path
+
+
+HINTS = {
+    "model_unavailable": "check the server, or lower --concurrency",
+    "model_timeout": "lower --concurrency, or raise --call-timeout",
+    "bad_completion": "look at the server's log",
+    "nonfinite_logprobs": "look at the server: it reports logprobs that are not numbers",
+    "environment_error": "look at the environment's log; lower --concurrency if memory ran out",
+    "worker_lost": "lower --concurrency or --workers: workers died, most often of memory",
+    "verifier_timeout": "mend the verifier, or start a new run with a longer --verify-timeout",
+    "verifier_error": "mend the verifier, then rollbook reverify RUN --env NEW --only failed",
+    "invalid_reward": "return a finite number from the verifier, then rollbook reverify RUN --env NEW --only failed",
+    "model_rejected": "look at the message: the server refuses this prompt",
+    "token_mismatch": "look at the server: its ids and counts contradict each other",
+    "rollout_timeout": "start a new run with a longer --timeout",
+}
+
+
+def make_shortfall(report: Report, cause: str = "") -> Shortfall:
+    """The exception for a report with rollouts missing."""
+    worst = max(report.failed, key=lambda kind: report.failed[kind], default="")
+    logs = Path(report.path) / "logs"
+    return Shortfall(
+        requested=report.requested,
+        scored=report.scored,
+        failed=report.failed,
+        missing=report.missing,
+        cause=cause or _first_failure_message(report, worst),
+        setting=HINTS.get(worst, ""),
+        log=str(logs) if logs.exists() else "",
+    )
+
+
+def _first_failure_message(report: Report, worst: str) -> str:
+    """What the first failure of the commonest kind said."""
+    return next((f"probable cause: {why}" for _, _, why in report.missing if worst and why.startswith(worst)), "")

@@ -1,0 +1,233 @@
+"""The scored rollouts of a run as columns, each key once: from one directory, or from several of the same run.
+
+Several directories of one run are shards that were filled separately and are read as one. The journals of a big book
+are divided among processes; a small book is just read.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import numpy as np
+
+from rollbook.book import Book, SealedExtents, TaskFile, list_journals, read_rows
+from rollbook.core import Extent, decode
+from rollbook.errors import BookError, UsageError
+from rollbook.processes import PARENT_PID, module_argv
+from rollbook.reports.column_cache import load_cached_columns, read_and_cache_columns
+from rollbook.reports.journal_columns import JournalColumns
+from rollbook.reports.line_selection import LineSelector, RankedLines, select_one_per_key
+from rollbook.stats import NO_ANSWER, Bools, Columns, TextIds, merge_columns
+
+COMPARE_BYTES = 1 << 20
+
+
+def group_by_run(paths: Sequence[str | Path]) -> list[list[Path]]:
+    """The directories grouped by their run's id, in the order given; each directory once, by whatever paths."""
+    groups: dict[str, list[Path]] = {}
+    for path in _unique_folders(paths):
+        groups.setdefault(_read_run_id(path), []).append(path)
+    return list(groups.values())
+
+
+def _unique_folders(paths: Sequence[str | Path]) -> list[Path]:
+    """Each directory under the first of the paths that lead to it."""
+    places: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        places.setdefault(path.resolve(), path)
+    return list(places.values())
+
+
+def _read_run_id(path: Path) -> str:
+    try:
+        held = decode((path / "run.json").read_bytes())
+    except OSError:
+        raise UsageError(f"{path} is not a run directory: it has no run.json") from None
+    except ValueError as error:
+        raise BookError(f"{path / 'run.json'}: {error}") from None
+    if not isinstance(held, dict) or not isinstance(held.get("run"), str):
+        raise BookError(f"{path / 'run.json'} does not describe a run: restore it from a copy of the run")
+    return str(held["run"])
+
+
+def open_shards(paths: Sequence[str | Path]) -> list[Book]:
+    """The books of one run, the one that asks for most first; a UsageError if they are not of one run."""
+    books = sorted((Book(path) for path in _unique_folders(paths)), key=lambda book: -book.plan.requested)
+    for other in books[1:]:
+        if other.manifest.run != books[0].manifest.run:
+            raise UsageError(f"{books[0].path} and {other.path} are different runs: they cannot be merged")
+        if not _starts_with(books[0].path / "tasks.jsonl", other.path / "tasks.jsonl"):
+            raise UsageError(f"{books[0].path} and {other.path} have one run id and other tasks: they cannot be merged")
+    return books
+
+
+def _starts_with(longer: Path, shorter: Path) -> bool:
+    """Whether one file is the beginning of the other."""
+    with open(longer, "rb") as one, open(shorter, "rb") as two:
+        while block := two.read(COMPARE_BYTES):
+            if one.read(len(block)) != block:
+                return False
+    return True
+
+
+MIN_PARALLEL_BYTES = 128 << 20
+"""Below so many bytes, starting another process takes longer than it saves."""
+
+MAX_READERS = 8
+HELPER_SHARE = 0.8
+"""The share a helper gets of what we read ourselves: it has to be started first."""
+
+MIN_BYTES_PER_S = 1 << 20
+
+
+def read_all_columns(tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
+    """The sheets of a book's journal files, in their order; each file with the extents at which it was sealed.
+
+    Those that are kept are not read again. What a helper could not read is read here.
+    """
+    found = {path: sheet for path, sealed in files.items() if (sheet := load_cached_columns(path, tasks.path, sealed))}
+    unread = {path: sealed for path, sealed in files.items() if path not in found}
+    ours, *theirs = split_by_size(list(unread), choose_reader_count(unread))
+    with ExitStack() as stack:
+        helpers = [stack.enter_context(_ReaderProcess(tasks, {path: files[path] for path in some})) for some in theirs]
+        rows = read_rows(tasks.path, len(tasks)) if unread else {}  # not `tasks.rows`, which would stay
+        found |= {path: read_and_cache_columns(path, tasks.path, rows, files[path]) for path in ours}
+        for helper in helpers:
+            found |= helper.read_columns()
+        for path, sealed in files.items():
+            yield found.pop(path) if path in found else read_and_cache_columns(path, tasks.path, rows, sealed)
+
+
+def choose_reader_count(paths: Iterable[Path]) -> int:
+    """How many processes reading these files is worth."""
+    size = sum(path.stat().st_size for path in paths)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MAX_READERS, cores, size // (MIN_PARALLEL_BYTES // 2)))
+
+
+def split_by_size(paths: Sequence[Path], readers: int) -> list[list[Path]]:
+    """The files in so many shares of like size, the first one ours and a little larger; big files first."""
+    shares: list[list[Path]] = [[] for _ in range(readers)]
+    loads = [0.0] * readers
+    for path in sorted(paths, key=lambda path: -path.stat().st_size):
+        at = min(range(readers), key=lambda at: loads[at])
+        shares[at].append(path)
+        loads[at] += path.stat().st_size / (HELPER_SHARE if at else 1)
+    return shares
+
+
+class _ReaderProcess:
+    """Another process of ours that reads files (helper.py); what it found comes back in a file without a name."""
+
+    def __init__(self, tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> None:
+        self._timeout_s = 60 + sum(path.stat().st_size for path in files) / MIN_BYTES_PER_S
+        self._input, self._output = (_unnamed_file() for _ in range(2))
+        pickle.dump(((tasks.path, len(tasks)), files), self._input)
+        self._input.seek(0)
+
+    def __enter__(self) -> _ReaderProcess:
+        environ = {**os.environ, PARENT_PID: str(os.getpid())}
+        argv = module_argv("rollbook.reports.column_reader")
+        self._popen = subprocess.Popen(
+            argv, stdin=self._input, stdout=self._output, stderr=subprocess.DEVNULL, env=environ
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._popen.poll() is None:
+            self._popen.kill()
+            self._popen.wait(10)
+        self._input.close()
+        self._output.close()
+
+    def read_columns(self) -> dict[Path, JournalColumns]:
+        """What it read; nothing if it failed, since reading here says best what is wrong."""
+        try:
+            if self._popen.wait(self._timeout_s):
+                return {}
+        except subprocess.TimeoutExpired:
+            return {}
+        self._output.seek(0)
+        sheets: list[JournalColumns] = pickle.load(self._output)
+        return {sheet.path: sheet for sheet in sheets}
+
+
+def _unnamed_file() -> IO[bytes]:
+    return tempfile.TemporaryFile()
+
+
+EMPTY = np.zeros(0, np.int64)
+ColumnsReader: TypeAlias = Callable[[TaskFile, Mapping[Path, Set[Extent]]], Iterator[JournalColumns]]
+"""Gives the sheets of a book's journal files, each file with the extents at which it was sealed."""
+
+
+class RunColumns:
+    """Everything the numbers need of a run. Tasks are named by their rows, answers and parts by their numbers.
+
+    The first book's plan says what was asked. A key that several directories have counts once; `disagreeing` are the
+    keys for which they do not have the same reward and answer. `chosen` are the lines of every sheet that count.
+    """
+
+    def __init__(self, books: Sequence[Book], read: ColumnsReader = read_all_columns) -> None:
+        self._read_columns = read
+        self.answers, self.parts = TextIds(), TextIds()
+        self._selector = LineSelector(books[0])
+        self._several = len(books) > 1
+        pieces = [piece for book in books for piece in self._read_book(book, book is books[0])]
+        self.disagreeing = select_one_per_key(pieces, self.answers.texts) if self._several else 0
+        for piece in pieces if self._several else ():
+            self._selector.seen[piece.place[piece.chosen]] = True
+        self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces)
+        self.chosen = [piece.chosen for piece in pieces]
+        self.columns = merge_columns([piece.columns.where(piece.chosen) for piece in pieces])
+
+    def _read_book(self, book: Book, is_first: bool) -> list[RankedLines]:
+        standing = self._selector if is_first else LineSelector(book)
+        held = [*self._read_journals(book, standing)]
+        for number, line in standing.contested_lines():
+            held[number].chosen[line] = True
+        for piece in held if self._several else ():
+            piece.chosen[piece.place < 0] = False  # asked for only there
+        return held
+
+    def _read_journals(self, book: Book, selector: LineSelector) -> Iterator[RankedLines]:
+        """Every file's lines, and which of them count beyond doubt."""
+        vouched = SealedExtents(book.path, selector.seals)
+        vouched.check_present(failures=False)
+        sealed = {path: selector.extents(path) for path in list_journals(book.path, failures=False)}
+        for number, sheet in enumerate(self._read_columns(book.tasks, sealed)):
+            if not sealed[sheet.path] <= sheet.extents:  # it says what is wrong
+                vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
+            columns = self._renumber(sheet)
+            yield self._rank_lines(sheet, columns, selector, selector.select_lines(sheet, columns.task, number))
+
+    def _rank_lines(
+        self, journal: JournalColumns, columns: Columns, selector: LineSelector, chosen: Bools
+    ) -> RankedLines:
+        """What is to be known of a file's lines; their ranks only where there are others to compare them with."""
+        if not self._several:
+            return RankedLines(columns, chosen, EMPTY, EMPTY, EMPTY, journal.path.name)
+        place, _ = self._selector.find_keys(columns.task, journal.sample)
+        epoch = selector.line_epochs(journal, columns.task)
+        return RankedLines(columns, chosen, place, epoch, journal.attempt, journal.path.name)
+
+    def _renumber(self, journal: JournalColumns) -> Columns:
+        """The sheet's columns with this tally's numbers instead of the sheet's own."""
+        held = journal.columns
+        known = self.answers
+        answers = np.array([*(known[text] if text else NO_ANSWER for text in journal.answers), NO_ANSWER], np.int32)
+        names = np.array([self.parts[name] for name in journal.parts], np.int32)
+        parts = replace(held.parts, name=names[held.parts.name])
+        return replace(held, answer=answers[held.answer], parts=parts)
+
+    def missing_keys(self) -> Iterator[tuple[int, int]]:
+        """(row, sample) of every key without a score."""
+        return self._selector.missing_keys()

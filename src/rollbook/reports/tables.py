@@ -1,0 +1,217 @@
+"""Tables in files by suffix: JSON Lines, CSV or Parquet. A file is written whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from rollbook.core import JSON, decode, encode
+from rollbook.errors import UsageError
+
+SUFFIXES = (".jsonl", ".csv", ".parquet")
+BATCH_ROWS = 5000
+FORMULA_STARTS = "=+-@\t\r"
+_is_whole = re.compile(r"-?(0|[1-9][0-9]{0,14})").fullmatch
+_is_fraction = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)").fullmatch
+_is_number = re.compile(r"[+-]?[0-9][0-9.,]*(e[+-]?[0-9]+)?", re.IGNORECASE).fullmatch
+
+
+ColumnKind: TypeAlias = Literal["null", "boolean", "integer", "number", "text"]
+"""What a column holds; nested values, and values of several kinds, are text."""
+
+MAX_EXACT_DIGITS = 15
+"""Digits of whole numbers that a float beside them holds as they are; longer ones are text."""
+
+
+class TableRows(Protocol):
+    """A table: rows of any JSON."""
+
+    def __iter__(self) -> Iterator[dict[str, JSON]]: ...
+
+    def fields(self) -> dict[str, ColumnKind]:
+        """All columns, and what each of them holds."""
+        ...
+
+
+def value_kind(value: JSON) -> ColumnKind:
+    """What a value is, told from how it is written if it is `msgspec.Raw`.
+
+    >>> [value_kind(msgspec.Raw(text)) for text in (b"3", b"-0.5", b"true", b"null", b"[1]", b'"3"')]
+    ['integer', 'number', 'boolean', 'null', 'text', 'text']
+    """
+    written = bytes(value) if isinstance(value, msgspec.Raw) else encode(value)
+    if written in (b"null", b"true", b"false"):
+        return "null" if written == b"null" else "boolean"
+    if written[:1] not in b"-0123456789":
+        return "text"
+    if not written.lstrip(b"-").isdigit():
+        return "number"
+    return "integer" if len(written) <= MAX_EXACT_DIGITS else "text"
+
+
+def widest_kind(one: ColumnKind, two: ColumnKind) -> ColumnKind:
+    """What holds both kinds.
+
+    >>> widest_kind("null", "integer"), widest_kind("integer", "number"), widest_kind("number", "boolean")
+    ('integer', 'number', 'text')
+    """
+    if one == two or two == "null":
+        return one
+    if one == "null":
+        return two
+    return "number" if {one, two} == {"integer", "number"} else "text"
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a kind of file that is not known."""
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"-o {path}: the ending must be one of {', '.join(SUFFIXES)}")
+
+
+def write_table(path: Path, rows: TableRows) -> int:
+    """Write rows to a file of the kind its name says; returns how many. CSV and Parquet hold nested values as JSON."""
+    check_suffix(path)
+    writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}
+    return write_atomically(path, lambda aside: writers[path.suffix](aside, rows))
+
+
+def write_lines_atomically(path: Path, lines: Iterator[bytes]) -> int:
+    """Write lines without newlines to a file; returns how many."""
+    return write_atomically(path, lambda aside: write_lines(aside, lines))
+
+
+def write_atomically(path: Path, write: Callable[[Path], int]) -> int:
+    """Write aside, then put in place."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        count = write(aside)
+        os.replace(aside, path)
+    except OSError as error:
+        raise UsageError(f"-o {path}: cannot be written: {error.strerror}") from None
+    finally:
+        aside.unlink(missing_ok=True)
+    return count
+
+
+def _write_jsonl(path: Path, rows: TableRows) -> int:
+    return write_lines(path, map(encode, rows))
+
+
+def write_lines(path: Path, lines: Iterator[bytes]) -> int:
+    """Lines without newlines, one after the other."""
+    count = 0
+    with open(path, "wb", buffering=1 << 20) as file:
+        for count, line in enumerate(lines, start=1):  # noqa: B007
+            file.write(line + b"\n")
+    return count
+
+
+def _write_csv(path: Path, rows: TableRows) -> int:
+    fields = list(rows.fields())
+    count = 0
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fields, restval="")
+        writer.writeheader()
+        for count, row in enumerate(rows, start=1):  # noqa: B007
+            writer.writerow({name: _escape_formula(cell_text(value)) for name, value in row.items()})
+    return count
+
+
+def _write_parquet(path: Path, rows: TableRows) -> int:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise UsageError(f"-o {path}: Parquet needs pyarrow: pip install 'rollbook[parquet]'") from None
+    types = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64()}
+    kinds = {name: types.get(kind, pa.string()) for name, kind in rows.fields().items()}
+    schema = pa.schema(list(kinds.items()))
+    count, left = 0, iter(rows)
+    with pq.ParquetWriter(path, schema) as writer:
+        while some := list(islice(left, BATCH_ROWS)):
+            cells = [
+                {k: cell_text(v) if kinds[k] == pa.string() else _decode_raw(v) for k, v in row.items()} for row in some
+            ]
+            writer.write_table(pa.Table.from_pylist(cells, schema))
+            count += len(some)
+    return count
+
+
+def _escape_formula(text: str | None) -> str | None:
+    """Text that a spreadsheet would run as a formula gets a ' before it: models write it, and people open it."""
+    if not text or text[0] not in FORMULA_STARTS or _is_number(text):
+        return text
+    return f"'{text}"
+
+
+def _decode_raw(value: JSON) -> JSON:
+    return decode(value) if isinstance(value, msgspec.Raw) else value
+
+
+def cell_text(value: JSON) -> str | None:
+    """A cell: plain values as they are, nested ones as JSON."""
+    plain = _decode_raw(value)
+    if plain is None or isinstance(plain, str):
+        return plain
+    return str(plain) if isinstance(plain, int | float) else encode(plain).decode()
+
+
+TEXT_COLUMNS = ("id", "answer", "majority", "bucket")
+"""Columns whose cells stay text in a CSV file, which does not tell 2 from "2"."""
+
+
+def read_table(path: Path) -> Iterator[dict[str, JSON]]:
+    """The rows of a table that `write_table` wrote, with null where a row has nothing."""
+    from rollbook.environments import rows
+
+    if path.suffix == ".csv":
+        return ({name: _read_cell(name, cell) for name, cell in row.items()} for row in _read_csv(path))
+    if path.suffix == ".parquet":
+        return ({name: _read_nested(name, cell) for name, cell in row.values.items()} for row in rows(path))
+    return (row.values for row in rows(path))
+
+
+def _read_csv(path: Path) -> Iterator[dict[str, str]]:
+    """CSV by the reader that `--data` has; it leaves empty cells out."""
+    from rollbook.environments import rows
+
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            names = next(csv.reader(file), [])
+    except (OSError, ValueError, csv.Error) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    for row in rows(path):
+        yield dict.fromkeys(names, "") | row.values
+
+
+def _read_cell(name: str, cell: str) -> JSON:
+    """A cell of CSV: nothing, a number where it is one, JSON where it was nested, else text."""
+    if not cell:
+        return None
+    text = cell[1:] if cell[0] == "'" and _escape_formula(cell[1:]) == cell else cell
+    if name in TEXT_COLUMNS or name.endswith("majority"):
+        return _read_nested(name, text)
+    if text in ("True", "False"):
+        return text == "True"
+    if _is_whole(text):
+        return int(text)
+    return float(text) if _is_fraction(text) and isfinite(float(text)) else _read_nested(name, text)
+
+
+def _read_nested(name: str, cell: JSON) -> JSON:
+    """What was written as JSON text, as it was."""
+    if name == "bucket" or not isinstance(cell, str) or cell[:1] not in ("[", "{"):
+        return cell
+    try:
+        return decode(cell)
+    except ValueError:
+        return cell

@@ -1,0 +1,182 @@
+"""The built-in provider: a zygote, a clean process behind walls that forks a guest for every order.
+
+The strongest isolation that this machine gives is found by trying, and proven before anybody's code runs.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollbook.core import JSON
+from rollbook.processes import Child
+from rollbook.sandbox import cgroups
+from rollbook.sandbox.cgroups import ControlGroups, MemoryAccount, ZygoteMemory
+from rollbook.sandbox.errors import SandboxError, SandboxUnsupported
+from rollbook.sandbox.inner.channel import Channel
+from rollbook.sandbox.isolation import (
+    CGROUP_LAYER,
+    PACKAGE_FOLDER,
+    PYTHON_ENVIRONMENT,
+    PYTHON_FLAGS,
+    WEAKER_ENV,
+    HostFolder,
+    IsolationRequirements,
+    base_python,
+    make_configuration,
+)
+from rollbook.sandbox.launcher import GuestLauncher, UserIds, prove_isolation
+from rollbook.sandbox.limits import Limits
+
+START_S = 60.0
+PING_S = 10.0
+
+
+class ZygoteProvider:
+    """The built-in provider: a process behind walls that forks a guest for every order."""
+
+    def __init__(
+        self, config: dict[str, JSON], python: str, groups: ControlGroups | None = None, log: Path | None = None
+    ) -> None:
+        self._root_folder = tempfile.mkdtemp(prefix=cgroups.owner_prefix())
+        self._memory: ZygoteMemory | None = None
+        self._weak = config["tier"] != "namespaces"
+        self._closed = False
+        (orders, theirs), (mounts, launchers) = socket.socketpair(), socket.socketpair()
+        given = (theirs.fileno(), launchers.fileno())
+        boot = f"import sys; sys.path.insert(0, {str(PACKAGE_FOLDER)!r}); from inner import zygote; zygote.main{given}"
+        self._orders, self._mounts = Channel(orders.detach(), START_S), Channel(mounts.detach(), PING_S)
+        self._lock, self._mounting = threading.Lock(), threading.Lock()
+        self._child = Child([python, *PYTHON_FLAGS, "-c", boot], env=PYTHON_ENVIRONMENT, pass_fds=given, log=log)
+        theirs.close()
+        launchers.close()
+        try:
+            self._memory = memory = ZygoteMemory(groups, self._child.pid)
+            told = {"here": str(PACKAGE_FOLDER), "stage": self._root_folder, "grouped": memory.grouped}
+            self._orders.send({**config, **told})
+            reply, _ = self._orders.receive()
+        except (OSError, EOFError, SandboxError) as error:
+            tail = self._child.last_log_line()
+            self.close()
+            raise SandboxError(f"the sandbox did not come up: {tail or error}") from None
+        memory.set_baseline()
+        self.isolation = (*map(str, reply["ready"]), *([CGROUP_LAYER] if memory.grouped else []))
+        if not self._weak:
+            shutil.rmtree(self._root_folder, ignore_errors=True)  # by now it has its root, and no name leads there
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes orders. It says nothing on its line: what is to be heard there is that it is gone."""
+        poll = select.poll()
+        poll.register(self._orders, select.POLLIN)
+        return not self._closed and not poll.poll(0)
+
+    def open_account(self, role: str, limits: Limits) -> MemoryAccount | None:
+        """Where a new guest's memory is counted."""
+        if role == "snapshot" and self._weak:
+            raise SandboxUnsupported("sessions that take snapshots need namespaces")
+        return self._memory.open_account(role, limits) if self._memory else None
+
+    def mount(self, folder: HostFolder, uid: int) -> int:
+        """A folder of the host as a guest of this user can mount it: the zygote's launcher sees to it."""
+        if self._weak:
+            raise SandboxUnsupported(f"folder {folder.path}: without namespaces nothing can be mounted")
+        with self._mounting:
+            self._mounts.send({"path": folder.path, "uid": uid}, [folder.handle])
+            answer, handles = self._mounts.receive(1)
+        if not handles:
+            raise SandboxUnsupported(f"folder {folder.path}: it cannot be mounted: {answer['failed']}")
+        return handles[0]
+
+    def launch(self, order: dict[str, JSON], handles: list[int]) -> None:
+        """Have a guest launched; what becomes of it is told on its control line."""
+        with self._lock:
+            self._orders.send(order, handles)
+
+    def ping(self) -> bool:
+        """Whether it lives, by its own word: an order without a role is answered and nothing else."""
+        ours, theirs = socket.socketpair()
+        line = Channel(ours.detach(), PING_S)
+        try:
+            with theirs:
+                self.launch({}, [theirs.fileno()])
+            line.receive()
+        except (OSError, EOFError):
+            return False
+        finally:
+            line.close()
+        return True
+
+    def read_last_output(self) -> str:
+        """What it complained of."""
+        return self._child.log_tail(3)
+
+    def close(self) -> None:
+        """End it with everything in it."""
+        self._closed = True
+        self._child.kill_now()
+        self._orders.close()
+        self._mounts.close()
+        shutil.rmtree(self._root_folder, ignore_errors=True)
+        if self._memory:
+            self._memory.close()
+
+
+NAMESPACE_TIERS = [{"tier": "namespaces", "mode": "root"}, {"tier": "namespaces", "mode": "user"}]
+WEAKER_TIERS = [{"tier": "user", "mode": "root"}, {"tier": "same-user", "mode": "user"}]
+
+
+class ZygoteFactory:
+    """Starts zygotes: the first finds out which tier there is, the others are like it.
+
+    namespaces: of users, processes, mounts, network and IPC, with Landlock and seccomp. Weaker, and only if allowed:
+    user, where root can give each guest a user of its own; same-user, where Landlock alone keeps it from the others.
+    """
+
+    def __init__(self, packages: list[str], user_ids: UserIds, requirements: IsolationRequirements) -> None:
+        self._packages, self._user_ids, self._requirements = packages, user_ids, requirements
+        self._lock = threading.Lock()
+        self._chosen: dict[str, JSON] | None = None
+        self._groups: cgroups.ControlGroups | None = None
+
+    def new_launcher(self) -> GuestLauncher:
+        """A zygote that is up."""
+        if sys.platform != "linux":
+            raise SandboxError(f"the sandbox is built of what the Linux kernel has, and this is {sys.platform}")
+        with self._lock:
+            if self._chosen is None:
+                cgroups.remove_stale_folders(Path(tempfile.gettempdir()))
+                self._groups = cgroups.find_control_groups()
+                return self._choose(make_configuration(self._packages))
+        return self._start_zygote(self._chosen)
+
+    def _choose(self, config: dict[str, JSON]) -> GuestLauncher:
+        reasons: list[str] = []
+        for tier in self._list_tiers():
+            try:
+                slot = prove_isolation(self._start_zygote({**config, **tier}), self._requirements)
+            except SandboxError as error:
+                reasons.append(f"{tier['tier']}: {error}")
+                continue
+            self._chosen = {**config, **tier}
+            return slot
+        raise SandboxError(self._explain_refusal(reasons))
+
+    def _list_tiers(self) -> Iterator[dict[str, str]]:
+        for tier in NAMESPACE_TIERS + (WEAKER_TIERS if self._requirements.allow_weaker else []):
+            if tier["mode"] == "user" or os.geteuid() == 0:
+                yield tier
+
+    def _explain_refusal(self, reasons: list[str]) -> str:
+        ways = f"; allow weaker walls with allow_weaker=True, --allow-weaker of `rollbook sandbox`, or {WEAKER_ENV}=1"
+        return f"no sandbox here ({'; '.join(reasons)}){'' if self._requirements.allow_weaker else ways}"
+
+    def _start_zygote(self, config: dict[str, JSON]) -> GuestLauncher:
+        return GuestLauncher(ZygoteProvider(config, base_python(), self._groups), self._user_ids, self._requirements)

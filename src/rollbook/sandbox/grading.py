@@ -1,0 +1,440 @@
+"""Grade code that wants to pass: the tests and what they expect are never where the code is.
+
+Tests in Python run in a guest of their own and reach the code by a channel of plain data (`function`): two guests, a
+line between them, and clocks for both. Inputs go to the code one by one, in a guest that stays (a new one when it was
+lost), and what comes out is compared by the host (`inputs`, `calls`). No exit code and no printed word of the code
+decides anything. Tests that reach into the process of the code are refused: no answer of the code could satisfy them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from threading import Thread
+from types import UnionType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rollbook.core import JSON
+from rollbook.errors import UsageError
+from rollbook.sandbox.errors import TestsBroken
+from rollbook.sandbox.guest import Guest, GuestRun
+from rollbook.sandbox.inner.plain_data import NotPlain, pack
+from rollbook.sandbox.launcher import GuestLauncher
+from rollbook.sandbox.limits import MAX_SECONDS, Limits, check_text, choose_limits
+from rollbook.sandbox.outputs import Rule, same_value
+from rollbook.sandbox.results import ProgramError, Result, Verdict, VerdictReason
+from rollbook.sandbox.sandbox import Sandbox
+from rollbook.sandbox.session import async_method, blocking_method
+from rollbook.sandbox.session_state import PersistentState
+
+
+class CrossProcessUse(NamedTuple):
+    """What tests do, how their text shows it, and what code that would notice has in it, if not everything."""
+
+    what: str
+    tests: re.Pattern[str]
+    code: tuple[str, ...] = ("",)
+
+
+CROSS_PROCESS_USES = (
+    CrossProcessUse(
+        "capture what the code prints",
+        re.compile(r"\bredirect_std(out|err)\b|\bsys\.(stdout|stderr)\b|\bcapsys\b|\bcapfd\b"),
+        ("print", "stdout", "stderr", "logging"),
+    ),
+    CrossProcessUse("replace the input of the code", re.compile(r"\bsys\.stdin\b"), ("input", "stdin")),
+    CrossProcessUse(
+        "replace something that the code uses", re.compile(r"\bpatch\b|\bmonkeypatch\b|\bbuiltins\.\w+\s*=")
+    ),
+    CrossProcessUse("seed the code's random numbers", re.compile(r"\bseed\("), ("random",)),
+    CrossProcessUse(
+        "leave files for the code, or look at its own",
+        re.compile(r"\bopen\(|\bwrite_(text|bytes)\(|\bread_(text|bytes)\(|\btempfile\b|\bos\.(path|listdir|remove)\b"),
+        ("open", "Path", "os."),
+    ),
+)
+
+
+def find_cross_process_use(tests: str, code: str) -> str:
+    """What these tests do that only works in one process with this code; nothing for most.
+
+    >>> find_cross_process_use("random.seed(1)", "import random")
+    "seed the code's random numbers"
+    >>> find_cross_process_use("random.seed(1)", "def f(x): return x")
+    ''
+    """
+    found = (
+        reach.what
+        for reach in CROSS_PROCESS_USES
+        if reach.tests.search(tests) and any(word in code for word in reach.code)
+    )
+    return next(found, "")
+
+
+class ExaminerReport(msgspec.Struct):
+    """What an examiner reports."""
+
+    verdict: str
+    weak: bool
+    beside: bool
+    error: ProgramError | None
+
+
+class Examination:
+    """The code under test runs in one guest, the tests in another that alone says what came of them."""
+
+    def __init__(self, slot: GuestLauncher, limits: Limits) -> None:
+        self._slot, self._limits = slot, limits
+        self._examiner_limits = msgspec.structs.replace(limits, wall_seconds=min(2 * limits.wall_s, MAX_SECONDS))
+        self._candidate_result: Result | BaseException | None = None
+
+    def run(self, code: str, exam: Mapping[str, JSON]) -> tuple[Result, Result]:
+        """What became of the tests, and what of the code."""
+        one, other = socket.socketpair()
+        candidate = examiner = None
+        try:
+            told = {"core": self._slot.core, "classes": exam["classes"]}
+            asked = json.dumps(exam)
+            candidate = self._slot.launch("candidate", self._limits, code=code, extra=[one.fileno()], request=told)
+            examiner = self._slot.launch(
+                "examiner", self._examiner_limits, code=asked, extra=[other.fileno()], request=told
+            )
+            one.close()  # so that each guest notices when the other is gone
+            other.close()
+            return self._run_watched(candidate, examiner)
+        finally:
+            one.close()
+            other.close()
+            for guest in (examiner, candidate):
+                if guest:
+                    guest.close()
+
+    def _run_watched(self, candidate: Guest, examiner: Guest) -> tuple[Result, Result]:
+        watcher = Thread(target=self._run_candidate, args=[candidate], daemon=True)
+        watcher.start()
+        try:
+            examined = GuestRun(examiner, self._examiner_limits, shared_core=True).wait_for_result()
+        finally:
+            candidate.process.kill()
+            watcher.join()
+        if not isinstance(self._candidate_result, Result):
+            raise self._candidate_result or RuntimeError("the candidate was not watched")
+        return examined, self._candidate_result
+
+    def _run_candidate(self, candidate: Guest) -> None:
+        try:
+            self._candidate_result = GuestRun(candidate, self._limits, shared_core=True).wait_for_result()
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self._candidate_result = error
+
+
+def make_verdict(examined: Result, candidate: Result) -> Verdict:
+    """What the examiner said, or why it could not say anything."""
+    costs: dict[str, Any] = {"seconds": examined.seconds, "cpu_seconds": candidate.cpu_seconds}
+    costs["isolation"] = candidate.isolation
+    said = decode_report(examined)
+    if said is None:  # the tests ran out of time or memory with what the code gave them
+        return Verdict(False, find_reason(examined), f"the tests ended with {examined.status}", **costs)
+    words = format_error(said.error)
+    if said.verdict == "broken":
+        raise TestsBroken(f"the tests do not run: {words}")
+    if said.verdict == "passed":
+        return Verdict(True, "passed", weak=said.weak, fraction=1.0, **costs)
+    if said.verdict == "gone":
+        return Verdict(False, find_reason(candidate), format_error(candidate.error), **costs)
+    reason: VerdictReason = "refused" if said.verdict == "refused" else "failed"
+    return Verdict(False, reason, words, weak=said.weak, **costs)
+
+
+def decode_report(examined: Result) -> ExaminerReport | None:
+    """What the examiner reports, if it came to that."""
+    try:
+        return msgspec.json.decode(examined.value or "", type=ExaminerReport)
+    except msgspec.DecodeError:
+        return None
+
+
+def confirm_verdict(first: Verdict, second: Verdict, allow_weak: bool) -> Verdict:
+    """Of code that passed and changed its arguments beside, or gave them back: it must pass by its values alone too."""
+    costs: dict[str, Any] = {"seconds": first.seconds + second.seconds}
+    costs["cpu_seconds"] = first.cpu_seconds + second.cpu_seconds
+    if second.passed:
+        return msgspec.structs.replace(second, **costs)
+    if allow_weak:
+        return msgspec.structs.replace(first, weak=True, **costs)
+    why = "the code returns a value and changes its arguments too, or returns them, and passes only by that"
+    return Verdict(False, "refused", why, isolation=first.isolation, **costs)
+
+
+def find_reason(result: Result) -> VerdictReason:
+    """Why code that was to answer did not: with 0 or not, it ended when it should have waited for a question."""
+    return "exit" if result.status == "ok" or (result.status == "error" and result.error is None) else result.status
+
+
+def format_error(error: ProgramError | None) -> str:
+    """An error on one line."""
+    return f"{error.type}: {error.message}" if error else ""
+
+
+class GradingCase(NamedTuple):
+    """What the guest is given, and whether what it made of it is right."""
+
+    body: Mapping[str, JSON]
+    is_right: Callable[[Result], bool]
+
+
+class CaseRunner:
+    """The cases of one program. What it prints or returns is judged by the host; it never sees what was expected."""
+
+    def __init__(self, slot: GuestLauncher, role: str, code: str, limits: Limits) -> None:
+        self._slot, self._role, self._code, self._limits = slot, role, code, limits
+        self._guest: PersistentState | None = None
+
+    def grade(self, cases: Sequence[GradingCase], all_of_them: bool) -> Verdict:
+        """How many came out right, and what went wrong with the first that did not."""
+        results: list[Result] = []
+        wrong: list[int] = []
+        for place, result in enumerate(self._run_cases(cases)):
+            results.append(result)
+            if not (self._ended_well(result) and cases[place].is_right(result)):
+                wrong.append(place)
+                if not all_of_them:
+                    break
+        reason, detail = _explain_failure(wrong[0], results[wrong[0]]) if wrong else ("passed", "")
+        return Verdict(
+            not wrong,
+            reason,
+            detail,
+            fraction=(len(results) - len(wrong)) / len(cases),
+            seconds=sum(result.seconds for result in results),
+            cpu_seconds=sum(result.cpu_seconds for result in results),
+            isolation=self._slot.isolation,
+        )
+
+    def _ended_well(self, result: Result) -> bool:
+        """A program may end its process with 0 once it has printed what it has to say: that alone is judged then."""
+        return result.status == "ok" or (self._role == "inputs" and exited_with_0(result))
+
+    def _run_cases(self, cases: Sequence[GradingCase]) -> Iterator[Result]:
+        try:
+            for case in cases:
+                yield self._run_case(case.body)
+        finally:
+            if self._guest:
+                self._guest.close()
+
+    def _run_case(self, body: Mapping[str, JSON]) -> Result:
+        self._guest = guest = self._guest or PersistentState(
+            self._slot, self._limits, {}, role=self._role, code=self._code
+        )
+        result = guest.run_turn(body, self._limits)
+        if result.state == "lost":
+            guest.close()
+            self._guest = None
+        return result
+
+
+def exited_with_0(result: Result) -> bool:
+    """Whether its process ended by itself, and with 0, before the turn did."""
+    return result.state == "lost" and result.exit == 0
+
+
+def _explain_failure(place: int, result: Result) -> tuple[VerdictReason, str]:
+    if result.status == "ok" or exited_with_0(result):
+        return "failed", f"case {place + 1}: another output was expected"
+    return result.status, f"case {place + 1}: {format_error(result.error) or result.status}"
+
+
+MIN_VALUE_KB = 4096
+"""A returned value is compared whole, so more of it is kept than of what is printed for people."""
+EXAMINER_TIME_FACTOR = 2
+"""Tests have twice the time of the code on the clock, and some are run again."""
+OUTPUT_FACTOR = 4
+"""How many times as much is kept of an output as the longest that is expected: white space, a value as it is packed."""
+
+
+class Grader:
+    """Grades in an open sandbox: `function`, `inputs` and `calls`, each with a blocking twin."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box = box
+
+    def _submit(self, work: Callable[[], Any]) -> Future[Any]:
+        return self._box._submit(work)
+
+    def _function(
+        self,
+        code: str,
+        tests: str,
+        entry: str,
+        *,
+        check: str = "",
+        setup: str = "",
+        limits: Limits | None = None,
+        allow_weak: bool = False,
+    ) -> Verdict:
+        """Run tests, a module in which `entry` is the code's function or class of that name.
+
+        A function should give back plain data: an object of the code's own is believed to hold data and no more.
+        `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
+        their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and so is code
+        that passes only by what it does to its arguments beside a value; `allow_weak` says that its word will do.
+        """
+        exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
+        for what in ("tests", "entry", "check", "setup"):
+            check_text(what, exam[what])
+        allowed = self._check_code(code, limits)
+        if self._box.remote:
+            return self._box.remote.grade("function", code, exam, allowed, 2 * EXAMINER_TIME_FACTOR)
+        exam["classes"] = names_a_class(entry)
+
+        def examined(copies: bool) -> tuple[Result, Result]:
+            asked = exam | {"copies": copies}
+            return self._box.use_launcher(lambda slot: Examination(slot, allowed).run(code, asked))
+
+        results = examined(False)
+        verdict, said = make_verdict(*results), decode_report(results[0])
+        if verdict.passed and said and said.beside:
+            return confirm_verdict(verdict, make_verdict(*examined(True)), allow_weak)
+        if verdict.reason == "failed" and (what := find_cross_process_use(f"{setup}\n{tests}", code)):
+            return msgspec.structs.replace(verdict, reason="refused", detail=f"the tests {what}: {verdict.detail}")
+        return verdict
+
+    def _inputs(
+        self,
+        code: str,
+        cases: Sequence[tuple[str, str]],
+        *,
+        rule: Rule = Rule(),  # noqa: B008 - frozen
+        limits: Limits | None = None,
+        all_of_them: bool = False,
+    ) -> Verdict:
+        """Run the whole program on every (stdin, expected stdout). Stops at the first failure unless told not to."""
+        allowed = self._check_code(code, limits)
+        for case in cases:
+            check_case(case, "(stdin, expected stdout), both texts", str, str)
+        if self._box.remote:
+            told: dict[str, JSON] = {"cases": list(cases), "rule": rule, "all_of_them": all_of_them}
+            return self._box.remote.grade("inputs", code, told, allowed, len(cases))
+        asked = [GradingCase({"stdin": stdin}, _make_output_check(expected, rule)) for stdin, expected in cases]
+        wide = _widen_limits(allowed, (expected for _, expected in cases))
+        return self._run_cases("inputs", code, asked, wide, all_of_them)
+
+    def _calls(
+        self,
+        code: str,
+        entry: str,
+        cases: Sequence[tuple[Sequence[JSON], JSON]],
+        *,
+        tolerance: float = 1e-9,
+        limits: Limits | None = None,
+        all_of_them: bool = False,
+    ) -> Verdict:
+        """Call the code's function `entry` with every (arguments, expected value), each from JSON."""
+        allowed = self._check_code(code, limits)
+        check_text("entry", entry)
+        for case in cases:
+            check_case(case, "(arguments, expected value), the arguments as a list", list | tuple, object)
+        if self._box.remote:
+            packed = pack([(list(args), expected) for args, expected in cases], _refuse_object)
+            told: dict[str, JSON] = {
+                "entry": entry,
+                "cases": packed,
+                "tolerance": tolerance,
+                "all_of_them": all_of_them,
+            }
+            return self._box.remote.grade("calls", code, told, allowed, len(cases))
+        asked = [
+            GradingCase({"args": pack(list(args), _refuse_object)}, _make_value_check(expected, tolerance))
+            for args, expected in cases
+        ]
+        wide = _widen_limits(allowed, (_format_expected(expected) for _, expected in cases), MIN_VALUE_KB)
+        return self._run_cases("calls", json.dumps({"code": code, "entry": entry}), asked, wide, all_of_them)
+
+    def _check_code(self, code: str, limits: Limits | None) -> Limits:
+        check_text("code", code)
+        return choose_limits(limits, self._box.limits)
+
+    def _run_cases(self, role: str, code: str, cases: list[GradingCase], limits: Limits, all_of_them: bool) -> Verdict:
+        if not cases:
+            raise TestsBroken("there are no cases to grade with")
+        return self._box.use_launcher(lambda slot: CaseRunner(slot, role, code, limits).grade(cases, all_of_them))
+
+    function, function_sync = async_method(_function), blocking_method(_function)
+    inputs, inputs_sync = async_method(_inputs), blocking_method(_inputs)
+    calls, calls_sync = async_method(_calls), blocking_method(_calls)
+
+
+def check_case(case: object, shape: str, *kinds: type | UnionType) -> None:
+    """A case is a pair of these."""
+    if not (isinstance(case, list | tuple) and len(case) == 2 and all(map(isinstance, case, kinds))):
+        raise UsageError(f"case {case!r:.80}: give {shape}")
+
+
+def _widen_limits(limits: Limits, expected: Iterable[str], least_kb: int = 0) -> Limits:
+    """Limits that keep enough of an output to compare it with the longest that is expected."""
+    longest = max((len(text.encode(errors="replace")) for text in expected), default=0)
+    return msgspec.structs.replace(limits, output_kb=max(limits.output_kb, least_kb, OUTPUT_FACTOR * longest >> 10))
+
+
+def _format_expected(expected: JSON) -> str:
+    """A value about as it would come back."""
+    try:
+        return json.dumps(expected, default=str, skipkeys=True)
+    except ValueError:  # a number of thousands of digits
+        return json.dumps(pack(expected, repr))
+
+
+def names_a_class(entry: str) -> bool:
+    """Whether a class is under test: the task says so by the name, as Python's own style has it; the code never does.
+
+    >>> [names_a_class(name) for name in ("Stack", "find_zero", "Strongest_Extension")]
+    [True, False, False]
+    """
+    return entry[:1].isupper() and "_" not in entry
+
+
+def _make_output_check(expected: str, rule: Rule) -> Callable[[Result], bool]:
+    return lambda result: not result.stdout_cut and rule.same(expected, result.stdout)
+
+
+def _make_value_check(expected: JSON, tolerance: float) -> Callable[[Result], bool]:
+    def right(result: Result) -> bool:
+        try:
+            return same_value(expected, packed_to_json(json.loads(result.value or "")), tolerance)
+        except (ValueError, TypeError, NotPlain, RecursionError):
+            return False
+
+    return right
+
+
+def _refuse_object(value: object) -> JSON:
+    raise TestsBroken(f"a case holds an object of {type(value).__name__}: only plain data can be handed over")
+
+
+def packed_to_json(data: JSON) -> JSON:
+    """A packed value as JSON has it. Only texts are hashed out here: numbers can be chosen so that it never ends."""
+    if not isinstance(data, list):
+        return data
+    tag, held = data
+    if tag in ("n", "Q"):  # a named tuple, a bounded deque
+        tag, held = "l", held[1]
+    if tag == "m":  # a Counter and its like
+        tag, held = "d", list(zip(held[1][::2], held[1][1::2], strict=True))
+    if tag in ("l", "t", "q"):
+        return [packed_to_json(item) for item in held]
+    if tag == "d":
+        named = {str(packed_to_json(key)): packed_to_json(item) for key, item in held}
+        if len(named) != len(held):
+            raise NotPlain("two keys of one name")
+        return named
+    if tag == "i":
+        return int(held, 16)
+    if tag == "f":
+        return float(held)
+    raise NotPlain(f"not JSON: {tag}")

@@ -1,0 +1,237 @@
+"""The seccomp filter: what untrusted code may not even ask the kernel for, and the call numbers by machine."""
+
+import errno
+import struct
+from functools import cache
+
+from .kernel import ARCH, SeccompFilter, Unsupported
+
+CALLS = {
+    "x86_64": {
+        "open": 2, "creat": 85, "mknod": 133, "openat": 257, "mknodat": 259, "openat2": 437,
+        "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
+        "shutdown": 48, "bind": 49, "listen": 50, "socketpair": 53, "setsockopt": 54, "clone": 56, "fork": 57,
+        "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "semop": 65, "semctl": 66, "msgget": 68, "msgsnd": 69,
+        "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90, "fchmod": 91, "chown": 92, "fchown": 93,
+        "lchown": 94, "ptrace": 101, "syslog": 103, "rt_sigqueueinfo": 129, "utime": 132, "uselib": 134,
+        "personality": 135, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "vhangup": 153,
+        "modify_ldt": 154, "pivot_root": 155, "prctl": 157, "chroot": 161, "sync": 162, "acct": 163, "mount": 165,
+        "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "iopl": 172, "ioperm": 173, "init_module": 175,
+        "delete_module": 176, "quotactl": 179, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+        "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200, "sched_setaffinity": 203,
+        "io_setup": 206,
+        "lookup_dcookie": 212, "semtimedop": 220, "tgkill": 234, "utimes": 235, "mq_open": 240, "mq_unlink": 241,
+        "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251, "inotify_init": 253,
+        "migrate_pages": 256, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272, "move_pages": 279,
+        "utimensat": 280, "accept4": 288, "inotify_init1": 294, "rt_tgsigqueueinfo": 297, "perf_event_open": 298,
+        "fanotify_init": 300, "fanotify_mark": 301, "prlimit64": 302, "name_to_handle_at": 303,
+        "open_by_handle_at": 304, "syncfs": 306, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
+        "kcmp": 312, "finit_module": 313, "sched_setattr": 314, "seccomp": 317, "memfd_create": 319,
+        "kexec_file_load": 320, "bpf": 321, "execveat": 322, "userfaultfd": 323, "pkey_alloc": 330,
+        "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
+        "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
+        "pidfd_open": 434, "clone3": 435, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442,
+        "quotactl_fd": 443, "memfd_secret": 447, "process_mrelease": 448, "fchmodat2": 452, "statmount": 457,
+        "listmount": 458,
+    },
+    "aarch64": {
+        "io_setup": 0, "mknodat": 33, "openat": 56, "openat2": 437,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
+        "lookup_dcookie": 18, "fcntl": 25, "inotify_init1": 26, "ioctl": 29, "ioprio_set": 30, "umount2": 39,
+        "mount": 40, "pivot_root": 41, "truncate": 45, "chroot": 51, "fchmod": 52, "fchmodat": 53, "fchownat": 54,
+        "fchown": 55, "vhangup": 58, "quotactl": 60, "sync": 81, "utimensat": 88, "acct": 89, "personality": 92,
+        "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "syslog": 116, "ptrace": 117,
+        "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122, "kill": 129, "tkill": 130,
+        "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140, "reboot": 142, "prctl": 167, "mq_open": 180,
+        "mq_unlink": 181, "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "semget": 190, "semctl": 191,
+        "semtimedop": 192, "semop": 193, "shmget": 194, "shmctl": 195, "shmat": 196, "socket": 198, "socketpair": 199,
+        "bind": 200, "listen": 201, "accept": 202, "connect": 203, "setsockopt": 208, "shutdown": 210, "add_key": 217,
+        "request_key": 218, "keyctl": 219, "clone": 220, "execve": 221, "swapon": 224, "swapoff": 225,
+        "migrate_pages": 238, "move_pages": 239, "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "accept4": 242,
+        "prlimit64": 261, "fanotify_init": 262, "fanotify_mark": 263, "name_to_handle_at": 264,
+        "open_by_handle_at": 265, "syncfs": 267, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
+        "kcmp": 272, "finit_module": 273, "sched_setattr": 274, "seccomp": 277, "memfd_create": 279, "bpf": 280,
+        "execveat": 281, "userfaultfd": 282, "pkey_alloc": 289, "kexec_file_load": 294, "pidfd_send_signal": 424,
+        "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
+        "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_open": 434, "clone3": 435,
+        "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447,
+        "process_mrelease": 448, "fchmodat2": 452, "statmount": 457, "listmount": 458,
+    },
+}  # fmt: skip
+
+
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+ALWAYS_DENIED = """
+    socket connect bind listen accept accept4
+    ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp migrate_pages move_pages
+    pidfd_open pidfd_getfd pidfd_send_signal
+    unshare setns chroot pivot_root mount umount2 open_tree move_mount fsopen fsconfig fsmount fspick mount_setattr
+    statmount listmount name_to_handle_at open_by_handle_at quotactl quotactl_fd lookup_dcookie sync syncfs
+    fanotify_init fanotify_mark inotify_init inotify_init1
+    shmget shmat shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink
+    add_key request_key keyctl bpf perf_event_open userfaultfd seccomp pkey_alloc memfd_create memfd_secret
+    io_setup io_uring_setup io_uring_enter io_uring_register execveat
+    sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority ioprio_set
+    personality syslog acct swapon swapoff reboot vhangup modify_ldt iopl ioperm uselib
+    init_module finit_module delete_module kexec_load kexec_file_load
+""".split()  # noqa: SIM905 - a hundred quotes would hide the words
+SINGLE_PROCESS_DENIED = ("fork", "vfork", "execve")
+HELLO_CALL = "personality"
+"""Nobody needs it, so it carries something else where forks are watched: a fork says to the host that it is there."""
+SIGNAL_CALLS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+"""A turn shares pid namespace and user with the process that holds the state before it."""
+SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 7, 8, 32, 33
+SHARED_SOCKET_CALLS = ("shutdown", "setsockopt")
+"""What changes a socket changes it for every process that has it: a turn could cut the other off."""
+OWNERSHIP_CALLS = """
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat truncate utime utimes futimesat utimensat
+    setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
+""".split()  # noqa: SIM905
+"""What Landlock lets pass, and no mount of one's own keeps from the host's files."""
+
+_LOAD, _JA, _JEQ, _JSET, _JGE, _AND, _RET = 0x20, 0x05, 0x15, 0x45, 0x35, 0x54, 0x06
+_ALLOW, _ASK, _ERRNO, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
+_NR, _ARCH, _ARGUMENTS = 0, 4, 16
+CLONE_THREAD, NEW_NAMESPACES = 0x00010000, 0x7E020000
+AF_UNIX, SOCK_STREAM, SOCK_SEQPACKET = 1, 1, 5
+F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP, PR_SET_PDEATHSIG = 8, 15, 0x8901, 0x8902, 1
+MODE_ARGUMENTS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "open": 2, "openat": 3, "creat": 1} | {
+    "mknod": 1,
+    "mknodat": 2,
+}
+"""Which argument of a call says what may be done with a file."""
+SETUID_SETGID = 0o6000
+X32, FIRST_UNKNOWN_CALL = 0x40000000, 463
+"""The x32 way in has numbers of its own; and what a later kernel adds is not there."""
+PID_PLACEHOLDER = 0x7FFFFFFE
+"""Stands for the pid that the process will have."""
+MAX_JUMP = 255
+"""That a conditional jump can lead."""
+
+Instructions = list[bytes]
+
+
+def _op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("HBBI", code, yes, no, k)
+
+
+def _deny(code: int) -> bytes:
+    return _op(_RET, _ERRNO | code)
+
+
+@cache
+def cached_filter(alone: bool, forks: bool, hosted: bool) -> SeccompFilter:
+    """The filter of a process in its namespaces, to be installed."""
+    return SeccompFilter(make_program(alone, forks, hosted=hosted))
+
+
+def make_own_filter(alone: bool, pid: int) -> SeccompFilter:
+    """The filter of a process without namespaces: it may signal itself and nobody else."""
+    return SeccompFilter(
+        make_program(alone, apart=False).replace(_op(_JEQ, PID_PLACEHOLDER, 1, 0), _op(_JEQ, pid, 1, 0))
+    )
+
+
+@cache
+def make_program(alone: bool, forks: bool = False, apart: bool = True, hosted: bool = False) -> bytes:
+    """The filter. `alone` forbids other processes (threads stay); `forks` asks the host about each, and says hello;
+    not `apart`: there are no namespaces, and the host's processes and files have names; `hosted`: the working folder
+    is the host's."""
+    if ARCH not in CALLS:
+        raise Unsupported(f"no seccomp filter for {ARCH}")
+    calls, blocks = CALLS[ARCH], {FIRST_UNKNOWN_CALL: [_deny(errno.ENOSYS)]}
+    blocks[calls["setsockopt"]] = _on_argument(2, _deny_values(SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE))
+    for name in [
+        *ALWAYS_DENIED,
+        *(SINGLE_PROCESS_DENIED if alone else ()),
+        *((*SIGNAL_CALLS, *SHARED_SOCKET_CALLS) if forks else ()),
+    ]:
+        if name in calls:
+            blocks[calls[name]] = [_deny(errno.EPERM)]
+    blocks[calls["clone3"]] = [_deny(errno.ENOSYS)]  # its flags lie in memory: libc falls back to clone
+    blocks[calls["clone"]] = _on_argument(0, _clone_rules(alone, forks))
+    blocks[calls["socketpair"]] = [*_check(0, AF_UNIX), *_pair_rules()]
+    if forks:
+        blocks[calls[HELLO_CALL]] = [_op(_RET, _ASK)]
+    if forks or not apart:
+        blocks |= _protect_other_processes(calls)
+    if not apart:
+        blocks |= _protect_host(calls)
+    if hosted:
+        blocks |= _deny_setuid_files(calls)
+    start = [_op(_LOAD, _ARCH), _op(_JEQ, AUDIT[ARCH], 1, 0), _op(_RET, _KILL), _op(_LOAD, _NR)]
+    if ARCH == "x86_64":
+        start += [_op(_JGE, X32, 0, 1), _op(_RET, _KILL)]
+    return b"".join([*start, *_tree(_intervals(blocks))])
+
+
+def _clone_rules(alone: bool, forks: bool) -> Instructions:
+    rules = [_op(_JSET, NEW_NAMESPACES, 0, 1), _deny(errno.EPERM)]
+    if alone:
+        rules += [_op(_JSET, CLONE_THREAD, 1, 0), _op(_RET, _ASK) if forks else _deny(errno.EAGAIN)]
+    return rules
+
+
+def _pair_rules() -> Instructions:
+    """No datagrams: with one end of such a pair one may write to any socket that has a name."""
+    only = [_op(_AND, 0xF), _op(_JEQ, SOCK_STREAM, 2, 0), _op(_JEQ, SOCK_SEQPACKET, 1, 0), _deny(errno.EPERM)]
+    return _on_argument(1, only)
+
+
+def _protect_other_processes(calls: dict[str, int]) -> dict[int, Instructions]:
+    """No signals by way of a descriptor's owner, no limits for another process."""
+    return {
+        calls["fcntl"]: _on_argument(1, _deny_values(F_SETOWN, F_SETOWN_EX)),
+        calls["ioctl"]: _on_argument(1, _deny_values(FIOSETOWN, SIOCSPGRP)),
+        calls["prlimit64"]: _on_argument(0, [_op(_JEQ, 0, 1, 0), _deny(errno.EPERM)]),
+    }
+
+
+def _protect_host(calls: dict[str, int]) -> dict[int, Instructions]:
+    """No signals but to oneself, no change of what files are, and no way to outlive the zygote."""
+    only_self = _on_argument(0, [_op(_JEQ, PID_PLACEHOLDER, 1, 0), _deny(errno.EPERM)])
+    blocks = {calls[name]: only_self for name in SIGNAL_CALLS if name != "tkill"}
+    blocks |= {calls[name]: [_deny(errno.EPERM)] for name in [*OWNERSHIP_CALLS, "tkill"] if name in calls}
+    return blocks | {calls["prctl"]: _on_argument(0, _deny_values(PR_SET_PDEATHSIG))}
+
+
+def _deny_setuid_files(calls: dict[str, int]) -> dict[int, Instructions]:
+    """No file that would run as its owner, whoever starts it: it outlives the session, and is the host's."""
+    rules = [_op(_JSET, SETUID_SETGID, 0, 1), _deny(errno.EPERM)]
+    blocks = {calls[name]: _on_argument(place, rules) for name, place in MODE_ARGUMENTS.items() if name in calls}
+    return blocks | {calls["openat2"]: [_deny(errno.ENOSYS)]}  # its mode lies in memory
+
+
+def _deny_values(*values: int) -> Instructions:
+    return [line for value in values for line in (_op(_JEQ, value, 0, 1), _deny(errno.EPERM))]
+
+
+def _check(place: int, value: int) -> Instructions:
+    """Nothing but this value will do; go on."""
+    return [_op(_LOAD, _ARGUMENTS + 8 * place), _op(_JEQ, value, 1, 0), _deny(errno.EPERM)]
+
+
+def _on_argument(place: int, rules: Instructions) -> Instructions:
+    """Rules on one argument of a call; falling through allows it."""
+    return [_op(_LOAD, _ARGUMENTS + 8 * place), *rules, _op(_RET, _ALLOW)]
+
+
+def _intervals(blocks: dict[int, Instructions]) -> list[tuple[int, Instructions]]:
+    """All numbers there are, in stretches that are treated alike: where each begins, and what is done."""
+    found: list[tuple[int, Instructions]] = [(0, [_op(_RET, _ALLOW)])]
+    for call in sorted({*blocks, *(call + 1 for call in blocks if call != FIRST_UNKNOWN_CALL)}):
+        block = blocks.get(call, [_op(_RET, _ALLOW)])
+        if block != found[-1][1]:
+            found.append((call, block))
+    return found
+
+
+def _tree(stretches: list[tuple[int, Instructions]]) -> Instructions:
+    """A search by halves: the kernel walks through the filter for every call there is when it is installed."""
+    if len(stretches) == 1:
+        return stretches[0][1]
+    middle = len(stretches) // 2
+    below, above = _tree(stretches[:middle]), _tree(stretches[middle:])
+    first, skip = stretches[middle][0], len(below)
+    turn = [_op(_JGE, first, skip)] if skip <= MAX_JUMP else [_op(_JGE, first, 0, 1), _op(_JA, skip)]
+    return [*turn, *below, *above]

@@ -1,0 +1,433 @@
+"""A sandbox over HTTP: for workers that may not use namespaces, and for other programs.
+
+    POST /run        {"code", "stdin", "files": {name: base64}, "limits": {...}}  ->  the result
+    POST /run_code   SandboxFusion's request and answer
+    POST /grade/HOW  {"code", "limits", ...}  ->  the verdict; HOW is function, inputs or calls
+    POST /sessions   {"snapshot", "files", "limits"}  ->  {"session": NAME}
+    POST /sessions/NAME/run   {"code", "limits"}  ->  the turn's result
+    DELETE /sessions/NAME     (a session that is not used for a quarter of an hour ends by itself)
+    GET  /health     which layers of isolation are in force, how many requests are under way
+
+Every request needs the token, as `Authorization: Bearer TOKEN` or as the first part of the path: clients made for
+SandboxFusion send no header. What does not fit the queue, or the room for sessions, is answered with 429 at once.
+
+SandboxFusion's `/run_code` is translated to a run of ours and back. A session has an unguessable name and ends when
+nobody has used it for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Protocol, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from rollbook.core import JSON, encode
+from rollbook.errors import UsageError
+from rollbook.sandbox.errors import SandboxError, SandboxFull, TestsBroken
+from rollbook.sandbox.grading import Grader
+from rollbook.sandbox.inner.plain_data import NotPlain, unpack
+from rollbook.sandbox.limits import Limits
+from rollbook.sandbox.outputs import Rule
+from rollbook.sandbox.results import Result, RunStatus, Verdict
+from rollbook.sandbox.sandbox import Sandbox
+from rollbook.sandbox.session import Session
+
+IDLE_TIMEOUT_S = 900.0
+SWEEP_INTERVAL_S = 5.0
+
+
+class SandboxSessionEntry(msgspec.Struct):
+    """An open session, and since when nobody has used it."""
+
+    session: Session
+    last_used: float
+    busy: int = 0
+
+
+class SandboxSessions:
+    """The open ones by name."""
+
+    def __init__(self, box: Sandbox, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
+        self._box, self._idle_timeout_s = box, idle_timeout_s
+        self._entries: dict[str, SandboxSessionEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def open(self, snapshot: bool, limits: Limits, files: Mapping[str, bytes]) -> str:
+        """A new one; its name."""
+        session = await self._box.session(snapshot, limits, files).__aenter__()
+        name = secrets.token_urlsafe(16)
+        self._entries[name] = SandboxSessionEntry(session, time.monotonic())
+        return name
+
+    async def run(self, name: str, code: str, limits: Limits | None) -> Result:
+        """One turn."""
+        lease = self._entries.get(name)
+        if lease is None:
+            raise UsageError(
+                f"no session has that name: it has ended, or nobody used it for {self._idle_timeout_s:g} s"
+            )
+        lease.busy += 1
+        try:
+            return await lease.session.run(code, limits)
+        finally:
+            lease.busy -= 1
+            lease.last_used = time.monotonic()
+
+    def limits(self, name: str) -> Limits:
+        """What a turn of it may use unless it is told otherwise."""
+        lease = self._entries.get(name)
+        return lease.session.limits if lease else self._box.limits
+
+    async def close(self, name: str) -> None:
+        """Close it, if it is open."""
+        lease = self._entries.pop(name, None)
+        if lease:
+            await lease.session.__aexit__(None, None, None)
+
+    async def sweep(self) -> None:
+        """Close what nobody uses, for as long as this runs."""
+        while True:
+            await asyncio.sleep(min(SWEEP_INTERVAL_S, self._idle_timeout_s / 2))
+            late = time.monotonic() - self._idle_timeout_s
+            for name, lease in list(self._entries.items()):
+                if lease.last_used < late and not lease.busy:  # now, not when the first of them was
+                    await self.close(name)
+
+    async def cleanup_context(self, _: object) -> AsyncIterator[None]:
+        """For aiohttp: swept while the server is up, closed when it goes."""
+        sweeping = asyncio.create_task(self.sweep())
+        yield
+        sweeping.cancel()
+        for name in list(self._entries):
+            await self.close(name)
+
+
+WALL_CLOCK_MARGIN_S = 5.0
+"""Its limit is a wall clock; ours is CPU time with this much more on the wall, so that a busy host changes no score."""
+
+_ENDINGS: dict[RunStatus, tuple[str, int | None]] = {
+    "ok": ("Finished", 0),
+    "error": ("Finished", 1),
+    "memory": ("Finished", 1),
+    "crash": ("Finished", -11),
+    "timeout": ("TimeLimitExceeded", None),
+    "output": ("Error", None),
+    "killed": ("Error", None),
+}
+"""How a run ended and its return code; never 0 for what did not end well by itself."""
+
+
+class RunCodeRequest(msgspec.Struct, frozen=True):
+    """What a client of SandboxFusion sends."""
+
+    code: str
+    language: str = "python"
+    stdin: str | None = None
+    run_timeout: float = 10.0
+    memory_limit_MB: int = -1
+    files: dict[str, str | None] = {}
+    fetch_files: list[str] = []
+
+    def make_limits(self, base: Limits) -> Limits:
+        """Its limits on top of the server's; a negative memory limit is its way to say none of its own."""
+        memory = base.memory_mb if self.memory_limit_MB < 0 else self.memory_limit_MB
+        wall_s = self.run_timeout + WALL_CLOCK_MARGIN_S
+        return msgspec.structs.replace(base, seconds=self.run_timeout, wall_seconds=wall_s, memory_mb=memory)
+
+    def check(self) -> None:
+        """Refuse what would otherwise be left out silently."""
+        if self.language != "python":
+            raise UsageError(f"language {self.language!r}: only python runs here")
+        if self.fetch_files:
+            raise UsageError("fetch_files: files cannot be fetched from a run here; print what you need")
+
+    def decode_files(self) -> dict[str, bytes]:
+        """The files that are to lie beside the program."""
+        return {name: decode_file(name, text) for name, text in self.files.items() if text is not None}
+
+
+def decode_file(name: str, text: str) -> bytes:
+    """A file as it came over the wire."""
+    try:
+        return b64decode(text, validate=True)
+    except NotBase64:
+        raise UsageError(f"file {name!r} is not base64") from None
+
+
+def make_run_code_answer(result: Result) -> dict[str, JSON]:
+    """A result in SandboxFusion's words."""
+    ended, return_code = _ENDINGS[result.status]
+    if result.status == "error" and result.exit is not None:
+        return_code = result.exit
+    return {
+        "status": "Success" if result.status == "ok" else "Failed",
+        "message": "" if result.status in ("ok", "error") else result.status,
+        "compile_result": None,
+        "run_result": {
+            "status": ended,
+            "execution_time": result.seconds,
+            "return_code": return_code,
+            "stdout": result.stdout,
+            "stderr": result.stderr + (result.error.traceback if result.error else ""),
+        },
+        "executor_pod_name": None,
+        "files": {},
+    }
+
+
+def make_sandbox_error(message: str) -> dict[str, JSON]:
+    """The sandbox itself failed: its clients give no score for that."""
+    return {"status": "SandboxError", "message": message, "compile_result": None, "run_result": None, "files": {}}
+
+
+class GradeRequest(Protocol):
+    """What can be asked to be graded."""
+
+    limits: dict[str, int | float | None]
+
+    async def grade(self, grader: Grader, limits: Limits) -> Verdict:
+        """Have it graded."""
+
+
+class FunctionGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Tests in Python."""
+
+    code: str
+    tests: str
+    entry: str
+    check: str = ""
+    setup: str = ""
+    weak: bool = False
+    limits: dict[str, int | float | None] = {}
+
+    async def grade(self, grader: Grader, limits: Limits) -> Verdict:
+        """Run the tests."""
+        more = {"check": self.check, "setup": self.setup}
+        return await grader.function(self.code, self.tests, self.entry, **more, limits=limits, allow_weak=self.weak)
+
+
+class InputsGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Programs that read and print."""
+
+    code: str
+    cases: list[tuple[str, str]]
+    rule: Rule = Rule()
+    all_of_them: bool = False
+    limits: dict[str, int | float | None] = {}
+
+    async def grade(self, grader: Grader, limits: Limits) -> Verdict:
+        """Run the program on every input."""
+        return await grader.inputs(self.code, self.cases, rule=self.rule, limits=limits, all_of_them=self.all_of_them)
+
+
+class CallsGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Functions that are called; the cases are packed, as values are that cross between sandboxes."""
+
+    code: str
+    entry: str
+    cases: JSON
+    tolerance: float = 1e-9
+    all_of_them: bool = False
+    limits: dict[str, int | float | None] = {}
+
+    async def grade(self, grader: Grader, limits: Limits) -> Verdict:
+        """Call the function with the arguments of every case."""
+        try:
+            cases = [(args, expected) for args, expected in unpack(self.cases, _refuse_handle)]
+        except (NotPlain, TypeError, ValueError, KeyError, RecursionError) as error:
+            raise UsageError(f"cases: {error}") from None
+        return await grader.calls(
+            self.code, self.entry, cases, tolerance=self.tolerance, limits=limits, all_of_them=self.all_of_them
+        )
+
+
+def _refuse_handle(tag: str, _: JSON) -> JSON:
+    raise NotPlain(f"no plain data is tagged {tag!r}")
+
+
+GRADE_REQUESTS: dict[str, type[GradeRequest]] = {
+    "function": FunctionGradeRequest,
+    "inputs": InputsGradeRequest,
+    "calls": CallsGradeRequest,
+}
+
+
+MAX_BODY_BYTES = 32 << 20
+RETRY_AFTER_S = 1
+MAX_LIMITS = Limits(seconds=300, memory_mb=16384, output_kb=16384, processes=256, files_mb=1024, wall_seconds=1200)
+"""What a request may ask for at most: a limit without a bound is none."""
+
+T = TypeVar("T")
+Handler = Callable[[bytes, str], Awaitable[JSON]]
+
+
+class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request of our own."""
+
+    code: str
+    stdin: str = ""
+    files: dict[str, str] = {}
+    limits: dict[str, int | float | None] = {}
+
+
+class BeginSessionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for a session."""
+
+    snapshot: bool = False
+    files: dict[str, str] = {}
+    limits: dict[str, int | float | None] = {}
+
+
+class TurnRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for a turn of one."""
+
+    code: str
+    limits: dict[str, int | float | None] = {}
+
+
+class SandboxServer:
+    """Answers requests from one sandbox; at most `room` of them are under way or wait."""
+
+    def __init__(self, box: Sandbox, token: str, room: int, lease_s: float = IDLE_TIMEOUT_S) -> None:
+        self._box, self._token, self._room = box, token, room
+        self._sessions = SandboxSessions(box, lease_s)
+        self._under_way = 0
+
+    def make_app(self) -> web.Application:
+        """The application, for aiohttp to serve."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.cleanup_ctx.append(self._sessions.cleanup_context)
+        for prefix in ("", "/{token}"):
+            app.router.add_get(prefix + "/health", self._health)
+            app.router.add_post(prefix + "/run", self._make_handler(self._run))
+            app.router.add_post(prefix + "/run_code", self._make_handler(self._run_code))
+            for how, kind in GRADE_REQUESTS.items():
+                app.router.add_post(f"{prefix}/grade/{how}", self._make_handler(partial(self._grade, kind)))
+            app.router.add_post(prefix + "/sessions", self._make_handler(self._begin))
+            app.router.add_post(prefix + "/sessions/{session}/run", self._make_handler(self._turn))
+            app.router.add_delete(prefix + "/sessions/{session}", self._make_handler(self._end))
+        return app
+
+    def _check_token(self, request: web.Request) -> None:
+        given = request.match_info.get("token") or request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(errors="replace"), self._token.encode()):
+            raise web.HTTPUnauthorized(text='{"error": "no token, or a wrong one"}', content_type="application/json")
+
+    async def _health(self, request: web.Request) -> web.Response:
+        self._check_token(request)
+        walls: dict[str, JSON] = {"isolation": self._box.isolation, "packages": self._box.packages}
+        return make_response(200, {**walls, "under_way": self._under_way, "room": self._room})
+
+    def _make_handler(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """The same gate for every kind of request: token, room, and every failure in its own status."""
+
+        async def answer(request: web.Request) -> web.Response:
+            self._check_token(request)
+            if self._under_way >= self._room:
+                return make_full_response("too many requests under way")
+            self._under_way += 1
+            try:
+                return make_response(200, await handler(await request.read(), request.match_info.get("session", "")))
+            except web.HTTPRequestEntityTooLarge:
+                return make_response(413, {"error": f"a request of more than {MAX_BODY_BYTES} bytes"})
+            except UsageError as error:
+                return make_response(400, {"error": str(error)})
+            except SandboxFull as error:
+                return make_full_response(str(error))
+            except TestsBroken as error:
+                return make_response(422, {"error": str(error)})
+            except SandboxError as error:
+                return make_response(503, {"error": str(error)})
+            finally:
+                self._under_way -= 1
+
+        return answer
+
+    async def _run(self, body: bytes, _: str) -> JSON:
+        asked = parse_request(body, RunRequest)
+        limits = merge_limits(self._box.limits, asked.limits)
+        return await self._box.run(asked.code, stdin=asked.stdin, files=decode_files(asked.files), limits=limits)
+
+    async def _grade(self, kind: type[GradeRequest], body: bytes, _: str) -> JSON:
+        asked = parse_request(body, kind)
+        return await asked.grade(Grader(self._box), merge_limits(self._box.limits, asked.limits))
+
+    async def _run_code(self, body: bytes, _: str) -> JSON:
+        asked = parse_request(body, RunCodeRequest)
+        asked.check()
+        limits = check_bounds(asked.make_limits(self._box.limits))
+        try:
+            result = await self._box.run(asked.code, stdin=asked.stdin or "", files=asked.decode_files(), limits=limits)
+        except SandboxFull:
+            raise
+        except SandboxError as error:
+            return make_sandbox_error(str(error))
+        return make_run_code_answer(result)
+
+    async def _begin(self, body: bytes, _: str) -> JSON:
+        asked = parse_request(body, BeginSessionRequest)
+        limits = merge_limits(self._box.limits, asked.limits)
+        return {"session": await self._sessions.open(asked.snapshot, limits, decode_files(asked.files))}
+
+    async def _turn(self, body: bytes, session: str) -> JSON:
+        asked = parse_request(body, TurnRequest)
+        limits = merge_limits(self._sessions.limits(session), asked.limits) if asked.limits else None
+        return await self._sessions.run(session, asked.code, limits)
+
+    async def _end(self, _: bytes, session: str) -> JSON:
+        await self._sessions.close(session)
+        return {}
+
+
+def decode_files(files: dict[str, str]) -> dict[str, bytes]:
+    """Files as they came over the wire."""
+    return {name: decode_file(name, text) for name, text in files.items()}
+
+
+def make_response(status: int, value: JSON, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer in JSON."""
+    return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)
+
+
+def make_full_response(words: str) -> web.Response:
+    """There is no room: try again."""
+    return make_response(429, {"error": words}, {"Retry-After": str(RETRY_AFTER_S)})
+
+
+def parse_request(body: bytes, kind: type[T]) -> T:
+    """A request's body; UsageError says what is wrong with it."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the request is not as it should be: {error}") from None
+
+
+def merge_limits(base: Limits, asked: dict[str, int | float | None]) -> Limits:
+    """The server's limits with a request's own."""
+    unknown = sorted(set(asked) - set(Limits.__struct_fields__))
+    if unknown:
+        raise UsageError(f"no limit is called {unknown[0]}; there are {', '.join(Limits.__struct_fields__)}")
+    try:
+        return check_bounds(msgspec.convert({**msgspec.structs.asdict(base), **asked}, Limits))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"limits: {error}") from None
+
+
+def check_bounds(limits: Limits) -> Limits:
+    """Limits no higher than a server may be asked for."""
+    for name in Limits.__struct_fields__:
+        value, most = getattr(limits, name), getattr(MAX_LIMITS, name)
+        if value is not None and value > most:
+            raise UsageError(f"limit {name}={value:g}: at most {most:g} here")
+    return limits

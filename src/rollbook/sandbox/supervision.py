@@ -1,0 +1,463 @@
+"""Supervise a guest from outside: processes held by pidfd, CPU clocks, cores, output pipes, deadlines.
+
+Untrusted code cannot touch these clocks: what runs is drained and watched from outside, and killed when its time is up.
+A process is held by its descriptor, so that no other can be meant. CPU time of several processes is summed from /proc
+where no control group counts it.
+
+Two processes that take turns (two guests, or a guest and the thread that waits for it) share a core at first: each
+waits while the other works, and on two cores every message wakes up a core that has fallen asleep, which costs more
+than the message itself. Whoever is still busy after a moment may use every core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import random
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from rollbook.processes import find_members
+from rollbook.sandbox.errors import SandboxError
+from rollbook.sandbox.limits import MAX_THREADS, Limits
+from rollbook.sandbox.results import GuestReport, ProgramError, RunStatus
+
+KILL_ROUNDS = 16
+
+
+class MemorySize(NamedTuple):
+    """The most memory that a process has ever held at once, and what it holds by now that is no file's."""
+
+    peak_mb: float
+    own_mb: float
+
+
+class GuestProcess:
+    """Can be stopped, continued, killed and asked for its CPU time from outside, whatever it does."""
+
+    def __init__(self, pidfd: int) -> None:
+        self.pidfd = pidfd
+        self.pid = read_pid(pidfd)
+        self._cpu_s = 0.0
+
+    def cpu_s(self) -> float:
+        """The CPU time of all its threads; the last that was known once it is gone."""
+        self._cpu_s = read_cpu_s(self.pid) or self._cpu_s
+        return self._cpu_s
+
+    def peak_mb(self) -> float:
+        """The most memory it has ever held at once; 0 when it is gone or the kernel does not tell."""
+        return self.read_memory().peak_mb
+
+    def read_memory(self) -> MemorySize:
+        """The memory it has."""
+        try:
+            with open(f"/proc/{self.pid}/status", "rb", buffering=0) as file:
+                text = file.read(8192)
+        except OSError:
+            return MemorySize(0.0, 0.0)
+        return MemorySize(
+            _read_megabytes(text, b"VmHWM:"), _read_megabytes(text, b"RssAnon:") + _read_megabytes(text, b"RssShmem:")
+        )
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it is still there."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Let none of its threads run until it is continued."""
+        self.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run."""
+        self.send_signal(signal.SIGCONT)
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether it has ended, with all its threads."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
+    def exit_code(self) -> int | None:
+        """How it ended, minus the signal if one ended it; None when it has been reaped or the kernel does not tell."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        if fields[0] != "Z" or read_pid(self.pidfd) != self.pid:
+            return None
+        return os.waitstatus_to_exitcode(int(fields[49]))
+
+    def kill_others(self) -> bool:
+        """End all that it has started, while it is stopped; False when there is no end of them."""
+        for _ in range(KILL_ROUNDS):
+            others = [p for p in find_members(self.pid) if p.pid != self.pid and not is_dead(p.pid)]
+            if not others:
+                return True
+            for process in others:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, signal.SIGKILL)
+        return False
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self.pidfd)
+
+
+def _read_megabytes(status: bytes, name: bytes) -> float:
+    """A line of what /proc says of a process; 0 when it does not."""
+    _, _, rest = status.partition(name)
+    return int(rest.split(maxsplit=1)[0]) / 1024 if rest else 0.0
+
+
+def read_cpu_s(pid: int) -> float:
+    """The CPU time of all threads of a process, to the nanosecond; 0 when it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # how the kernel names the clock of another process
+    except OSError:
+        return 0.0
+
+
+def read_pid(pidfd: int) -> int:
+    """The process's number, or -1 once it has been reaped."""
+    with open(f"/proc/self/fdinfo/{pidfd}", "rb", buffering=0) as file:
+        _, found, rest = file.read(4096).partition(b"Pid:")
+    if not found:
+        raise OSError("the kernel does not tell a pidfd's pid")
+    return int(rest.split(maxsplit=1)[0])
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process is gone, or is a zombie that nobody has reaped."""
+    return _read_state(pid) in "ZX"
+
+
+def is_asleep(pid: int) -> bool:
+    """Whether a process's first thread waits for something else than a core."""
+    return _read_state(pid) == "S"
+
+
+def _read_state(pid: int) -> str:
+    """The kernel's letter for what a process does; none when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+HAS_CHILD_LISTS = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+"""Whether this kernel keeps lists of children; without, all processes there are have to be looked through."""
+
+
+class CpuClock(Protocol):
+    """Whose CPU time is looked at."""
+
+    def cpu_s(self) -> float:
+        """The CPU time so far; never less than before."""
+
+
+class ProcessTreeClock:
+    """A process and all that it has started. Orphans come to the first process of the namespace, so that nobody who
+    lives is missed; of the dead, those are counted that somebody has waited for, or that were there at a look."""
+
+    def __init__(self, process: GuestProcess) -> None:
+        self._root = find_namespace_init(process.pid)
+        self._most = 0.0
+
+    def cpu_s(self) -> float:
+        """Of all of them together, as far as it can be seen."""
+        self._most = max(self._most, sum(map(read_total_cpu_s, list_descendants(self._root))))
+        return self._most
+
+
+def find_namespace_init(pid: int) -> int:
+    """Who takes the orphans: the process itself, or where a program of its own put up the walls, that one."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        fields = dict(line.split(":", 1) for line in file)
+        if fields["NSpid"].split()[-1] != "1":
+            return int(fields["PPid"])
+    return pid
+
+
+def list_descendants(root: int) -> list[int]:
+    """A process and its descendants."""
+    if not HAS_CHILD_LISTS:
+        return [process.pid for process in find_members(root)]
+    found = [root]
+    for pid in found:
+        found += list_children(pid)
+    return found
+
+
+def list_children(pid: int) -> list[int]:
+    """Of all threads of a process; none when it is gone."""
+    if not HAS_CHILD_LISTS:
+        return [process.pid for process in find_members(pid) if process.parent == pid]
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for thread in threads for child in _read_file(f"/proc/{pid}/task/{thread}/children").split()]
+
+
+def read_total_cpu_s(pid: int) -> float:
+    """The CPU time of a process and of the children that it has waited for."""
+    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields:
+        return 0.0
+    user, system, users, systems = (int(field) / TICKS_PER_S for field in fields[11:15])
+    return (read_cpu_s(pid) or user + system) + users + systems
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(1 << 16)
+    except OSError:
+        return b""
+
+
+TOGETHER_S = 0.1
+MAX_WALKS = 16
+_current_core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+_core_numbers: Iterator[int] = count(random.randrange(1 << 16))  # other processes on this machine start elsewhere
+
+
+def next_core() -> int | None:
+    """One of those that we may use, each in its turn; None where nobody can choose."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    allowed = sorted(os.sched_getaffinity(0))
+    return allowed[next(_core_numbers) % len(allowed)]
+
+
+def move_to_this_core(pid: int) -> None:
+    """Have a process run on the core of this thread, which is about to wait for it."""
+    if _current_core:
+        with suppress(OSError):  # it is gone, or we may not use this core any more
+            os.sched_setaffinity(pid, [_current_core()])
+
+
+def release_cores(pid: int) -> bool:
+    """Let a process, and all that it has started, use every core that we may use; whether somebody could not before.
+
+    What is born while we walk has the core of whoever started it: we walk again until nobody is found on one. Who is
+    on the way then is seen only later: whoever was told of somebody should come again.
+    """
+    allowed = os.sched_getaffinity(0)
+    for walk in range(MAX_WALKS):
+        freed = [
+            _release_thread(thread, allowed) for process in list_descendants(pid) for thread in _list_threads(process)
+        ]
+        if not any(freed):
+            return walk > 0
+    return True
+
+
+def _release_thread(thread: int, allowed: set[int]) -> bool:
+    """Whether there was something to be done."""
+    try:
+        if os.sched_getaffinity(thread) == allowed:
+            return False
+        os.sched_setaffinity(thread, allowed)
+    except OSError:  # it has ended meanwhile
+        return False
+    return True
+
+
+def _list_threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+PIPE_BLOCK = 1 << 16
+MAX_BLOCKS = 32
+
+
+class OutputPipe:
+    """A pipe being drained: its head is kept, the rest is counted."""
+
+    def __init__(self, keep: int) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self._keep, self._held = keep, bytearray()
+        self.total = 0
+        self.open = True
+
+    def drain(self) -> None:
+        """Take what is there; of a writer who is faster than we are, no more than a pipe can ever hold."""
+        for _ in range(MAX_BLOCKS):
+            try:
+                data = os.read(self.read_fd, PIPE_BLOCK)
+            except BlockingIOError:
+                return
+            self.open = bool(data)
+            self.total += len(data)
+            if len(self._held) < self._keep:
+                self._held += data[: self._keep - len(self._held)]
+            if len(data) < PIPE_BLOCK:
+                return
+
+    def reset(self, keep: int) -> None:
+        """Forget what came, and keep this much of what comes."""
+        self._keep, self._held, self.total = keep, bytearray(), 0
+
+    @property
+    def truncated(self) -> bool:
+        """Whether more came than is kept."""
+        return self.total > self._keep
+
+    def text(self) -> str:
+        """What is kept; bytes that are no text are shown as such."""
+        return self._held.decode(errors="replace")
+
+    def close_both(self) -> None:
+        """Close both ends: nobody came to write."""
+        os.close(self.write_fd)
+        self.close()
+
+    def close(self) -> None:
+        """Let go."""
+        os.close(self.read_fd)
+
+
+SETUP_S = 30.0
+MAX_DYING_S = 30.0
+MAX_POLL_S = 3600.0
+"""Nothing is waited for any longer without a look: the kernel counts milliseconds in few bits."""
+FLOOD_BYTES = 64 << 20
+CORES = max(1, min(os.cpu_count() or 1, MAX_THREADS))
+
+
+class Watchdog:
+    """A stretch of code under way. Until `begin`, only the deadline for the set-up counts.
+
+    What is killed when it is due is the process; whose CPU time counts is the clock's business. `together`: it began on
+    one core with another, and is released from there when it takes long.
+    """
+
+    def __init__(
+        self,
+        process: GuestProcess,
+        limits: Limits,
+        streams: Sequence[OutputPipe],
+        setup_s: float = SETUP_S,
+        clock: CpuClock | None = None,
+        shared_core: bool = False,
+    ) -> None:
+        self._process, self._limits, self._streams = process, limits, streams
+        self._clock = clock or process
+        self.kill_status: RunStatus | None = None
+        self._due = time.monotonic() + setup_s
+        self._began: float | None = None
+        self._cpu_before = 0.0
+        self._together, self._apart = shared_core, math.inf
+        self._poll = select.poll()
+
+    def begin(self) -> None:
+        """The clocks start here."""
+        self._cpu_before = self._clock.cpu_s()
+        self._began = time.monotonic()
+        self._due = self._began + self._limits.wall_s
+        if self._together:
+            self._apart = self._began + TOGETHER_S
+
+    @property
+    def seconds(self) -> float:
+        """The time since it began."""
+        return time.monotonic() - self._began if self._began else 0.0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time since it began."""
+        return self.cpu_since_begin(self._clock.cpu_s())
+
+    def cpu_since_begin(self, cpu_s: float) -> float:
+        """What of a process's CPU time was used since it began."""
+        return max(0.0, cpu_s - self._cpu_before)
+
+    def wait(self, handlers: Mapping[int, Callable[[], bool]]) -> None:
+        """Until a line that has something to say says that it is over."""
+        pipes = {stream.read_fd: stream for stream in self._streams if stream.open}
+        for handle in (*pipes, *handlers):
+            self._poll.register(handle, select.POLLIN)
+        over = False
+        while not over:
+            for handle, event in self._poll.poll(max(1, min(self._poll_timeout_s(), MAX_POLL_S) * 1000)):
+                if handle in handlers:
+                    over = handlers[handle]() or over
+                else:
+                    pipes[handle].drain()
+                if event & select.POLLHUP and (handle in handlers or not pipes[handle].open):
+                    self.unregister(handle)
+            self._check_limits()
+
+    def unregister(self, handle: int) -> None:
+        """A line that has nothing more to say."""
+        with suppress(KeyError):
+            self._poll.unregister(handle)
+
+    def _poll_timeout_s(self) -> float:
+        """How long nothing can be due: on every core CPU time runs no faster than the wall clock."""
+        wall = min(self._due, self._apart) - time.monotonic()
+        if self._began is None or self.kill_status:
+            return wall
+        return max(0.002, min(wall, (self._limits.seconds - self.cpu_seconds) / CORES))
+
+    def _check_limits(self) -> None:
+        now = time.monotonic()
+        if now > self._apart:
+            self._apart = now + TOGETHER_S if release_cores(self._process.pid) else math.inf
+        late = now > self._due
+        if self.kill_status:
+            if late:
+                raise SandboxError(f"process {self._process.pid} does not die")
+        elif self._began is None:
+            if late:
+                self.kill("killed")
+        elif late or self.cpu_seconds > self._limits.seconds:
+            self.kill("timeout")
+        elif sum(stream.total for stream in self._streams) > FLOOD_BYTES:
+            self.kill("output")
+
+    def kill(self, status: RunStatus) -> None:
+        """End it, for this reason if there was none before."""
+        self.kill_status = self.kill_status or status
+        self._due = time.monotonic() + MAX_DYING_S
+        self._process.kill()
+
+
+def status_of_death(code: int | None, cpu_s: float, limits: Limits) -> RunStatus:
+    """One word for a process that ended without a report that anybody asked for."""
+    if code == -signal.SIGKILL:
+        return "timeout" if cpu_s >= limits.seconds else "killed"
+    if code is None or code < 0:
+        return "timeout" if code == -signal.SIGXCPU else "crash"
+    return "error" if code else "ok"
+
+
+def out_of_memory(limits: Limits) -> GuestReport:
+    """What is said of a program that the kernel has killed, or a part of it, since there was no memory left."""
+    return GuestReport(error=ProgramError("OutOfMemory", f"killed: more than {limits.memory_mb} MB in all"))
+
+
+def status_of_report(report: GuestReport) -> RunStatus:
+    """One word for what code says of itself."""
+    if report.error is not None:
+        return "memory" if report.memory else "error"
+    return "error" if report.exit else "ok"

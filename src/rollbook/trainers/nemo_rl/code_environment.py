@@ -1,0 +1,252 @@
+"""`CodeEnvironment`: NeMo RL's environment interface around sessions of the sandbox.
+
+A model reads one `<result>` for every block, in one form whatever happened:
+
+<result>7</result>                      one line of code, one line to tell
+
+<result>                                otherwise; in this order what was printed to stdout, what to stderr,
+printed                                 the value of the last expression, and a problem as
+error[runtime]: line 2: ValueError: no  error[KIND]: MESSAGE
+session: rolled back; ...               what became of the session, when it is not simply kept
+</result>
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
+
+from rollbook.errors import UsageError
+from rollbook.trainers.formats import make_array
+from rollbook.trainers.nemo_rl.code_samples import (
+    CLOSE_TAG,
+    CodeConfig,
+    CodeOutcome,
+    CodeRequest,
+    LastMessage,
+    SampleRefused,
+    make_problem_outcome,
+    read_code_request,
+    read_config,
+    read_last_message,
+)
+from rollbook.trainers.nemo_rl.code_workers import ACTOR_OPTIONS, EventCounter, start_workers, sum_counts
+
+_RESULT_TAG = re.compile(r"<(?=\s*/?\s*result)", re.IGNORECASE)
+
+
+def make_observation(
+    outcomes: Sequence[CodeOutcome], blocks: Sequence[str], after: str, max_chars: int, like_nemo_rl: bool = False
+) -> str:
+    """The results of a message's blocks. Line ends that the model wrote after its code are not written again."""
+    bodies = [format_outcome(outcome, max_chars, like_nemo_rl) for outcome in outcomes]
+    if len(bodies) == 1 and "\n" not in bodies[0] + "".join(blocks):
+        return f"<result>{bodies[0]}</result>"
+    text = "\n\n" + "\n".join(f"<result>\n{one}\n</result>" if one else "<result></result>" for one in bodies)
+    return text.removeprefix(after) if after.isspace() else text
+
+
+def format_outcome(outcome: CodeOutcome, max_chars: int, like_nemo_rl: bool = False) -> str:
+    """What stands inside one result. Nothing that code said can close it. `alike` shows exceptions as NeMo RL does."""
+    parts = [f"session: {outcome.before}"] if outcome.before else []
+    parts += [
+        truncate_text(text.rstrip("\n"), max_chars) for text in (outcome.stdout, outcome.stderr) if text.rstrip("\n")
+    ]
+    parts += [truncate_text(outcome.value, max_chars)] if outcome.value is not None else []
+    if outcome.problem:
+        plainly = f"error[{outcome.problem.kind}]: {truncate_text(outcome.problem.message, max_chars)}"
+        parts.append(
+            truncate_text(outcome.problem.repr, max_chars) if like_nemo_rl and outcome.problem.repr else plainly
+        )
+    parts += [f"session: {outcome.after}"] if outcome.after else []
+    return escape_tags("\n".join(parts))
+
+
+def truncate_text(text: str, max_chars: int) -> str:
+    """The head of a long text, and a mark that there was more."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]}\n[cut after {max_chars} characters]"
+
+
+def escape_tags(text: str) -> str:
+    """Text that any tokenizer can encode, and that holds no tag of ours."""
+    return _RESULT_TAG.sub("&lt;", text.encode(errors="replace").decode())
+
+
+ROLE = "environment"
+NO_CODE = "no_code"
+
+LogMessage = Mapping[str, object]
+SampleMetadata = Mapping[str, object] | None
+
+
+class StepReturn(NamedTuple):
+    """The six fields of NeMo RL's `EnvironmentReturn`, in their order, one element for every sample."""
+
+    observations: list[dict[str, str]]
+    metadata: list[SampleMetadata]
+    next_stop_strings: list[list[str] | None]
+    rewards: Any
+    """float32, all 0: a torch tensor where torch is installed, a numpy array otherwise."""
+    terminateds: Any
+    """bool, likewise."""
+    answers: list[str | None] | None
+
+
+class CodeSample(NamedTuple):
+    """One row of a batch on its way through a step."""
+
+    metadata: SampleMetadata
+    said: LastMessage
+    asked: CodeRequest | None = None
+    outcomes: tuple[CodeOutcome, ...] = ()
+    turns: int | None = None
+
+    @property
+    def status(self) -> str:
+        """What became of it, in one word."""
+        return next((one.status for one in self.outcomes if one.problem), "ok") if self.outcomes else NO_CODE
+
+    @property
+    def value(self) -> str | None:
+        """The value of its last expression, if all went well."""
+        return self.outcomes[-1].value if self.status == "ok" else None
+
+
+class CodeActor:
+    """The environment itself; an instance lives in this process or in a Ray actor."""
+
+    def __init__(self, cfg: Mapping[str, object] | None = None) -> None:
+        self._config: CodeConfig = read_config(cfg)
+        self._counter = EventCounter()
+        self._workers = start_workers(self._config)
+
+    def step(
+        self,
+        message_log_batch: Sequence[Sequence[LogMessage]],
+        metadata: Sequence[SampleMetadata],
+        return_extracted_answer: bool = False,
+    ) -> StepReturn:
+        """Run the code in the last message of every log, each in the session of its sample."""
+        if len(message_log_batch) != len(metadata):
+            raise UsageError(f"step: {len(message_log_batch)} message logs, but {len(metadata)} metadata")
+        samples = self._read_samples(message_log_batch, metadata)
+        wanted = [(place, sample.asked) for place, sample in enumerate(samples) if sample.asked]
+        answers = self._workers.turns([asked for _, asked in wanted])
+        for (place, _), answer in zip(wanted, answers, strict=True):
+            samples[place] = samples[place]._replace(outcomes=answer.outcomes, turns=answer.turns)
+        return self._make_return(samples, return_extracted_answer)
+
+    def _read_samples(
+        self, logs: Sequence[Sequence[LogMessage]], metadata: Sequence[SampleMetadata]
+    ) -> list[CodeSample]:
+        samples = [self._read_sample(log, given) for log, given in zip(logs, metadata, strict=True)]
+        uses = Counter(sample.asked.session_id for sample in samples if sample.asked)
+        return [self._refuse_shared_session(sample, uses) for sample in samples]
+
+    def _read_sample(self, log: Sequence[LogMessage], given: SampleMetadata) -> CodeSample:
+        nothing = LastMessage((), "")
+        try:
+            words = read_last_message(log)
+            if not words.blocks:
+                self._counter.add(NO_CODE)
+            return CodeSample(
+                given, words, read_code_request(words.blocks, given, self._config) if words.blocks else None
+            )
+        except SampleRefused as error:
+            return self._refuse(CodeSample(given, nothing), str(error))
+
+    def _refuse_shared_session(self, sample: CodeSample, uses: Counter[str]) -> CodeSample:
+        """Two samples of one batch in one session would see each other's variables."""
+        if sample.asked is None or uses[sample.asked.session_id] == 1:
+            return sample
+        name = sample.asked.session_id
+        return self._refuse(sample, f"metadata session_id={name}: {uses[name]} samples of this batch have it")
+
+    def _refuse(self, sample: CodeSample, why: str) -> CodeSample:
+        self._counter.add("refused")
+        return sample._replace(asked=None, outcomes=(make_problem_outcome("refused", why),))
+
+    def _make_return(self, samples: list[CodeSample], with_answers: bool) -> StepReturn:
+        return StepReturn(
+            observations=[{"role": ROLE, "content": self._make_observation(sample)} for sample in samples],
+            metadata=[make_metadata(sample) for sample in samples],
+            next_stop_strings=[[CLOSE_TAG] for _ in samples],
+            rewards=make_array([0.0] * len(samples), "float32"),
+            terminateds=make_array([self._is_over(sample) for sample in samples], "bool"),
+            answers=[sample.value for sample in samples] if with_answers else None,
+        )
+
+    def _make_observation(self, sample: CodeSample) -> str:
+        if not sample.outcomes:
+            return ""
+        most, alike = self._config.max_output_chars, self._config.like_nemo_rl
+        return make_observation(sample.outcomes, sample.said.blocks, sample.said.after, most, alike)
+
+    def _is_over(self, sample: CodeSample) -> bool:
+        if sample.status == NO_CODE:
+            return self._config.terminate_without_code and not self._config.like_nemo_rl
+        return self._config.terminate_on_evaluation and sample.value is not None
+
+    def global_post_process_and_metrics(self, batch: object) -> tuple[object, dict[str, float]]:
+        """The batch as it is, and what happened since the last time: counts under `code/`."""
+        counts = sum_counts([self._counter.take(), self._workers.counts()])
+        return batch, {f"code/{name}": value for name, value in counts.items()}
+
+    def shutdown(self) -> None:
+        """End every session and every worker."""
+        self._workers.close()
+
+
+class RayRemoteClass(Protocol):
+    """What Ray makes of a class: something that starts actors."""
+
+    def remote(self, cfg: Mapping[str, object] | None = None) -> Any:
+        """A handle to a new actor."""
+
+
+class CodeEnvironment(CodeActor):
+    """Multi-turn code for RL. `CodeEnvironment(cfg)` works in this process; `.remote(cfg)` is a Ray actor."""
+
+    @classmethod
+    def options(cls, **options: object) -> RayRemoteClass:
+        """Ray's own: where and how the actor is to run."""
+        if find_spec("ray") is None:
+            raise UsageError("CodeEnvironment.remote: Ray is not installed; CodeEnvironment(cfg) works in this process")
+        import ray
+
+        made: RayRemoteClass = ray.remote(**{**ACTOR_OPTIONS, **options})(CodeActor)
+        return made
+
+    @classmethod
+    def remote(cls, cfg: Mapping[str, object] | None = None) -> Any:
+        """A new actor."""
+        return cls.options().remote(cfg)
+
+
+def make_metadata(sample: CodeSample) -> SampleMetadata:
+    """The metadata for the next turn: the sample's own, the session it is to come back to, what became of this one."""
+    if sample.metadata is not None and not isinstance(sample.metadata, Mapping):
+        return sample.metadata
+    found: dict[str, object] = {**(sample.metadata or {}), "last_status": sample.status}
+    if sample.asked and sample.turns is not None:
+        found |= {"session_id": sample.asked.session_id, "session_turn": sample.turns}
+    return found
+
+
+ENVIRONMENT_PATH = "rollbook.trainers.nemo_rl.CodeEnvironment"
+
+
+def register(env_name: str = "rollbook_code") -> str:
+    """Let NeMo RL's `create_env` find `CodeEnvironment` under this name, and start it with its own Python."""
+    if find_spec("nemo_rl") is None:
+        raise UsageError("register: NeMo RL is not installed here; CodeEnvironment works without it")
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+    from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+    from nemo_rl.environments.utils import register_env
+
+    ACTOR_ENVIRONMENT_REGISTRY[ENVIRONMENT_PATH] = PY_EXECUTABLES.SYSTEM
+    register_env(env_name, ENVIRONMENT_PATH)
+    return env_name

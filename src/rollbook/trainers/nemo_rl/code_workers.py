@@ -1,0 +1,556 @@
+"""Workers of the code environment: a sandbox, its sessions, and threads that run many turns at a time.
+
+Workers are in this process, or are Ray actors. Each session id belongs to one of them, for good: the worker is chosen
+by a hash of the id over a list whose length is part of the configuration. So it is the same whoever asks: another
+thread, another call, and with a `worker_group` another environment in another process. A trainer never closes a
+session: it expires. The number of sessions is bounded by the descriptors that the process may open.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from rollbook.errors import UsageError
+from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
+from rollbook.sandbox import SandboxUnsupported as NotToBeHad
+from rollbook.trainers.nemo_rl.code_samples import (
+    IMPORT_FILTER,
+    LOST,
+    MIB,
+    CodeConfig,
+    CodeOutcome,
+    CodeProblem,
+    CodeRequest,
+    SampleRefused,
+    describe_timeout,
+    make_outcome,
+    make_problem_outcome,
+)
+
+CountsByName = dict[str, float]
+
+
+class EventCounter:
+    """What happened, by name; many threads add to it."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, amount: float = 1) -> None:
+        """One more of these."""
+        with self._lock:
+            self._counts[name] += amount  # type: ignore[assignment] # a Counter holds any number
+
+    def take(self) -> CountsByName:
+        """All of it; what is counted from here on is new."""
+        with self._lock:
+            taken, self._counts = self._counts, Counter()
+        return dict(taken)
+
+
+def sum_counts(counts: list[Mapping[str, float]]) -> CountsByName:
+    """The sum of several."""
+    names = sorted({name for one in counts for name in one})
+    return {name: sum(one.get(name, 0) for one in counts) for name in names}
+
+
+DESCRIPTORS_PER_SESSION = 8
+SPARE_DESCRIPTORS = 512
+"""For everything else in the process."""
+
+
+def fit_sessions(sessions: int) -> int:
+    """So many sessions, or fewer where the kernel's hard limit says so. The soft limit is raised to what they need."""
+    try:
+        import resource
+    except ImportError:  # not Unix: there is no sandbox to fill either
+        return sessions
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_PER_SESSION * sessions + SPARE_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return sessions
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    return max(1, min(sessions, (max(soft, allowed) - SPARE_DESCRIPTORS) // DESCRIPTORS_PER_SESSION))
+
+
+@dataclass
+class CodeSession:
+    """A session that one turn at a time has to itself."""
+
+    memory_mb: int
+    working_dir: str | None = None
+    session: Session | None = None
+    turns: int = 0
+    due: float = 0.0
+    busy: bool = True
+    abandoned: bool = False
+
+    def close(self) -> None:
+        """The end of the session, if it ever began."""
+        if self.session:
+            with suppress(SandboxError):  # it went with its sandbox
+                self.session.__exit__()
+
+
+class SessionTable:
+    """At most so many, the longest idle first in line; a thread looks after those whose lease has run out."""
+
+    def __init__(
+        self, open_session: Callable[[CodeRequest], Session], lease_s: float, max_sessions: int, counter: EventCounter
+    ) -> None:
+        self._begin, self._lease_s, self._most, self._tally = open_session, lease_s, max_sessions, counter
+        self._held: OrderedDict[str, CodeSession] = OrderedDict()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, name="code-sessions", daemon=True)
+        self._sweeper.start()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def claim(self, request: CodeRequest) -> CodeSession:
+        """The session of this id, for one turn: the one that is there, or a new one."""
+        with self._lock:
+            held = self._held.get(request.session_id)
+            if held:
+                check_claim(held, request)
+                held.busy = True
+                return held
+            crowded = self._make_room()
+            held = self._held[request.session_id] = CodeSession(request.memory_mb, request.working_dir)
+        for one in crowded:
+            one.close()
+        return self._open_claimed(held, request)
+
+    def _open_claimed(self, entry: CodeSession, request: CodeRequest) -> CodeSession:
+        try:
+            entry.session = self._begin(request)
+        except BaseException:
+            with self._lock:
+                self._held.pop(request.session_id, None)
+            raise
+        self._tally.add("sessions_begun")
+        return entry
+
+    def _make_room(self) -> list[CodeSession]:
+        """Let go of who was idle longest, if there is no room for one more."""
+        idle = [name for name, held in self._held.items() if not held.busy]
+        surplus = len(self._held) + 1 - self._most
+        if surplus > len(idle):
+            raise SampleRefused(f"{self._most} sessions have a turn under way: allow more with max_sessions")
+        names = idle[: max(0, surplus)]
+        self._tally.add("sessions_crowded_out", len(names))
+        return [self._held.pop(name) for name in names]
+
+    def release(self, name: str) -> None:
+        """The turn is over, and the lease begins anew; a session that was given up meanwhile is closed."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return
+            held.busy, held.due = False, time.monotonic() + self._lease_s
+            self._held.move_to_end(name)
+            if not (held.abandoned or self._over.is_set()):
+                return
+            del self._held[name]
+        held.close()
+
+    def abandon(self, name: str) -> None:
+        """Nobody waits for this turn any more: what it makes is not to be gone on from."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return
+            if held.busy:
+                held.abandoned = True
+                return
+            del self._held[name]  # its turn has ended just now
+        held.close()
+
+    def _sweep(self) -> None:
+        while not self._over.wait(min(self._lease_s / 4, 5.0)):
+            self.expire()
+
+    def expire(self) -> None:
+        """Close what nobody has used for the length of a lease."""
+        now = time.monotonic()
+        with self._lock:
+            names = [name for name, held in self._held.items() if not held.busy and held.due < now]
+            late = [self._held.pop(name) for name in names]
+        for held in late:
+            held.close()
+        self._tally.add("sessions_expired", len(late))
+
+    def close(self) -> None:
+        """The end of all that are idle; one that has a turn under way ends after it."""
+        self._over.set()
+        with self._lock:
+            names = [name for name, held in self._held.items() if not held.busy]
+            idle = [self._held.pop(name) for name in names]
+        for held in idle:
+            held.close()
+        self._sweeper.join(10)
+
+
+def check_claim(entry: CodeSession, request: CodeRequest) -> None:
+    """Whether this sample may go on in this session."""
+    name = request.session_id
+    if entry.busy:
+        raise SampleRefused(f"session {name} has a turn under way: every sample needs an id of its own")
+    if request.turn is not None and request.turn != entry.turns:
+        raise SampleRefused(
+            f"session {name} has had {entry.turns} turns, this sample {request.turn}: "
+            "every sample needs an id of its own"
+        )
+    if request.memory_mb != entry.memory_mb:
+        raise SampleRefused(
+            f"metadata memory_limit_bytes: the session began with {entry.memory_mb} MiB and keeps them, "
+            f"{request.memory_mb} MiB cannot be had in the middle of it"
+        )
+    if request.working_dir != entry.working_dir:
+        raise SampleRefused(
+            f"metadata working_dir={request.working_dir}: the session works in {entry.working_dir or 'its own'}"
+        )
+
+
+SPARE_SESSIONS = 64
+"""Sessions that are on their way out while others come in."""
+BYTES_PER_CHAR = 4
+RESTART_DELAY_S = 10.0
+MIN_SECONDS = 0.001
+SHUT_DOWN = "the code environment is shut down"
+LOGGER = logging.getLogger(__name__)
+
+
+class CodeAnswer(msgspec.Struct, frozen=True):
+    """What became of a sample's code."""
+
+    outcomes: tuple[CodeOutcome, ...]
+    turns: int | None = None
+    """How many turns the session has had by now; None when this was not one."""
+
+
+class CodeWorker:
+    """Owns a sandbox from the first turn on. Its threads are its own; `turns` may be called from several at once."""
+
+    def __init__(self, config: CodeConfig) -> None:
+        self._config = config
+        self._tally = EventCounter()
+        room = fit_sessions(config.max_sessions)
+        self._sessions = SessionTable(self._open_session, config.session_lease_seconds, room, self._tally)
+        self._threads = ThreadPoolExecutor(config.threads, "code")
+        self._lock = threading.Lock()
+        self._box: Sandbox | None = None
+        self._broken: tuple[float, SandboxError] | None = None
+
+    def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
+        """Run the code of every sample; returns by the deadline, whatever is still under way."""
+        return self.begin(batch)()
+
+    def begin(self, batch: Sequence[CodeRequest]) -> Callable[[], list[CodeAnswer]]:
+        """Start all of it; gives what waits for the end."""
+        end = time.monotonic() + self._config.batch_timeout_seconds
+        under_way = [self._submit(asked) for asked in batch]
+
+        def finish() -> list[CodeAnswer]:
+            wait(under_way, max(0.0, end - time.monotonic()))
+            return [self._take_answer(asked, future) for asked, future in zip(batch, under_way, strict=True)]
+
+        return finish
+
+    def _submit(self, request: CodeRequest) -> Future[CodeAnswer]:
+        try:
+            return self._threads.submit(self._run_turn, request)
+        except RuntimeError:  # it is shut down
+            future: Future[CodeAnswer] = Future()
+            future.set_result(CodeAnswer((make_problem_outcome("sandbox", SHUT_DOWN),)))
+            return future
+
+    def _take_answer(self, request: CodeRequest, future: Future[CodeAnswer]) -> CodeAnswer:
+        if future.done():
+            return future.result()
+        if not future.cancel():
+            self._sessions.abandon(request.session_id)
+        self._tally.add("deadline")
+        words = f"the batch was over after {self._config.batch_timeout_seconds:g} s, and this code was not"
+        return CodeAnswer((make_problem_outcome("deadline", words),))
+
+    def _run_turn(self, request: CodeRequest) -> CodeAnswer:
+        try:
+            held = self._sessions.claim(request)
+        except (SampleRefused, UsageError) as error:
+            return self._count_answer(CodeAnswer((make_problem_outcome("refused", str(error)),)))
+        except (SandboxError, OSError, TimeoutError) as error:
+            return self._count_answer(CodeAnswer((CodeOutcome(problem=make_sandbox_problem(error)),)))
+        try:
+            afresh = bool(request.turn) and held.turns == 0
+            if self._config.like_nemo_rl:
+                afresh |= self._install_filter(request, held)
+            outcomes = tuple(self._run_blocks(request, held, afresh))
+            held.turns = (request.turn or 0) + 1 if afresh else held.turns + 1
+            return self._count_answer(CodeAnswer(outcomes, held.turns))
+        finally:
+            self._sessions.release(request.session_id)
+
+    def _install_filter(self, request: CodeRequest, held: CodeSession) -> bool:
+        """Set the filter of names; gives whether the session had begun afresh. What breaks here breaks the code too."""
+        assert held.session
+        try:
+            return held.session.run_sync(IMPORT_FILTER, limits=self._make_limits(request)).restarted
+        except (SandboxError, UsageError, OSError, TimeoutError):
+            return False
+
+    def _run_blocks(self, request: CodeRequest, held: CodeSession, afresh: bool) -> Iterator[CodeOutcome]:
+        """One block after another; they share the message's time, and after one that fails none is run."""
+        limits = left = self._make_limits(request)
+        problem: CodeProblem | None = None
+        for code in request.blocks:
+            if problem:
+                yield make_problem_outcome("skipped", "not run, since the code before it failed")
+                continue
+            outcome, left = self._run_block(code, held, limits, left, afresh)
+            problem, afresh = outcome.problem, False
+            yield outcome
+
+    def _run_block(
+        self, code: str, held: CodeSession, limits: Limits, left: Limits, afresh: bool
+    ) -> tuple[CodeOutcome, Limits]:
+        assert held.session
+        if min(left.seconds, left.wall_s) <= MIN_SECONDS:
+            return make_problem_outcome("timeout", describe_timeout(limits, left.seconds <= MIN_SECONDS)), left
+        try:
+            result = held.session.run_sync(code, limits=left)
+        except (SandboxError, UsageError, OSError, TimeoutError) as error:
+            return CodeOutcome(problem=make_sandbox_problem(error), after=LOST), left
+        self._tally.add("cpu_seconds", result.cpu_seconds)
+        return make_outcome(result, limits, left, afresh), subtract_time(left, result.cpu_seconds, result.seconds)
+
+    def _make_limits(self, request: CodeRequest) -> Limits:
+        return Limits(
+            seconds=request.seconds,
+            memory_mb=request.memory_mb,
+            output_kb=to_kilobytes(self._config.max_output_chars),
+            files_mb=-(-self._config.max_files_bytes // MIB),
+        )
+
+    def _open_session(self, request: CodeRequest) -> Session:
+        box, limits = self._get_sandbox(), self._make_limits(request)
+        try:
+            return box.session(self._config.snapshots, limits, folder=request.working_dir).__enter__()
+        except UsageError as error:
+            raise SampleRefused(f"metadata working_dir: {error}") from None
+
+    def _get_sandbox(self) -> Sandbox:
+        """Started with the first turn; when it cannot be, that is not tried again for every sample."""
+        with self._lock:
+            if self._box:
+                return self._box
+            if self._broken and time.monotonic() < self._broken[0]:
+                raise self._broken[1]
+            try:
+                self._box = self._start_sandbox()
+            except (SandboxError, OSError) as error:
+                LOGGER.warning("the sandbox cannot be started: %s", error)
+                why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                if not isinstance(error, NotToBeHad):
+                    why = f"this machine has no sandbox, so no limit can be kept: {why}"
+                told = SandboxError(why)
+                self._broken = time.monotonic() + RESTART_DELAY_S, told
+                raise told from None
+            return self._box
+
+    def _start_sandbox(self) -> Sandbox:
+        config = self._config
+        sessions = config.max_sessions + SPARE_SESSIONS
+        box = Sandbox(packages=config.packages, size=config.threads, sessions=sessions, provider=config.provider)
+        return box.__enter__()
+
+    def _count_answer(self, answer: CodeAnswer) -> CodeAnswer:
+        self._tally.add("turns")
+        for outcome in answer.outcomes:
+            self._tally.add(outcome.status)
+            if outcome.after:
+                self._tally.add("sessions_lost" if outcome.after == LOST else "sessions_rolled_back")
+        return answer
+
+    def counts(self) -> CountsByName:
+        """What happened since this was last asked."""
+        return {**self._tally.take(), "sessions_open": len(self._sessions)}
+
+    def close(self) -> None:
+        """End every session and the sandbox; turns under way are cut off."""
+        with self._lock:
+            box, self._box = self._box, None
+            self._broken = float("inf"), SandboxError(SHUT_DOWN)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if box:
+            box.close()
+        self._threads.shutdown(wait=True)
+        self._sessions.close()
+
+
+def make_sandbox_problem(error: Exception) -> CodeProblem:
+    """A failure of the sandbox: the last line for the model, all of it for the log."""
+    LOGGER.warning("a code sample could not be run: %s", error)
+    return CodeProblem("sandbox", (str(error).strip().splitlines() or [type(error).__name__])[-1])
+
+
+def subtract_time(left: Limits, cpu_s: float, wall_s: float) -> Limits:
+    """What remains of a message's time."""
+    seconds, wall = max(MIN_SECONDS, left.seconds - cpu_s), max(MIN_SECONDS, left.wall_s - wall_s)
+    return msgspec.structs.replace(left, seconds=seconds, wall_seconds=wall)
+
+
+def to_kilobytes(chars: int) -> int:
+    """So much that one character more than `chars` is kept, however many bytes each has."""
+    return -(-BYTES_PER_CHAR * (chars + 1) // 1024)
+
+
+GRACE_S = 60.0
+CALL_TIMEOUT_S = 30.0
+ACTOR_OPTIONS: dict[str, Any] = {"max_restarts": 16, "max_task_retries": 3, "max_concurrency": 64}
+"""A worker that died comes back empty, and its samples are told: so a turn may be tried again. Threads for many steps
+at once, as NeMo RL's asynchronous rollouts call with one sample each."""
+
+
+class CodeWorkers(Protocol):
+    """All workers of an environment."""
+
+    def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
+        """The answers, in the batch's order."""
+
+    def counts(self) -> CountsByName:
+        """What happened since this was last asked."""
+
+    def close(self) -> None:
+        """End every session."""
+
+
+def start_workers(config: CodeConfig) -> CodeWorkers:
+    """Ray actors where there are several to place or to share and Ray runs; otherwise workers right here."""
+    if (config.num_workers > 1 or config.worker_group) and is_ray_running():
+        return RayWorkers(config)
+    return LocalWorkers(config)
+
+
+def is_ray_running() -> bool:
+    """Whether this process belongs to a Ray cluster. Ray is not imported to find out."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+def choose_worker(session_id: str, workers: int) -> int:
+    """Whose session this is: the same in every process."""
+    return zlib.crc32(session_id.encode(errors="surrogatepass")) % workers
+
+
+def split_by_worker(batch: Sequence[CodeRequest], workers: int) -> dict[int, list[int]]:
+    """The places in a batch that each worker has to do with."""
+    found: dict[int, list[int]] = {}
+    for place, asked in enumerate(batch):
+        found.setdefault(choose_worker(asked.session_id, workers), []).append(place)
+    return found
+
+
+def order_answers(size: int, answers: Mapping[int, CodeAnswer]) -> list[CodeAnswer]:
+    """Answers by their place."""
+    return [answers[place] for place in range(size)]
+
+
+class LocalWorkers:
+    """Workers in this process."""
+
+    def __init__(self, config: CodeConfig) -> None:
+        self._workers = [CodeWorker(config) for _ in range(config.num_workers)]
+
+    def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
+        """All workers at once."""
+        parts = split_by_worker(batch, len(self._workers))
+        begun = {who: self._workers[who].begin([batch[place] for place in places]) for who, places in parts.items()}
+        answers = {place: answer for who in parts for place, answer in zip(parts[who], begun[who](), strict=True)}
+        return order_answers(len(batch), answers)
+
+    def counts(self) -> CountsByName:
+        """Of all workers together."""
+        return sum_counts([worker.counts() for worker in self._workers])
+
+    def close(self) -> None:
+        """End every worker."""
+        for worker in self._workers:
+            worker.close()
+
+
+class RayWorkers:
+    """Workers as Ray actors, spread over the cluster."""
+
+    def __init__(self, config: CodeConfig) -> None:
+        self._config = config
+        self._actors = [self._start_actor(number) for number in range(config.num_workers)]
+
+    def _start_actor(self, number: int) -> Any:
+        import ray
+
+        options: dict[str, Any] = {**ACTOR_OPTIONS, "scheduling_strategy": "SPREAD"}
+        if self._config.worker_group:
+            options |= {"name": f"rollbook-code-{self._config.worker_group}-{number}", "get_if_exists": True}
+        return ray.remote(**options)(CodeWorker).remote(self._config)
+
+    def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
+        """All workers at once; one that is gone is replaced, and its share is done by the new one."""
+        parts = split_by_worker(batch, len(self._actors))
+        asked = {who: [batch[place] for place in places] for who, places in parts.items()}
+        begun = {who: self._actors[who].turns.remote(share) for who, share in asked.items()}
+        answers: dict[int, CodeAnswer] = {}
+        for who, places in parts.items():
+            answers |= zip(places, self._result(who, begun[who], asked[who]), strict=True)
+        return order_answers(len(batch), answers)
+
+    def _result(self, who: int, begun: Any, share: list[CodeRequest]) -> list[CodeAnswer]:
+        import ray
+
+        within_s = self._config.batch_timeout_seconds + GRACE_S
+        try:
+            try:
+                return list(ray.get(begun, timeout=within_s))
+            except ray.exceptions.RayActorError:
+                self._actors[who] = self._start_actor(who)
+                return list(ray.get(self._actors[who].turns.remote(share), timeout=within_s))
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+            lost = CodeAnswer(
+                (make_problem_outcome("sandbox", f"worker {who} does not answer: {type(error).__name__}"),)
+            )
+            return [lost] * len(share)
+
+    def counts(self) -> CountsByName:
+        """Of all workers together; one that does not answer counts for nothing."""
+        import ray
+
+        asked = [actor.counts.remote() for actor in self._actors]
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S)
+        found: list[Mapping[str, float]] = []
+        for one in ready:
+            try:
+                found.append(ray.get(one, timeout=CALL_TIMEOUT_S))
+            except ray.exceptions.RayActorError:
+                found.append({"workers_gone": 1})
+        return sum_counts(found)
+
+    def close(self) -> None:
+        """End every worker, and with it all that it has started."""
+        import ray
+
+        for actor in self._actors:
+            ray.kill(actor)

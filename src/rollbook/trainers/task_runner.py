@@ -1,0 +1,232 @@
+"""Environments held open for a trainer that brings its own tasks: each task goes in once and comes out as a rollout.
+
+Behind each pair of environment and sampling there is one Collector, opened when it is first needed. A failed rollout
+comes out like any other: what becomes of its group is decided by the failure policy, which sees the whole group.
+`BackgroundLoop` is an event loop on a thread of its own, for trainers that call us from a thread of theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TypeVar
+
+from rollbook.core import JSON, Limits, Rollout, Sampling, Task, encode
+from rollbook.engine import Collector, Entry, GroupPolicy, OnFailure, merge_limits, merge_sampling
+from rollbook.errors import Stopped, UsageError
+from rollbook.trainers.rows import make_environment, read_environment_name, read_tasks
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """Runs coroutines elsewhere. Whoever made it closes it; a program that ends does not wait for it."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[None, None, T]) -> Future[T]:
+        """Begin it, and wait for nothing."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[None, None, T]) -> T:
+        """Carry it to its end; an interrupt of the caller ends it too."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        self.run(self._cancel_all())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+CLOSED_MESSAGE = "the environments were closed while rollouts were under way"
+
+
+class TaskRunner:
+    """Plays single tasks in several environments, named as the rows of the trainer name them."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        model: list[str],
+        *,
+        model_name: str = "",
+        on_failure: OnFailure = "raise",
+        continue_tokens: bool = False,
+        seed: int = 0,
+        concurrency: int = 256,
+        attempts: Mapping[str, int] | None = None,
+        outage_s: float = 300.0,
+    ) -> None:
+        if not entries:
+            raise UsageError("no environments: name at least one")
+        self._entries, self._model, self._model_name = dict(entries), model, model_name
+        self._continues, self._seed, self._concurrency = continue_tokens, seed, concurrency
+        self._outage_s = outage_s
+        self._attempts = GroupPolicy(on_failure).attempt_budgets(attempts or {})
+        self._tables: dict[bytes, _CollectorQueue] = {}
+        self._opening = asyncio.Lock()
+        self._version: str | None = None
+        self._paused = self._closed = False
+
+    async def __aenter__(self) -> TaskRunner:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        while self._tables:
+            await self._tables.popitem()[1].close()
+
+    def find_environment(self, name: str | None) -> str:
+        """The environment that a row means; the only one, if there is but one."""
+        if len(self._entries) == 1:
+            return next(iter(self._entries))
+        if name in self._entries:
+            return str(name)
+        told = f"agent_ref {name!r}" if name else "no agent_ref"
+        raise UsageError(
+            f"a row with {told}: of several environments it must name one; known: {', '.join(self._entries)}"
+        )
+
+    def route_rows(self, rows: Sequence[Mapping[str, JSON]]) -> list[tuple[str, Task]]:
+        """The environment and the task of every row, in their order."""
+        names = [self.find_environment(read_environment_name(row)) for row in rows]
+        found: dict[int, tuple[str, Task]] = {}
+        for name in dict.fromkeys(names):
+            places = [place for place, own in enumerate(names) if own == name]
+            tasks = read_tasks(self._entries[name], [rows[place] for place in places], places)
+            found |= {place: (name, task) for place, task in zip(places, tasks, strict=True)}
+        return [found[place] for place in range(len(rows))]
+
+    async def run_task(self, name: str, task: Task, sampling: Sampling) -> Rollout:
+        """Carry one task to a score or a failure."""
+        return await (await self._get_collector(name, sampling)).run_task(task)
+
+    async def pause(self) -> None:
+        """Before a weight update: no new model call begins, those under way are waited for."""
+        self._paused = True
+        await asyncio.gather(*(table.collector.pause() for table in self._tables.values()))
+
+    def resume(self, version: str | None = None) -> None:
+        """After it: calls go on, and are stamped with the new version."""
+        self._version, self._paused = version or self._version, False
+        for table in self._tables.values():
+            table.collector.resume(version)
+
+    async def _get_collector(self, name: str, sampling: Sampling) -> _CollectorQueue:
+        key = encode([name, sampling])
+        async with self._opening:
+            if key in self._tables and self._tables[key].broken:
+                await self._tables.pop(key).close()  # an outage ends with those who waited through it
+            if key not in self._tables:
+                self._tables[key] = await self._open_collector(
+                    _CollectorQueue(self._make_collector(self._entries[name], sampling))
+                )
+            return self._tables[key]
+
+    async def _open_collector(self, queue: _CollectorQueue) -> _CollectorQueue:
+        """A table as it has to be by the time it is open: opening takes a while."""
+        await queue.open()
+        if self._closed:
+            await queue.close()
+            raise Stopped(CLOSED_MESSAGE)
+        queue.collector.resume(self._version)
+        if self._paused:
+            await queue.collector.pause()
+        return queue
+
+    def _make_collector(self, entry: Entry, sampling: Sampling) -> Collector:
+        attempts: dict[str, JSON] = dict(self._attempts)
+        return Collector(
+            make_environment(entry),
+            self._model,
+            model_name=self._model_name,
+            seed=self._seed,
+            sampling=merge_sampling(sampling, entry.sampling),
+            limits=merge_limits(Limits(), entry.limits),
+            tool_format=entry.tool_format or "auto",
+            continue_tokens=self._continues,
+            on_failure="mask",
+            concurrency=self._concurrency,
+            attempts=attempts,
+            outage_s=self._outage_s,
+        )
+
+
+class _CollectorQueue:
+    """A Collector whose tasks come from a queue, and whose rollouts go to whoever waits for them."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        self._tasks: asyncio.Queue[Task] = asyncio.Queue()
+        self._waiting: dict[int, asyncio.Future[Rollout]] = {}
+        self.broken: BaseException | None = None
+
+    async def open(self) -> None:
+        await self.collector.__aenter__()
+        self._serving = asyncio.create_task(self._serve(), name="players")
+
+    async def close(self) -> None:
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
+        await self.collector.__aexit__(None, None, None)
+
+    async def run_task(self, task: Task) -> Rollout:
+        if self.broken is not None:
+            raise self.broken
+        own = copy_task(task)
+        future: asyncio.Future[Rollout] = asyncio.get_running_loop().create_future()
+        self._waiting[id(own)] = future
+        self._tasks.put_nowait(own)
+        try:
+            return await future
+        finally:
+            self._waiting.pop(id(own), None)
+
+    async def _serve(self) -> None:
+        """Hand out rollouts by the very task they belong to; what ends the stream ends every wait."""
+        try:
+            async for group in self.collector.groups(self._take_tasks()):
+                future = self._waiting.get(id(group.task))
+                if future is not None and not future.done():
+                    future.set_result(group.rollouts[0])
+        except asyncio.CancelledError:
+            self._fail(Stopped(CLOSED_MESSAGE))
+            raise
+        except Exception as error:  # noqa: BLE001 - it is raised to everyone who waits
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.broken = error
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def _take_tasks(self) -> AsyncIterator[Task]:
+        while True:
+            yield await self._tasks.get()
+
+
+def copy_task(task: Task) -> Task:
+    """A task of the same content that is nobody else's: rollouts are told apart by it."""
+    return Task.from_line(task.line())

@@ -1,0 +1,218 @@
+"""The pages of a rollout: its line as written, the failed attempts at it, its tokens, the command that repeats it.
+
+The command asks for the rollout again: the same task, seed, sampling and limits.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import msgspec
+
+from rollbook.book import Book, read_turns
+from rollbook.core import (
+    JSON,
+    EnvironmentSpec,
+    FailedLine,
+    Limits,
+    Sampling,
+    ScoredLine,
+    Settings,
+    Task,
+    TurnLine,
+    encode,
+)
+from rollbook.errors import BookError, UsageError
+from rollbook.tokens import merge
+from rollbook.viewer.journal_index import LocatedAttempt, read_line
+from rollbook.viewer.snapshot import Snapshot
+
+MAX_TOKENS = 4000
+"""So many tokens are shown at once."""
+
+
+def make_rollout_page(snapshot: Snapshot, row: int, sample: int, attempt: int | None) -> dict[str, JSON]:
+    """A rollout, or with `attempt` one of its failed tries; `raw` is the journal's line, byte for byte."""
+    task = snapshot.task(row)
+    samples = snapshot.samples(row)
+    if sample not in samples:
+        raise UsageError(f"sample {sample} of task {task.id!r} was not asked for")
+    _, line = _find_line(snapshot, row, sample, attempt)
+    tries = snapshot.tries_of(task.id, sample)
+    return {
+        "version": snapshot.version,
+        "task": {"id": task.id, "env": task.env, "asked": len(task.messages)},
+        "verifier": {"answer": task.answer, "fields": task.fields},
+        "sample": sample,
+        "samples": samples,
+        "strip": snapshot.strip(row, task.id),
+        "scale": snapshot.scale,
+        "shown": attempt,
+        "raw": None if line is None else line.decode(),
+        "tries": [_make_attempt(each) for each in tries],
+        "replay": make_replay_command(snapshot.book, task, sample),
+    }
+
+
+def _make_attempt(each: LocatedAttempt) -> dict[str, JSON]:
+    mark = each.mark
+    return {
+        "round": mark.round,
+        "attempt": mark.attempt,
+        "final": mark.final,
+        "failure": mark.failure,
+        "timing": mark.timing,
+    }
+
+
+def _find_line(snapshot: Snapshot, row: int, sample: int, attempt: int | None) -> tuple[Path | None, bytes | None]:
+    """The journal and the line: the scored one, else the last failed one; none while it is pending."""
+    tries = snapshot.tries_of(snapshot.task(row).id, sample)
+    if attempt is not None:
+        if attempt >= len(tries):
+            raise UsageError(f"there are {len(tries)} failed tries, numbered from 0; {attempt} is none of them")
+        return tries[attempt].path, read_line(tries[attempt].path, tries[attempt].begin, tries[attempt].end)
+    place = snapshot.located.find(row, sample)
+    if place is not None:
+        return snapshot.located.path(place), snapshot.located.line(place)
+    last = tries[-1] if tries else None
+    return (last.path, read_line(last.path, last.begin, last.end)) if last else (None, None)
+
+
+_line_decoder = msgspec.json.Decoder(ScoredLine | FailedLine)
+
+
+def make_token_page(
+    snapshot: Snapshot, row: int, sample: int, attempt: int | None, sequence: int, offset: int
+) -> dict[str, JSON]:
+    """The exact ids of a rollout as a trainer gets them: one sequence, or several where it forked."""
+    path, line = _find_line(snapshot, row, sample, attempt)
+    if path is None or line is None:
+        raise UsageError("the rollout has not been played yet: there are no tokens")
+    turns = _decode_turns(path, line)
+    if not any(turn.tokens for turn in turns):
+        raise UsageError("no tokens were recorded: the model's server did not report ids, and they are never guessed")
+    made = merge(read_turns(path, turns))
+    if sequence >= len(made):
+        raise UsageError(f"there are {len(made)} sequences, numbered from 0; {sequence} is none of them")
+    held = made[sequence]
+    ids = held.prompt_ids + held.response_ids
+    mask = [0] * len(held.prompt_ids) + held.mask
+    logprobs = [None] * len(held.prompt_ids) + [p if m else None for p, m in zip(held.logprobs, held.mask, strict=True)]
+    shown = slice(offset, offset + MAX_TOKENS)
+    return {
+        "version": snapshot.version,
+        "sequence": sequence,
+        "sequences": [
+            {"prompt": len(s.prompt_ids), "tokens": len(s), "trained": s.trained, "fork": s.fork} for s in made
+        ],
+        "offset": offset,
+        "ids": ids[shown],
+        "texts": snapshot.vocabulary.texts(ids[shown]) if snapshot.vocabulary else None,
+        "mask": mask[shown],
+        "logprobs": logprobs[shown],
+    }
+
+
+def _decode_turns(path: Path, line: bytes) -> list[TurnLine]:
+    try:
+        turns: list[TurnLine] = _line_decoder.decode(line).turns
+        return turns
+    except msgspec.DecodeError as error:
+        raise BookError(f"{path}: malformed line ({error}); restore the file from a copy of the run") from None
+
+
+ROW_OPTIONS = {"data": "--data", "template": "--prompt-template"}
+LIMIT_OPTIONS = {
+    "verify_s": "--verify-timeout",
+    "tool_s": "--tool-timeout",
+    "rollout_s": "--timeout",
+    "max_turns": "--max-turns",
+    "max_tokens_total": "--max-tokens-total",
+    "tool_chars": "--tool-chars",
+    "stop_repeats": "--stop-repeats",
+}
+BLEND_PLACEHOLDER = "BLEND.yaml"
+URL_PLACEHOLDER = "URL"
+
+
+def make_replay_command(book: Book, task: Task, sample: int) -> str:
+    """What to type. BLEND.yaml and URL stand for what a run directory does not hold."""
+    manifest = book.manifest
+    spec = manifest.environments[task.env]
+    words = ["rollbook", "run", *(_environment_words(spec) if len(manifest.environments) == 1 else [BLEND_PLACEHOLDER])]
+    words += ["--task", task.id, "--sample", str(sample), "--seed", str(manifest.seed)]
+    words += [*_sampling_and_limits(book), *_model_words(book), *_judge_words(book)]
+    words += ["--continue-tokens"] if manifest.continue_tokens else []
+    words += ["--agent", f"program:{shlex.join(manifest.agent.command)}"] if manifest.agent else []
+    return shlex.join(words)
+
+
+def _environment_words(spec: EnvironmentSpec) -> list[str]:
+    """The environment, and the files its rows come from where those are not part of its name."""
+    given = {name: spec.args.get(name) for name in ROW_OPTIONS if name in spec.args and f"{name}=" not in spec.spec}
+    return [spec.spec, *(word for name, value in given.items() if value for word in (ROW_OPTIONS[name], str(value)))]
+
+
+def _sampling_and_limits(book: Book) -> list[str]:
+    """Sampling in full, and the limits that are not the usual ones; a blend has them in its file."""
+    manifest = book.manifest
+    if len(manifest.environments) > 1:
+        return []
+    sampled = _sampling_words(manifest.sampling)
+    usual, limits = Limits(), msgspec.structs.asdict(manifest.limits)
+    other = {name: value for name, value in limits.items() if name in LIMIT_OPTIONS and value != getattr(usual, name)}
+    limited = [word for name, value in other.items() for word in (LIMIT_OPTIONS[name], _format_number(value))]
+    return [*sampled, *limited, *(["--tool-format", manifest.tool_format] if manifest.tool_format != "native" else [])]
+
+
+def _sampling_words(sampling: Sampling) -> list[str]:
+    plain = ["--temperature", _format_number(sampling.temperature), "--top-p", _format_number(sampling.top_p)]
+    extra = [f"{key}={encode(value).decode()}" for key, value in sampling.extra.items()]
+    return [
+        *plain,
+        "--max-tokens",
+        str(sampling.max_tokens),
+        *(word for pair in extra for word in ("--sampling", pair)),
+    ]
+
+
+def _model_words(book: Book) -> list[str]:
+    """Who was asked last; the embedded model is asked without being named."""
+    model, settings = book.manifest.model, _read_last_settings(book)
+    if model.kind in ("embedded", "remote"):
+        return []
+    named = ["--model-name", model.name] if model.kind == "chat" else []
+    keyed = _option_if_changed("--api-key-env", settings.api_key_env, Settings().api_key_env)
+    return [*(word for url in settings.urls or [URL_PLACEHOLDER] for word in ("-m", url)), *named, *keyed]
+
+
+def _judge_words(book: Book) -> list[str]:
+    """Who was asked where the rule said no."""
+    judge, settings, usual = book.manifest.judge, _read_last_settings(book), Settings()
+    if judge is None:
+        return []
+    urls = [word for url in settings.judge_urls or [URL_PLACEHOLDER] for word in ("--judge", url)]
+    keyed = _option_if_changed("--judge-key-env", settings.judge_key_env, usual.judge_key_env)
+    timed = _option_if_changed("--judge-timeout", _format_number(settings.judge_s), _format_number(usual.judge_s))
+    return [*urls, *(["--judge-name", judge.name] if judge.kind == "chat" else []), *keyed, *timed]
+
+
+def _read_last_settings(book: Book) -> Settings:
+    """How the run was last operated."""
+    rounds = book.rounds()
+    return rounds[-1].settings if rounds else Settings()
+
+
+def _option_if_changed(option: str, value: str, usual: str) -> list[str]:
+    return [] if value == usual else [option, value]
+
+
+def _format_number(value: float) -> str:
+    """The very number: no digit less, and no exponent in a whole one.
+
+    >>> _format_number(1_000_000), _format_number(0.1234567), _format_number(1.0)
+    ('1000000', '0.1234567', '1')
+    """
+    return repr(value).removesuffix(".0")

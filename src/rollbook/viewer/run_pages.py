@@ -1,0 +1,280 @@
+"""The pages of runs: the list of all runs, one run with its numbers and charts, two runs compared.
+
+A row of the list comes from a run's state files and its last report, without reading journals. A comparison shows the
+paired numbers, and the tasks, those that flipped first.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollbook.book import RunStatus, read_status
+from rollbook.core import JSON, Manifest, Plan, decode
+from rollbook.errors import RollbookError
+from rollbook.reports import check_and_pair, compare_run_data
+from rollbook.stats import Floats
+from rollbook.viewer.run_cache import RunCache
+from rollbook.viewer.snapshot import SampleMark, Snapshot, replace_surrogates
+
+MAX_COUNTED_BYTES = 8 << 20
+"""A run whose journals are no larger is counted for the list if its last report is out of date."""
+
+WATCHED_FILES = ("run.json", "done", "workers", "leases", "rounds", "journals", "plan.json", "metrics.json")
+
+
+class RunList:
+    """Rows of runs, taken anew only where files have changed."""
+
+    def __init__(self, cache: RunCache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._rows: dict[str, tuple[tuple[tuple[int, int], ...], dict[str, JSON]]] = {}
+
+    def rows(self) -> list[dict[str, JSON]]:
+        """Every run, the newest first."""
+        with self._lock:
+            rows = [self._row(name) for name in self._cache.folder.names()]
+        return sorted(rows, key=lambda row: -row.get("created", 0))
+
+    def _row(self, name: str) -> dict[str, JSON]:
+        if (shown := replace_surrogates(name)) != name:
+            return {"run": shown, "error": "the name of this folder is not UTF-8: rename it to open the run"}
+        try:
+            path = self._cache.folder.root / ("" if self._cache.folder.single else name)
+            stamp = tuple(_read_file_stamp(path / each) for each in WATCHED_FILES)
+            held = self._rows.get(name)
+            if held is None or held[0] != stamp or self._is_outdated(name, held[1]):
+                held = self._rows[name] = stamp, self._read(name, path)
+            return held[1]
+        except (RollbookError, OSError, msgspec.DecodeError) as error:
+            return {"run": name, "error": replace_surrogates(str(error))}
+
+    def _is_outdated(self, name: str, row: dict[str, JSON]) -> bool:
+        """Of a run that goes on there is ever more to say, and of a big one as soon as somebody has opened it."""
+        return row.get("state") == "running" or (row.get("pass@1", 0) is None and bool(self._cache.find_open(name)))
+
+    def _read(self, name: str, path: Path) -> dict[str, JSON]:
+        self._cache.folder.check_links(path)
+        status = read_status(path)
+        manifest = msgspec.json.decode((path / "run.json").read_bytes(), type=Manifest)
+        passed = self._read_pass_rate(name, path, status)
+        plan = msgspec.json.decode((path / "plan.json").read_bytes(), type=Plan)
+        return {**describe_run(name, manifest, plan), **make_state_row(status), **passed}
+
+    def _read_pass_rate(self, name: str, path: Path, status: RunStatus) -> dict[str, JSON]:
+        """pass@1 and its interval, from the last report if that is of as many rollouts."""
+        reported = _read_metrics(path)
+        if reported.get("scored") == status.scored:
+            return _select_pass_rate(reported)
+        size = sum(each.stat().st_size for each in (path / "journals").glob("*.jsonl"))
+        if size <= MAX_COUNTED_BYTES or self._cache.find_open(name):
+            report = self._cache.take_snapshot(name).numbers["report"]
+            return {**_select_pass_rate(report), **_count_rollouts(report)}
+        return {"pass@1": None, "interval": None}
+
+
+def describe_run(name: str, manifest: Manifest, plan: Plan) -> dict[str, JSON]:
+    """What a run is."""
+    return {
+        "run": name,
+        "id": manifest.run,
+        "created": manifest.created,
+        "environments": list(manifest.environments),
+        "model": manifest.model.name,
+        "scripted": manifest.model.kind == "scripted",
+        "samples": plan.samples,
+    }
+
+
+def make_state_row(status: RunStatus) -> dict[str, JSON]:
+    """How far a run is: requested = scored + failed + pending."""
+    return {
+        "state": status.state,
+        "round": status.round,
+        "requested": status.requested,
+        "scored": status.scored,
+        "failed": sum(status.failed.values()),
+        "pending": status.pending,
+        "workers": len(status.workers),
+    }
+
+
+def _select_pass_rate(report: dict[str, JSON]) -> dict[str, JSON]:
+    overall = report.get("overall")
+    overall = overall if isinstance(overall, dict) else {}
+    return {"pass@1": overall.get("pass@1"), "interval": overall.get("pass@1_interval")}
+
+
+def _count_rollouts(report: dict[str, JSON]) -> dict[str, JSON]:
+    """How far a run is by its journals: they know what a worker that was killed had no time to tell."""
+    scored, failed = report["scored"], sum(report["failed"].values())
+    return {"scored": scored, "failed": failed, "pending": report["requested"] - scored - failed}
+
+
+def _read_metrics(path: Path) -> dict[str, JSON]:
+    try:
+        held = decode((path / "metrics.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def _read_file_stamp(path: Path) -> tuple[int, int]:
+    """Another value for what was written since, and for another file of the same name."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return stat.st_ino, stat.st_ctime_ns
+
+
+HISTOGRAM_BINS = 20
+MAX_SLOTS = 60
+SLOT_WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 21600.0, 86400.0)
+MAX_REWARD = 1e300
+MAX_TIME = 1e11
+
+
+def make_run_page(name: str, snapshot: Snapshot) -> dict[str, JSON]:
+    """Everything above the table of tasks."""
+    manifest = snapshot.book.manifest
+    report = snapshot.numbers["report"]
+    state = snapshot.state
+    return {
+        **describe_run(name, manifest, snapshot.book.plan),
+        "version": snapshot.version,
+        "state": state,
+        "live": state == "running",
+        "sampling": manifest.sampling,
+        "seed": manifest.seed,
+        "rounds": len(snapshot.book.rounds()),
+        "report": report,
+        "curve": make_pass_curve(report["overall"]),
+        "histogram": make_histogram(snapshot.located.columns.reward),
+        "timeline": make_timeline(snapshot),
+    }
+
+
+def make_pass_curve(overall: dict[str, JSON]) -> list[dict[str, JSON]]:
+    """pass@k with its band, and maj@k beside it."""
+    ks = sorted(int(name.removeprefix("pass@")) for name in overall if name.removeprefix("pass@").isdigit())
+    points = []
+    for k in ks:
+        low, high = overall.get(f"pass@{k}_interval") or (None, None)
+        maj = overall.get(f"maj@{k}")
+        points.append({"k": k, "pass": overall[f"pass@{k}"], "low": low, "high": high, "maj": maj})
+    return points
+
+
+def make_histogram(rewards: Floats) -> dict[str, JSON]:
+    """How many rollouts got which reward."""
+    if not len(rewards):
+        return {"edges": [0.0, 1.0], "counts": [0]}
+    drawn = np.clip(rewards, -MAX_REWARD, MAX_REWARD)
+    low, high = float(min(drawn.min(), 0.0)), float(max(drawn.max(), 1.0))
+    counts, edges = np.histogram(drawn, HISTOGRAM_BINS, (low, high))
+    return {"edges": edges.tolist(), "counts": counts.tolist()}
+
+
+def make_timeline(snapshot: Snapshot) -> dict[str, JSON]:
+    """Rollouts scored and attempts failed a second, or a minute, in each slot of the time the run took."""
+    scored = _select_plausible(snapshot.located.starts + snapshot.located.columns.seconds)
+    failed = _select_plausible(np.array([each.ended for each in snapshot.tries], np.float64))
+    every = np.concatenate([scored, failed])
+    if not len(every):
+        return {"edges": [], "scored": [], "failed": [], "counts": [0, 0], "unit": "second"}
+    low, high = float(every.min()), float(every.max())
+    width = choose_slot_width(high - low)
+    edges = low + width * np.arange(int((high - low) / width) + 2)
+    counts = [np.histogram(each, edges)[0] for each in (scored, failed)]
+    unit, length = ("second", 1.0) if len(every) >= high - low else ("minute", 60.0)
+    rates = [(each * (length / width)).tolist() for each in counts]
+    return {
+        "edges": edges.tolist(),
+        "scored": rates[0],
+        "failed": rates[1],
+        "counts": [int(each.sum()) for each in counts],
+        "unit": unit,
+    }
+
+
+def _select_plausible(times: Floats) -> Floats:
+    """Times that a clock can show; what a run directory holds need not be one."""
+    return times[np.abs(times) < MAX_TIME]
+
+
+def choose_slot_width(seconds: float) -> float:
+    """A width of slots that people know, of which no more than SLOTS are needed.
+
+    >>> choose_slot_width(0.2), choose_slot_width(50), choose_slot_width(4000)
+    (1.0, 1.0, 120.0)
+    """
+    wide = next((size for size in SLOT_WIDTHS_S if seconds / size < MAX_SLOTS), None)
+    return wide or SLOT_WIDTHS_S[-1] * math.ceil(seconds / MAX_SLOTS / SLOT_WIDTHS_S[-1])
+
+
+def make_compare_page(a: Snapshot, b: Snapshot, common: bool, offset: int, limit: int) -> dict[str, JSON]:
+    """The comparison and one page of its pairs."""
+    pairing, notes = check_and_pair(a.book, b.book, common=common)
+    made = compare_run_data(a.reading, b.reading, pairing, notes).json()
+    summary = made["comparison"]
+    flips = dict.fromkeys(summary.pop("gained"), "gained") | dict.fromkeys(summary.pop("lost"), "lost")
+    ordered = sorted(pairing.names, key=lambda task: (task not in flips, -abs(_mean_change(a, b, task))))
+    return {
+        **made,
+        "gained": sum(flip == "gained" for flip in flips.values()),
+        "lost": sum(flip == "lost" for flip in flips.values()),
+        "scale": (min(a.scale[0], b.scale[0]), max(a.scale[1], b.scale[1])),
+        "pairs": len(ordered),
+        "offset": offset,
+        "rows": [_make_pair(a, b, task, flips.get(task)) for task in ordered[offset : offset + limit]],
+    }
+
+
+def _make_pair(a: Snapshot, b: Snapshot, task: str, flip: str | None) -> dict[str, JSON]:
+    left, right = a.row(task), b.row(task)
+    one: dict[str, JSON] = {"strip": a.strip(left, task), "mean": _read_mean(a, task), "samples": a.samples(left)}
+    two: dict[str, JSON] = {"strip": b.strip(right, task), "mean": _read_mean(b, task), "samples": b.samples(right)}
+    gained = _mean_change(a, b, task) >= 0
+    places = (
+        find_differing_samples(one["strip"], two["strip"])
+        if gained
+        else find_differing_samples(two["strip"], one["strip"])[::-1]
+    )
+    opened = [side["samples"][at] for side, at in zip((one, two), places, strict=True)]
+    return {"id": task, "prompt": a.task(left).prompt[:240], "flip": flip, "a": one, "b": two, "open": opened}
+
+
+def find_differing_samples(worse: Sequence[SampleMark], better: Sequence[SampleMark]) -> tuple[int, int]:
+    """The places of two samples that got unlike rewards, as far apart as there are; of the first where none differ.
+
+    >>> find_differing_samples([1.0, 0.0, None], [1.0, 0.5])
+    (1, 0)
+    """
+    low = [(mark, at) for at, mark in enumerate(worse) if isinstance(mark, float)]
+    high = [(mark, at) for at, mark in enumerate(better) if isinstance(mark, float)]
+    if not low or not high:
+        return 0, 0
+    by_mark = itemgetter(0)
+    for one, two in ((min(low, key=by_mark), max(high, key=by_mark)), (max(low, key=by_mark), min(high, key=by_mark))):
+        if one[0] != two[0]:
+            return one[1], two[1]
+    return low[0][1], high[0][1]
+
+
+def _read_mean(snapshot: Snapshot, task: str) -> float | None:
+    mean: float | None = snapshot.table.columns["mean"][snapshot.row(task)]
+    return mean
+
+
+def _mean_change(a: Snapshot, b: Snapshot, task: str) -> float:
+    """How far a task's mean has moved; what has none in either run has not moved, and comes last."""
+    one, two = _read_mean(a, task), _read_mean(b, task)
+    return -1.0 if one is None or two is None else two - one if one != two else 0.0

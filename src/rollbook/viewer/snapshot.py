@@ -1,0 +1,337 @@
+"""A run at one moment: its counted rollouts, failures, numbers and task table, never changed once made.
+
+The numbers are cached in RUN/index under a hash of what they were computed from; the cache may be deleted. The table
+has one row a task and is sorted and filtered here, so that a page holds only what it shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache, cached_property
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollbook import stats
+from rollbook.book import Book, TaskFile, count_workers, name_state
+from rollbook.core import JSON, Failure, Task
+from rollbook.errors import BookError, TokenError, UsageError
+from rollbook.reports import Report, RunData, build_report, has_live_worker
+from rollbook.stats import NO_ANSWER, PASS_THRESHOLD, SCALAR_COLUMNS, Expression, TaskProfile, to_identifier
+from rollbook.viewer.journal_index import FailureFollower, LocatedAttempt, RolloutIndex
+from rollbook.viewer.vocabulary import Vocabulary
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def replace_surrogates(text: str) -> str:
+    """Text that can be shown and sent: what stands in it for bytes that are no UTF-8 is replaced.
+
+    >>> replace_surrogates("caf\\udce9")
+    'caf\ufffd'
+    """
+    return _SURROGATES.sub("\ufffd", text)
+
+
+MIN_CACHED_ROLLOUTS = 10_000
+"""Fewer rollouts are as quickly counted again."""
+
+CACHE_NAME = "numbers.msgpack"
+
+
+def read_numbers(reading: RunData) -> dict[str, JSON]:
+    """The report of a run as JSON, and the columns of its tasks by row."""
+    if len(reading.scored.columns) < MIN_CACHED_ROLLOUTS:
+        return compute_numbers(reading)
+    place, key = reading.book.path / "index" / CACHE_NAME, _make_cache_key(reading)
+    with suppress(OSError, msgspec.DecodeError):
+        held = msgspec.msgpack.decode(place.read_bytes())
+        if isinstance(held, dict) and held.get("key") == key:
+            return held
+    made = {**compute_numbers(reading), "key": key}
+    if made["report"]["damaged"]:
+        return made  # what is wrong may be put right
+    with suppress(OSError):  # no room, or a copy that one may only read
+        _write_cache(place, msgspec.msgpack.encode(made))
+    return made
+
+
+def compute_columns(reading: RunData, ks: Sequence[int] | None) -> dict[str, list[JSON]]:
+    """The columns of a run's profile, each with one value a task."""
+    tally = reading.scored
+    profile = TaskProfile(tally.columns, tally.answers.texts, ks, PASS_THRESHOLD, reading.groups)
+    found = [numbers for _, numbers in profile.rows(reading.failed_by_task, range(len(reading.requested)))]
+    return {name: [each[name] for each in found] for name in profile.names}
+
+
+def compute_numbers(reading: RunData) -> dict[str, JSON]:
+    """The same, counted now. Columns @k are left out: few ask for them, and they take as long as all the others."""
+    report, damaged = _compute_report(reading)
+    columns = compute_columns(reading, [])
+    asked = reading.requested.tolist()
+    pending = [k - n - failed for k, n, failed in zip(asked, columns["n"], columns["failed"], strict=True)]
+    told = {"missing": report.missing[:100], "path": replace_surrogates(report.path), "damaged": damaged}
+    plain = report.json() | told
+    return {"report": msgspec.to_builtins(plain, str_keys=True), "columns": columns | {"pending": pending}}
+
+
+def _compute_report(reading: RunData) -> tuple[Report, str]:
+    """The report; where token records are damaged, without the forks, and with what is wrong."""
+    try:
+        return build_report(reading, forks=not reading.live), ""  # what goes on is counted again and again
+    except (TokenError, BookError) as error:
+        where = replace_surrogates(str(reading.book.path / "journals"))
+        return build_report(
+            reading, forks=False
+        ), f"forks are not counted: {replace_surrogates(str(error))} (in {where}/*.tokens)"
+
+
+def _make_cache_key(reading: RunData) -> str:
+    """Names what the numbers rest on, and the code that works them out."""
+    digest = hashlib.blake2b(_hash_code(), digest_size=16)
+    columns = reading.scored.columns
+    arrays = [getattr(columns, name) for name in SCALAR_COLUMNS]
+    arrays += [getattr(columns.parts, name) for name in ("place", "name", "value")]
+    for array in (*arrays, reading.requested, reading.envs):
+        digest.update(array.tobytes())
+    texts = [reading.scored.answers.texts, reading.scored.parts.texts, reading.names, reading.missing]
+    rest = [reading.failed, reading.live, _identify_run(reading.book), reading.scored.dropped, texts]
+    digest.update(msgspec.msgpack.encode([rest, list(reading.failed_by_task.items())]))
+    return digest.hexdigest()
+
+
+def _identify_run(book: Book) -> tuple[str, bytes]:
+    """Which run, and where."""
+    return book.manifest.run, os.fsencode(book.path)
+
+
+@cache
+def _hash_code() -> bytes:
+    sources = sorted(Path(stats.__file__).parent.glob("*.py"))
+    return hashlib.blake2b(b"".join(path.read_bytes() for path in [*sources, Path(__file__)])).digest()
+
+
+def _write_cache(place: Path, data: bytes) -> None:
+    place.parent.mkdir(exist_ok=True)
+    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    try:
+        aside.write_bytes(data)
+        os.replace(aside, place)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+TASK_FIELDS = ("id", "env", "answer")
+"""What a row has of its task, beside the task's own fields."""
+
+
+class _TaskFields(msgspec.Struct):
+    id: str
+    env: str = ""
+    answer: JSON = None
+    fields: dict[str, JSON] = {}
+
+
+_task_decoder = msgspec.json.Decoder(_TaskFields)
+
+
+class TaskTable:
+    """The numbers of every task by row.
+
+    `more` gives further columns (those @k). They, and the tasks' own fields, are got when they are first asked for.
+    """
+
+    def __init__(
+        self, tasks: TaskFile, columns: dict[str, list[JSON]], more: Callable[[], dict[str, list[JSON]]]
+    ) -> None:
+        self._tasks, self._more = tasks, more
+        self.columns = columns
+        self._ready = {to_identifier(name): values for name, values in columns.items()}
+
+    def __len__(self) -> int:
+        return len(self.columns["n"])
+
+    @cached_property
+    def _numbers(self) -> dict[str, list[JSON]]:
+        return {to_identifier(name): values for name, values in self._more().items()} | self._ready
+
+    @cached_property
+    def _fields(self) -> dict[str, list[JSON]]:
+        """What the tasks brought along, by name; numbers of the same name come first."""
+        asked = [_task_decoder.decode(self._tasks.read_raw(row)) for row in range(len(self))]
+        found: dict[str, list[JSON]] = {name: [getattr(each, name) for each in asked] for name in TASK_FIELDS}
+        names = sorted({name for each in asked for name in each.fields} - set(TASK_FIELDS) - set(self._numbers))
+        return found | {name: [each.fields.get(name) for each in asked] for name in names}
+
+    def column(self, name: str) -> Sequence[JSON]:
+        """A column by the name it has in expressions."""
+        if name in self._ready:
+            return self._ready[name]
+        if name in self._numbers:
+            return self._numbers[name]
+        if name in self._fields:
+            return self._fields[name]
+        raise UsageError(f"no column is called {name[:80]!r}; known: {', '.join(self.names())}")
+
+    def names(self) -> list[str]:
+        """Every column, by its name in expressions."""
+        return [*self._numbers, *self._fields]
+
+    def filter_rows(self, keep: str) -> list[int]:
+        """The rows of which an expression of `curate` is true; all, where none is given."""
+        if not keep.strip():
+            return list(range(len(self)))
+        wish = Expression(keep)
+        if not wish.names <= set(self._ready):
+            wish.check_names(self.names())
+        names = sorted(wish.names)
+        columns = [self.column(name) for name in names]
+        rows = zip(*columns, strict=True) if names else iter([()] * len(self))
+        return [row for row, values in enumerate(rows) if wish.matches(dict(zip(names, values, strict=True)))]
+
+    def sort_rows(self, rows: Sequence[int], sort: str, descending: bool) -> Sequence[int]:
+        """Rows by a column; what is unknown comes last either way, and equals stay in the order of the tasks."""
+        if not sort:
+            return rows[::-1] if descending else rows
+        values = self.column(sort)
+        known = [row for row in rows if values[row] is not None]
+        unknown = [row for row in rows if values[row] is None]
+        return [*sorted(known, key=lambda row: _sort_key(values[row]), reverse=descending), *unknown]
+
+    def values(self, row: int, names: Iterable[str]) -> dict[str, JSON]:
+        """Some numbers of one row."""
+        return {name: self.columns[name][row] for name in names if name in self.columns}
+
+
+def _sort_key(value: JSON) -> tuple[int, float, str]:
+    """Numbers before text before the rest, so that whatever tasks bring along has an order."""
+    if isinstance(value, bool | int | float):
+        return 0, float(value) if abs(value) < 1 << 1000 else float("inf"), ""
+    return (1, 0.0, value) if isinstance(value, str) else (2, 0.0, msgspec.json.encode(value).decode())
+
+
+MAX_STRIP = 256
+"""More samples than that are not drawn in a row of the table."""
+
+SampleMark = float | str | None
+"""A sample in a strip: its reward, the kind of its failure, or None while it is pending."""
+
+
+class Snapshot:
+    """The counted rollouts, the failures that stand, the numbers and the table of tasks."""
+
+    def __init__(
+        self,
+        version: int,
+        reading: RunData,
+        located: RolloutIndex,
+        failures: FailureFollower,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self.version, self.reading, self.located = version, reading, located
+        self.vocabulary = vocabulary
+        self.book: Book = reading.book
+        self.tries = list(failures.tries)
+        parts = self.book.plan.parts
+        self._samples = [part.samples for part in parts]
+        self._rows = np.array([part.tasks for part in parts], np.int64).reshape(-1, 2)
+        self._lock = threading.Lock()
+        self.failed = {(mark.task, mark.sample): mark.failure for mark in failures.list_final(self.book)}
+
+    @property
+    def numbers(self) -> dict[str, JSON]:
+        """The report, and the table's columns; from RUN/index where they were worked out before."""
+        with self._lock:  # two requests at once are not to work them out twice
+            return self._numbers
+
+    @cached_property
+    def _numbers(self) -> dict[str, JSON]:
+        return read_numbers(self.reading)
+
+    @property
+    def state(self) -> str:
+        """Where the run stands just now, in one word."""
+        if not count_workers(self.book.path):
+            return "planned"
+        requested, scored = int(self.reading.requested.sum()), len(self.located.columns)
+        failed = sum(self.reading.failed_by_task.values())
+        return name_state(requested, scored, requested - scored - failed, has_live_worker(self.book))
+
+    @cached_property
+    def table(self) -> TaskTable:
+        """One row a task."""
+        return TaskTable(self.book.tasks, self.numbers["columns"], lambda: compute_columns(self.reading, None))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The answers by their numbers."""
+        return self.reading.scored.answers.texts
+
+    @cached_property
+    def scale(self) -> tuple[float, float]:
+        """Between what rewards are coloured: from 0 to 1, and as far beyond as any reward lies."""
+        rewards = self.located.columns.reward
+        return float(rewards.min(initial=0.0)), float(rewards.max(initial=1.0))
+
+    def row(self, task: str) -> int:
+        """The row of a task; a UsageError if there is none of that id."""
+        row = self.book.tasks.rows.get(task)
+        if row is None or row >= len(self.reading.requested):
+            raise UsageError(f"no task is called {task[:200]!r} in this run")
+        return row
+
+    def task(self, row: int) -> Task:
+        """A task by its row."""
+        return self.book.tasks.read(row)
+
+    def samples(self, row: int) -> list[int]:
+        """The samples that were asked of a task."""
+        parts = np.flatnonzero((self._rows[:, 0] <= row) & (row < self._rows[:, 1])).tolist()
+        return sorted({sample for part in parts for sample in range(*self._samples[part])})
+
+    def failure(self, task: str, sample: int) -> Failure | None:
+        """Why a rollout without a score failed; None if it is pending."""
+        return self.failed.get((task, sample))
+
+    def strip(self, row: int, task: str) -> list[SampleMark]:
+        """What came of each sample of a task: a failure and what is pending are not a reward of 0."""
+        places = self.located.find_task(row)
+        rewards = self.located.columns.reward[places].tolist()
+        scored = dict(zip(self.located.sample[places].tolist(), rewards, strict=True))
+        return [self._mark(scored, task, sample) for sample in self.samples(row)[:MAX_STRIP]]
+
+    def _mark(self, scored: dict[int, float], task: str, sample: int) -> SampleMark:
+        if sample in scored:
+            return scored[sample]
+        failure = self.failure(task, sample)
+        return failure.kind if failure else None
+
+    def answer(self, place: int) -> str | None:
+        """The answer of a rollout, as it is voted for."""
+        number = int(self.located.columns.answer[place])
+        return None if number == NO_ANSWER else self.texts[number]
+
+    def parts(self, place: int) -> dict[str, float]:
+        """The reward parts of a rollout."""
+        held, names = self.located.columns.parts, self.reading.scored.parts.texts
+        low, high = np.searchsorted(held.place, [place, place + 1])
+        pairs = zip(held.name[low:high].tolist(), held.value[low:high].tolist(), strict=True)
+        return {names[name]: value for name, value in pairs}
+
+    def tries_of(self, task: str, sample: int) -> list[LocatedAttempt]:
+        """The failed attempts at a rollout, in their order."""
+        return self._tries.get((task, sample), [])
+
+    @cached_property
+    def _tries(self) -> dict[tuple[str, int], list[LocatedAttempt]]:
+        found: dict[tuple[str, int], list[LocatedAttempt]] = {}
+        for each in sorted(self.tries, key=lambda each: (each.mark.round, each.mark.attempt)):
+            found.setdefault((each.mark.task, each.mark.sample), []).append(each)
+        return found

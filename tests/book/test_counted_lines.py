@@ -1,0 +1,151 @@
+"""What counts: each key once, the lowest epoch first, sealed chunks as they were sealed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rollbook.book.book import Book
+from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, rollouts
+from rollbook.book.journal import Journal, JournalEntry
+from rollbook.book.leases import Leases
+from rollbook.book.seals import write_seals
+from rollbook.core import Extent, Rollout, ScoredLine, Seal
+from rollbook.errors import BookError
+from support.books import failed, make_book, open_round, scored
+
+
+def write(book: Book, worker: str, made: list[Rollout], final: bool = True) -> dict[str, Extent]:
+    async def go() -> dict[str, Extent]:
+        journal = Journal(book.path, worker, lambda _: None)
+        journal.start()
+        for rollout in made:
+            await journal.add(JournalEntry(rollout, final))
+        await journal.close()
+        return journal.extents(1)
+
+    return asyncio.run(go())
+
+
+def claim(book: Book, worker: str, epoch: int) -> None:
+    for chunk in range(len(book.chunks)):
+        assert Leases(book.path, worker, 1).claim(chunk, epoch)
+
+
+def rewards(book: Book) -> tuple[dict[tuple[str, int], float], int]:
+    reading = CountedLines(book, ScoredLine)
+    return {(line.task, line.sample): line.reward for _, _, line in reading}, reading.dropped
+
+
+def test_every_key_has_one_place_and_one_chunk(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=7, samples=3)
+    book.extend(5, 2)
+    keys = KeyMap(book)
+    places = {}
+    for chunk in book.chunks:
+        for row, sample in chunk:
+            found = keys.find(f"t{row}", sample)
+            assert found is not None
+            assert (found[0], found[2]) == (row, chunk.number)
+            places[found[1]] = (row, sample)
+    assert sorted(places) == list(range(keys.keys))
+    assert keys.find("t0", 99) is None
+    assert keys.find("unknown", 0) is None
+
+
+def test_the_lowest_epoch_wins_and_what_is_dropped_is_counted(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=2)
+    for epoch, worker in enumerate(["old", "heir"], start=1):
+        claim(book, worker, epoch)
+    write(book, "heir", [scored(book, 0, 0, reward=0.25), scored(book, 0, 1, reward=0.25)])
+    write(book, "old", [scored(book, 0, 0, reward=0.75)])
+    assert rewards(book) == ({("t0", 0): 0.75, ("t0", 1): 0.25}, 1)
+
+
+def test_a_line_written_twice_counts_once(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    claim(book, "w", 1)
+    write(book, "w", [scored(book, 0, 0), scored(book, 0, 0)])
+    assert rewards(book) == ({("t0", 0): 1.0}, 1)
+
+
+def test_a_sealed_chunk_does_not_change_when_its_old_owner_wakes_up(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    claim(book, "old", 1)
+    claim(book, "heir", 2)
+    files = write(book, "heir", [scored(book, 0, 0, reward=0.25)])
+    write_seals(book.path, {0: (Seal(1, 2, 1, {}, 0, files), False)})
+    write(book, "old", [scored(book, 0, 0, reward=0.75)])
+    assert rewards(book) == ({("t0", 0): 0.25}, 1)
+
+
+def test_an_owner_after_the_seal_adds_to_it(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    claim(book, "first", 1)
+    files = write(book, "first", [failed(book, 0, 0)])
+    write_seals(book.path, {0: (Seal(1, 1, 0, {"model_timeout": 1}, 0, files), False)})
+    claim(book, "later", 2)
+    write(book, "later", [scored(book, 0, 0, reward=0.5)])
+    assert rewards(book) == ({("t0", 0): 0.5}, 0)
+
+
+def test_a_first_seal_never_replaces_another(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    write_seals(book.path, {0: (Seal(1, 2, 1, {}, 0, {}), False)})
+    write_seals(book.path, {0: (Seal(1, 1, 0, {}, 0, {}), False)})
+    assert '"epoch": 2' in (book.path / "done" / "00000.json").read_text()
+    write_seals(book.path, {0: (Seal(2, 3, 1, {}, 0, {}), True)})
+    assert '"epoch": 3' in (book.path / "done" / "00000.json").read_text()
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=2)
+    write(book, "w", [scored(book, 0, 1), scored(book, 1, 0)])
+    reading = CountedLines(book, ScoredLine)
+    assert len(list(reading)) == 2
+    assert list(reading.iterate_missing()) == [(0, 0), (1, 1)]
+
+
+def test_a_line_that_the_plan_does_not_ask_for_is_an_error(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    stray = scored(book, 0, 0)
+    stray.sample = 9
+    write(book, "w", [stray])
+    with pytest.raises(BookError, match="not in the plan"):
+        rewards(book)
+
+
+def test_only_final_failures_stand(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    open_round(book)
+    write(book, "a", [failed(book, 0, 0)], final=False)
+    write(book, "b", [failed(book, 1, 0, "verifier_error")])
+    assert [(mark.task, mark.failure.kind) for mark in FinalFailures(book)] == [("t1", "verifier_error")]
+    open_round(book, ["verifier_error"])
+    assert list(FinalFailures(book)) == []
+
+
+def test_a_cut_sidecar_is_an_error_that_names_it(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    write(book, "w", [scored(book, 0, 0, tokens=True)])
+    sidecar = book.path / "journals" / "w.1.tokens"
+    sidecar.write_bytes(sidecar.read_bytes()[:-3])
+    with pytest.raises(BookError, match=r"w\.1\.tokens ends before"):
+        list(rollouts(book, tokens=True))
+
+
+def test_a_sealed_line_that_is_gone_is_noticed_and_every_seal_on_it_is_named(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=3)
+    for chunk in range(len(book.chunks)):
+        Leases(book.path, "w", 1).claim(chunk, 1)
+    files = write(book, "w", [scored(book, 0, sample) for sample in range(3)])
+    write_seals(book.path, {n: (Seal(1, 1, 1, {}, 0, files), False) for n in range(len(book.chunks))})
+    assert len(rewards(book)[0]) == 3
+    path = book.path / "journals" / "w.1.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for damaged in (lines[0] + lines[2], lines[0] + lines[1].replace(b"1.0", b"0.0") + lines[2]):
+        path.write_bytes(damaged)
+        with pytest.raises(BookError, match=r"is not what was sealed.*00000.*00001"):
+            rewards(book)

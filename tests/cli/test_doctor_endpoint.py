@@ -1,0 +1,64 @@
+"""`rollbook doctor -m`: what an endpoint can do for exact tokens."""
+
+import asyncio
+import json
+
+import pytest
+
+from rollbook.cli.doctor_checks import check_endpoint
+from rollbook.errors import EndpointDown
+from support.endpoint import Endpoint
+
+
+def found(**endpoint):
+    async def go():
+        async with Endpoint(**endpoint) as served:
+            return await asyncio.to_thread(check_endpoint, served.url, "", "ROLLBOOK_TEST_KEY")
+
+    return {finding.what.strip(): (finding.works, finding.detail) for finding in asyncio.run(go())}
+
+
+def test_a_vllm_is_tried_out():
+    told = found(vllm=True, odd=True)
+    assert told["endpoint"] == (True, "mock")
+    assert told["token ids"][0]
+    assert told["--continue-tokens"][0]
+    works, detail = told["logprobs"]
+    assert not works
+    assert "--logprobs-mode processed_logprobs" in detail
+
+
+def test_one_that_takes_no_ids_is_a_no_with_the_reason():
+    works, detail = found(vllm=True, odd=True, mode="ignores_ids")["--continue-tokens"]
+    assert not works
+    assert "another prompt than the ids" in detail
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"), [({}, "only a vLLM"), ({"vllm": True, "mode": "no_ids"}, "0.11 and newer")]
+)
+def test_one_that_reports_no_tokens_is_a_no_with_the_reason(endpoint, why):
+    works, detail = found(**endpoint)["token ids"]
+    assert not works
+    assert why in detail
+
+
+def test_one_that_fails_is_a_no_with_its_words():
+    works, detail = found(vllm=True, mode="500", models="ok")["endpoint"]
+    assert not works
+    assert "internal server error" in detail
+
+
+def test_nobody_there_is_told_in_one_line():
+    with pytest.raises(EndpointDown, match="connection refused"):
+        check_endpoint("http://127.0.0.1:9/v1", "", "ROLLBOOK_TEST_KEY")
+
+
+def test_it_prints_what_it_found(rollbook):
+    async def go():
+        async with Endpoint(vllm=True) as served:
+            return await asyncio.to_thread(rollbook, "doctor", "-m", served.url, "--json")
+
+    done = asyncio.run(go())
+    assert done.returncode == 0
+    assert json.loads(done.stdout)[0]["what"] == "endpoint"

@@ -1,0 +1,28 @@
+from types import SimpleNamespace
+
+from rollbook.cli.run_display import suggest_commands
+
+
+def short(pending=0, **failed):
+    return SimpleNamespace(pending=pending, failed=failed)
+
+
+def test_what_the_infrastructure_lost_is_resumed():
+    assert suggest_commands("a", short(model_timeout=3)) == ["try again: rollbook resume a"]
+    assert suggest_commands("a", short(pending=1)) == ["try again: rollbook resume a"]
+
+
+def test_what_the_data_broke_is_tried_again_only_by_name():
+    assert suggest_commands("a", short(model_rejected=1, rollout_timeout=2)) == [
+        "try again: rollbook resume a --retry model_rejected --retry rollout_timeout"
+    ]
+
+
+def test_what_a_remote_server_did_not_verify_is_played_again(monkeypatch):
+    spec = SimpleNamespace(spec="http://127.0.0.1:9")
+    book = SimpleNamespace(manifest=SimpleNamespace(environments={"far": spec}))
+    monkeypatch.setattr("rollbook.cli.run_display._open_book", lambda _: book)
+    assert suggest_commands("a", short(verifier_error=1)) == ["try again: rollbook resume a --retry verifier_error"]
+    spec.spec = "mine.py:Mine"
+    (way,) = suggest_commands("a", short(verifier_error=1))
+    assert way == "with the verifier mended: rollbook reverify a --env mine.py:Mine --only failed"

@@ -1,0 +1,69 @@
+"""The step that starts a server on several nodes, word for word: pyxis and apptainer are read, not run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from rollbook.clusters.profile import ClusterProfile, RoleProfile
+from rollbook.clusters.servers.rank import make_rank_command
+from rollbook.clusters.slurm import RankCommands, find_last_line, make_container_argv, make_step_argv
+
+RANKS = [["serve", "0"], ["serve", "1"]]
+
+
+def told(argv: list[str]) -> RankCommands:
+    return msgspec.json.decode(argv[-1], type=RankCommands)
+
+
+def test_one_step_has_a_process_on_every_node_and_ends_with_the_first_that_ends() -> None:
+    argv = make_step_argv("n1", [], RANKS)
+    step = ["srun", "--overlap", "--nodes=2", "--ntasks=2", "--cpu-bind=none", "--kill-on-bad-exit=1"]
+    assert argv[:-2] == [*step, sys.executable, "-P", "-m", "rollbook.clusters.servers.rank"]
+    assert argv[-2] == "n1"
+    assert [make_rank_command(told(argv), rank, f"n{rank + 1}") for rank in range(2)] == RANKS
+
+
+def test_the_word_of_the_server_counts_and_not_slurms() -> None:
+    tail = "loading\nRuntimeError: no device\n----\nsrun: error: cpu1: task 0: Exited\nslurmstepd-cpu1: error: ***\n"
+    assert find_last_line(tail) == "RuntimeError: no device"
+    assert find_last_line("srun: Force Terminated StepId=1.0\n") == ""
+
+
+def test_an_image_is_entered_on_each_node() -> None:
+    server = RoleProfile(image_path="/images/vllm.sqsh")
+    pyxis = make_container_argv(ClusterProfile(container="pyxis", server=server), "server", Path("/runs/math"))
+    assert make_rank_command(told(make_step_argv("n1", pyxis, RANKS)), 1, "n2") == [
+        *(
+            "srun",
+            "--nodes=1",
+            "--nodelist=n2",
+            "--cpu-bind=none",
+            "--overlap",
+            "--ntasks=1",
+            "--no-container-mount-home",
+        ),
+        *("--container-image=/images/vllm.sqsh", "--container-mounts=/runs/math:/runs/math", "serve", "1"),
+    ]
+    apptainer = make_container_argv(
+        ClusterProfile(container="apptainer", server=server, gpus=8), "server", Path("/runs/math")
+    )
+    assert make_rank_command(told(make_step_argv("n1", apptainer, RANKS)), 0, "n1") == [
+        *("apptainer", "exec", "--nv", "--bind", "/runs/math:/runs/math", "/images/vllm.sqsh", "serve", "0"),
+    ]
+
+
+def test_a_process_becomes_the_command_of_its_rank() -> None:
+    words = [[sys.executable, "-c", f"print({rank})"] for rank in range(2)]
+    argv = make_step_argv("n1", [], words)[6:]
+
+    def run(rank: int, node: str) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": node}
+        return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+
+    assert run(1, "n2").stdout == "1\n"
+    assert "rank 0 is on n2, where the first was to be on n1" in run(0, "n2").stderr

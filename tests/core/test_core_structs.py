@@ -1,0 +1,121 @@
+"""The nouns: what they accept, what they refuse, and that JSON gives them back."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbook.core.failure import FAILURE_KINDS, Failure, attempts_allowed, check_retry_rules, reopens
+from rollbook.core.message import Message, as_messages
+from rollbook.core.records import FailedLine, ScoredLine, make_failed_line, make_scored_line
+from rollbook.core.rollout import Rollout, Score, Turn, as_score, derive_seed
+from rollbook.core.task import Task, TaskLine
+from rollbook.errors import InvalidReward, RolloutFailed, UsageError
+
+
+def test_a_task_keeps_extra_fields_for_the_verifier() -> None:
+    task = Task(id="a", prompt="hi", answer="7", level=3)
+    assert (task.level, task.answer, task.messages) == (3, "7", [Message("user", "hi")])
+    with pytest.raises(AttributeError, match="level"):
+        _ = task.missing
+
+
+def test_a_task_needs_a_prompt_or_messages_but_not_both() -> None:
+    with pytest.raises(UsageError, match="either prompt or messages"):
+        Task(id="a")
+    with pytest.raises(UsageError, match="either prompt or messages"):
+        Task(id="a", prompt="x", messages=[{"role": "user", "content": "x"}])
+
+
+@given(answer=st.one_of(st.none(), st.text(), st.integers(-(2**53), 2**53)), level=st.lists(st.integers(-9, 9)))
+def test_a_task_survives_its_line(answer: object, level: list[int]) -> None:
+    task = Task(id="a", prompt="p", answer=answer, env="e", level=level)
+    line = msgspec.json.decode(msgspec.json.encode(task.line()), type=TaskLine)
+    assert Task.from_line(line) == task
+
+
+@pytest.mark.parametrize(("value", "reward"), [(True, 1.0), (False, 0.0), (0.5, 0.5), (3, 3.0), (Score(0.25), 0.25)])
+def test_what_a_verifier_may_return(value: object, reward: float) -> None:
+    assert as_score(value).reward == reward
+
+
+@pytest.mark.parametrize("value", [None, "1", float("nan"), float("inf"), [1], {}, object()])
+def test_what_is_not_a_finite_number_is_not_a_score(value: object) -> None:
+    with pytest.raises(InvalidReward):
+        as_score(value)
+
+
+def test_a_part_must_be_finite_too() -> None:
+    with pytest.raises(InvalidReward, match="style"):
+        Score(1.0, {"style": math.nan})
+
+
+def test_the_seed_of_a_sample_depends_on_nothing_else() -> None:
+    assert derive_seed(0, "a", 0) == derive_seed(0, "a", 0)
+    assert len({derive_seed(r, t, s) for r in range(3) for t in "abc" for s in range(50)}) == 450
+    assert all(0 <= derive_seed(0, "t", s) < 2**31 for s in range(1000))
+
+
+def test_the_failure_table_of_the_design() -> None:
+    attempts = {kind: (row.side, row.attempts) for kind, row in FAILURE_KINDS.items()}
+    assert attempts["model_unavailable"] == ("infra", 4)
+    assert attempts["worker_lost"] == ("infra", 3)
+    assert attempts["verifier_timeout"] == ("data", 2)
+    assert attempts["verifier_error"] == ("data", 1)
+    assert attempts_allowed("model_timeout", {"model_timeout": 9}) == 9
+
+
+def test_retry_rules() -> None:
+    assert reopens(["infra"], "model_timeout")
+    assert not reopens(["infra"], "verifier_error")
+    assert reopens(["verifier_error"], "verifier_error")
+    assert not reopens([], "model_timeout")
+    assert check_retry_rules(["none"]) == []
+    with pytest.raises(UsageError, match="not a failure kind"):
+        check_retry_rules(["verifer_error"])
+
+
+def test_messages_are_taken_as_dictionaries_too() -> None:
+    message = as_messages([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}])[0]
+    assert message.text == "a"
+
+
+def test_lines_give_the_rollout_back() -> None:
+    task = Task(id="a", prompt="p", env="e")
+    turn = Turn([1, 2], [3], [-0.5], 2, 1, "stop", 0.25, "v1")
+    rollout = Rollout(task=task, sample=1, seed=5, messages=[*task.messages, Message("assistant", "x")], turns=[turn])
+    rollout.score = Score(1.0, {"a": 0.5}, "x", {"why": "because"})
+    line = msgspec.json.decode(msgspec.json.encode(make_scored_line(rollout, [None])), type=ScoredLine)
+    again = line.to_rollout(task)
+    assert (again.reward, again.text, again.score, again.seed) == (1.0, "x", rollout.score, 5)
+    assert again.turns[0].completion_tokens == 1
+
+
+def test_a_failed_line_keeps_how_far_it_got() -> None:
+    task = Task(id="a", prompt="p", env="e")
+    rollout = Rollout(task=task, sample=0, seed=5, messages=task.messages, turns=[Turn(completion_tokens=4)])
+    rollout.failure = Failure.from_error(RolloutFailed("verifier_error", "verify", "boom"))
+    line = msgspec.json.decode(msgspec.json.encode(make_failed_line(rollout, [None], True)), type=FailedLine)
+    assert (line.final, line.failure.side, line.turns[0].completion_tokens) == (True, "data", 4)
+    with pytest.raises(AttributeError, match="no score"):
+        _ = line.to_rollout(task).reward
+
+
+def test_text_is_what_the_model_said_not_what_it_was_shown() -> None:
+    task = Task(id="a", messages=[{"role": "user", "content": "q"}, {"role": "assistant", "content": "shown"}])
+    assert Rollout(task=task, sample=0, seed=0, messages=task.messages).text == ""
+
+
+def test_a_task_may_allow_fewer_turns_and_only_then_its_line_says_so() -> None:
+    task = Task("a", "p", max_turns=2)
+    assert Task.from_line(msgspec.json.decode(msgspec.json.encode(task.line()), type=TaskLine)).max_turns == 2
+    plain = Task("a", "p").line()
+    assert b"max_turns" not in msgspec.json.encode(plain)
+    assert Task.from_line(plain).max_turns is None
+    for wrong in (0, -1, True, "2", 1.5):
+        with pytest.raises(UsageError, match="max_turns"):
+            Task("a", "p", max_turns=wrong)

@@ -1,0 +1,269 @@
+"""`run` from Python: plan, work, report, in a plain call and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rollbook import Shortfall, run
+from rollbook.book import Book, read_status, rollouts
+from rollbook.core import Settings, derive_seed
+from rollbook.engine.progress import SilentDisplay
+from rollbook.engine.request import Request
+from rollbook.engine.runs import RunResult, extend, plan_request, resume, work
+from rollbook.errors import BookError, UsageError
+from support.sums import SUMS, write_script, write_sums
+
+POISON = SUMS.replace(
+    "        return roll", "        if task.id == 'sum-3':\n            raise KeyError('x')\n        return roll"
+)
+
+
+def do(folder: Path, **more: object) -> RunResult:
+    result = run(write_sums(folder), write_script(folder), out=folder / "run", **more)  # type: ignore[arg-type]
+    assert isinstance(result, RunResult)
+    return result
+
+
+def test_a_plain_call_runs_to_the_end(tmp_path: Path) -> None:
+    report = do(tmp_path, samples=4).report
+    assert (report.requested, report.scored, report.failed, report.pending) == (40, 40, {}, 0)
+    metrics = report.environments["Sums"]
+    assert metrics.pass_at[1] == metrics.pass_at[4] == 0.8
+    assert read_status(tmp_path / "run").state == "finished"
+
+
+def test_it_can_be_awaited(tmp_path: Path) -> None:
+    async def go() -> RunResult:
+        return await run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run")  # type: ignore[misc]
+
+    assert asyncio.run(go()).report.scored == 10
+
+
+def test_every_rollout_has_the_seed_of_its_key(tmp_path: Path) -> None:
+    do(tmp_path, samples=2, seed=7)
+    found = {r.key: r.seed for r in rollouts(Book(tmp_path / "run"))}
+    assert found == {(f"sum-{i}", s): derive_seed(7, f"sum-{i}", s) for i in range(10) for s in range(2)}
+
+
+def test_a_shortfall_is_raised_with_everything_one_needs(tmp_path: Path) -> None:
+    with pytest.raises(Shortfall) as caught:
+        run(write_sums(tmp_path, POISON), write_script(tmp_path), out=tmp_path / "run", samples=2)
+    error = caught.value
+    assert (error.requested, error.scored, error.failed, error.pending) == (20, 18, {"verifier_error": 2}, 0)
+    assert [key[:2] for key in error.missing] == [("sum-3", 0), ("sum-3", 1)]
+    assert "KeyError" in str(error)
+    assert "rollbook reverify" in str(error)
+
+
+def test_a_shortfall_may_be_allowed(tmp_path: Path) -> None:
+    result = run(
+        write_sums(tmp_path, POISON), write_script(tmp_path), out=tmp_path / "run", samples=2, allow_shortfall=True
+    )
+    assert isinstance(result, RunResult)
+    assert result.report.failed == {"verifier_error": 2}
+
+
+def test_fail_fast_stops_at_the_first_failure(tmp_path: Path) -> None:
+    script = write_script(tmp_path, count=10, delay_s=0.05)
+    with pytest.raises(Shortfall, match="--fail-fast") as caught:
+        run(write_sums(tmp_path, POISON), script, out=tmp_path / "run", samples=8, concurrency=4, fail_fast=True)
+    assert caught.value.scored < 72
+    assert caught.value.pending > 0
+
+
+def test_max_failures_stops_when_something_is_systematically_wrong(tmp_path: Path) -> None:
+    broken = SUMS.replace("        return roll", "        return float('nan')\n        return roll")
+    script = write_script(tmp_path, count=10, delay_s=0.05)
+    with pytest.raises(Shortfall, match="--max-failures 10%") as caught:
+        run(write_sums(tmp_path, broken), script, out=tmp_path / "run", samples=16, concurrency=4, max_failures="10%")
+    assert set(caught.value.failed) == {"invalid_reward"}
+    assert caught.value.failed["invalid_reward"] < 100
+
+
+def test_resume_finishes_what_is_missing_and_extend_adds_samples(tmp_path: Path) -> None:
+    spec, script = write_sums(tmp_path), write_script(tmp_path)
+    path = plan_request(Request(env=spec, model=[script], out=str(tmp_path / "run"), samples=2))
+    assert read_status(path).pending == 20
+    assert resume(path, {}, None, SilentDisplay()).report.scored == 20
+    before = {r.key: r.seed for r in rollouts(Book(path))}
+    assert extend(path, 4, {}, SilentDisplay()).report.scored == 40
+    after = {r.key: r.seed for r in rollouts(Book(path))}
+    assert {key: after[key] for key in before} == before
+    assert len(after) == 40
+
+
+def test_extend_refuses_to_add_nothing(tmp_path: Path) -> None:
+    do(tmp_path, samples=2)
+    with pytest.raises(UsageError, match="has 2 samples of every task already"):
+        extend(tmp_path / "run", 2, {}, SilentDisplay())
+
+
+def test_resume_retries_infra_failures_and_leaves_data_failures(tmp_path: Path) -> None:
+    with pytest.raises(Shortfall):
+        run(write_sums(tmp_path, POISON), write_script(tmp_path), out=tmp_path / "run")
+    for retry, attempts in (None, 1), (["verifier_error"], 2):
+        with pytest.raises(Shortfall):
+            resume(tmp_path / "run", {}, retry, SilentDisplay())
+        lines = [p.read_text() for p in (tmp_path / "run" / "journals").glob("*.failures.jsonl")]
+        assert sum(text.count("\n") for text in lines) == attempts
+
+
+def test_a_planned_book_is_filled_by_whoever_works(tmp_path: Path) -> None:
+    path = plan_request(Request(env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "run")))
+    assert work(path, {"concurrency": 2}, SilentDisplay()).report.scored == 10
+
+
+def test_one_rollout_can_be_repeated(tmp_path: Path) -> None:
+    path = plan_request(
+        Request(
+            env=write_sums(tmp_path),
+            model=[write_script(tmp_path)],
+            out=str(tmp_path / "one"),
+            tasks=["sum-4"],
+            sample=3,
+        )
+    )
+    work(path, {}, SilentDisplay())
+    (only,) = rollouts(Book(path))
+    assert (only.key, only.seed) == (("sum-4", 3), derive_seed(0, "sum-4", 3))
+
+
+def test_a_later_edit_is_noticed_and_the_snapshot_is_used(tmp_path: Path) -> None:
+    spec, script = write_sums(tmp_path), write_script(tmp_path, right=4)
+    path = plan_request(Request(env=spec, model=[script], out=str(tmp_path / "run")))
+    write_sums(tmp_path, SUMS.replace("return roll", "return 0.0 and roll"))
+    notes: list[str] = []
+
+    class Notes(SilentDisplay):
+        def note(self, line: str) -> None:
+            notes.append(line)
+
+    assert resume(path, {}, None, Notes()).report.environments["Sums"].mean == 1.0
+    assert any("sums_env.py was edited since" in note for note in notes)
+
+
+def test_another_model_is_another_run(tmp_path: Path) -> None:
+    do(tmp_path)
+    with pytest.raises(UsageError, match="planned with the model scripted"):
+        resume(tmp_path / "run", {"urls": ["http://127.0.0.1:9/v1"]}, None, SilentDisplay())
+
+
+def test_an_edited_script_is_another_model(tmp_path: Path) -> None:
+    do(tmp_path)
+    write_script(tmp_path, right=0)
+    with pytest.raises(UsageError, match="its file was edited since"):
+        resume(tmp_path / "run", {}, None, SilentDisplay())
+
+
+def test_unknown_settings_are_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no setting is called concurency.*concurrency"):
+        run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", concurency=3)
+
+
+def test_the_manifest_pins_what_produced_the_numbers_and_holds_no_url(tmp_path: Path) -> None:
+    do(tmp_path)
+    text = (tmp_path / "run" / "run.json").read_text()
+    manifest = Book(tmp_path / "run").manifest
+    spec = manifest.environments["Sums"]
+    assert (spec.snapshot, len(spec.digest), manifest.model.kind) == ("source", 64, "scripted")
+    assert {"rollbook", "python", "aiohttp"} <= set(manifest.versions)
+    assert "://" not in text
+    assert (tmp_path / "run" / "source" / "sums_env.py").read_text() == SUMS
+
+
+def test_two_workers_as_processes_fill_one_book(tmp_path: Path) -> None:
+    script = write_script(tmp_path, delay_s=0.02)
+    result = run(write_sums(tmp_path), script, out=tmp_path / "run", samples=20, workers=2, concurrency=4)
+    assert isinstance(result, RunResult)
+    assert result.report.scored == 200
+    assert len(list((tmp_path / "run" / "workers").glob("*.json"))) == 2
+
+
+def test_settings_are_frozen_per_round(tmp_path: Path) -> None:
+    do(tmp_path, concurrency=3)
+    (round_,) = Book(tmp_path / "run").rounds()
+    assert round_.settings == msgspec.structs.replace(
+        Settings(), concurrency=3, urls=[write_script(tmp_path)], retry=["infra"]
+    )
+
+
+def test_an_edited_snapshot_is_refused(tmp_path: Path) -> None:
+    path = plan_request(Request(env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "run")))
+    source = path / "source" / "sums_env.py"
+    source.write_text(source.read_text().replace("return roll", "return 1.0 or roll"))
+    for again in (lambda: resume(path, {}, None, SilentDisplay()), lambda: work(path, {}, SilentDisplay())):
+        with pytest.raises(UsageError, match="source was edited"):
+            again()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"), [("run.json", '"seed": 0', '"seed": 7'), ("tasks.jsonl", "sum-3", "sum-x")]
+)
+def test_an_edited_meaning_is_refused(tmp_path: Path, name: str, old: str, new: str) -> None:
+    path = plan_request(Request(env=write_sums(tmp_path), model=[write_script(tmp_path)], out=str(tmp_path / "run")))
+    (path / name).write_text((path / name).read_text().replace(old, new))
+    with pytest.raises(BookError, match=f"{name} was edited since"):
+        resume(path, {}, None, SilentDisplay())
+
+
+@pytest.mark.parametrize("samples", [2.5, "3", 10**12])
+def test_samples_must_be_a_sensible_whole_number(tmp_path: Path, samples: object) -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", samples=samples)  # type: ignore[arg-type]
+
+
+def test_a_setting_of_the_wrong_kind_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="outage_s"):
+        run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run", outage_s="x")
+    assert not (tmp_path / "run").exists()
+
+
+def test_fail_fast_holds_for_a_crew_too(tmp_path: Path) -> None:
+    script = write_script(tmp_path, delay_s=0.1)
+    with pytest.raises(Shortfall, match="--fail-fast") as caught:
+        run(
+            write_sums(tmp_path, POISON),
+            script,
+            out=tmp_path / "run",
+            samples=60,
+            concurrency=2,
+            workers=2,
+            fail_fast=True,
+        )
+    assert caught.value.pending > 0
+
+
+def test_one_sample_of_a_task_can_be_extended_without_a_hole(tmp_path: Path) -> None:
+    env, script, out = write_sums(tmp_path), write_script(tmp_path), str(tmp_path / "one")
+    path = plan_request(Request(env=env, model=[script], out=out, tasks=["sum-4"], sample=2))
+    work(path, {}, SilentDisplay())
+    assert extend(path, 4, {}, SilentDisplay()).report.scored == 4
+    assert sorted(r.sample for r in rollouts(Book(path))) == [0, 1, 2, 3]
+
+
+DEAF = SUMS.replace("    def verify", "    async def verify").replace(
+    "        return roll",
+    """        while task.id == 'sum-3':
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                pass
+        return roll""",
+)
+
+
+def test_an_async_verifier_that_refuses_to_be_cancelled_fails_alone_and_the_program_ends(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom rollbook import Shortfall, run\nfrom rollbook.core.manifest import Limits\n"
+        "try:\n    run(sys.argv[1], sys.argv[2], out=sys.argv[3], limits=Limits(verify_s=0.5))\n"
+        "except Shortfall as error:\n    print(error.scored, error.failed)\n"
+    )
+    words = [write_sums(tmp_path, "import asyncio\n" + DEAF), write_script(tmp_path), str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "9 {'verifier_timeout': 1}\n", done.stderr

@@ -1,0 +1,158 @@
+"""A crew of workers that only pretend: who waits, who is lost and replaced, who gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rollbook.book import Book
+from rollbook.core import Settings
+from rollbook.engine import worker_pool
+from rollbook.engine.progress import Progress
+from rollbook.engine.request import Request, update_settings
+from rollbook.engine.runs import plan_request
+from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool
+from rollbook.errors import Stopped, UsageError
+from support.sums import write_script, write_sums
+
+
+class FakeWorker:
+    """A worker that comes to the end it was told, or waits for ever."""
+
+    def __init__(self, ending: ExitStatus | None, waiting: bool = False) -> None:
+        self._ending, self.waiting = ending, waiting
+        self.signals: list[int] = []
+        self.killed = False
+
+    def exit_status(self) -> ExitStatus | None:
+        return self._ending
+
+    def signal(self, number: signal.Signals) -> None:
+        self.signals.append(number)
+
+    def kill_now(self) -> None:
+        self.killed = True
+
+
+class Said:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.seen: list[Progress] = []
+
+    def start(self, total: int) -> None: ...
+
+    def update(self, progress: Progress) -> None:
+        self.seen.append(progress)
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def stop(self) -> None: ...
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+    monkeypatch.setattr(worker_pool, "POLL_S", 0.0)
+    request = Request(
+        env=write_sums(tmp_path),
+        model=[write_script(tmp_path)],
+        out=str(tmp_path / "run"),
+        settings=update_settings(Settings(), {"workers": 2}),
+    )
+    return Book(plan_request(request))
+
+
+def worked(book: Book, ends: list[FakeWorker]) -> tuple[str, Said]:
+    """What a crew says whose workers come from a list, one after the other."""
+    said = Said()
+    cause = asyncio.run(WorkerPool(book, book.rounds()[-1], said, lambda _: ends.pop(0)).run(handle_signals=False))
+    return cause, said
+
+
+def test_workers_that_are_lost_are_replaced_within_a_bound(book: Book) -> None:
+    ends = [FakeWorker(ExitStatus(-9, "was lost", replaceable=True)) for _ in range(100)]
+    cause, said = worked(book, ends)
+    assert cause in ("worker 0 was lost", "worker 1 was lost")
+    assert len(ends) == 100 - 2 - 2 * REPLACEMENTS_PER_WORKER
+    assert said.notes.count("worker 0 was lost; its chunks are taken over") >= 1
+
+
+def test_a_worker_that_gives_up_is_not_replaced(book: Book) -> None:
+    ends = [FakeWorker(ExitStatus(2, "rollbook: no such thing")), FakeWorker(ExitStatus(0, "")), FakeWorker(None)]
+    with pytest.raises(UsageError, match=r"^no such thing$"):
+        worked(book, ends)
+    assert len(ends) == 1
+    with pytest.raises(Stopped, match="the endpoint is gone"):
+        worked(book, [FakeWorker(ExitStatus(75, "the endpoint is gone")), FakeWorker(ExitStatus(0, ""))])
+    with pytest.raises(RuntimeError, match="worker 0 exited with 1"):
+        worked(book, [FakeWorker(ExitStatus(1, "")), FakeWorker(ExitStatus(0, ""))])
+
+
+def test_those_that_wait_go_home_once_nobody_needs_them(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = FakeWorker(None, waiting=True)
+    read, looks = worker_pool.read_status, iter(range(100))
+
+    def done_at_last(path: Path) -> object:
+        status = read(path)
+        return msgspec.structs.replace(status, pending=0) if next(looks) > worker_pool.WAITING_NOTE_POLLS else status
+
+    monkeypatch.setattr(worker_pool, "read_status", done_at_last)
+    cause, said = worked(book, [FakeWorker(ExitStatus(0, "")), waiting])
+    assert (cause, waiting.killed) == ("", True)
+    assert said.notes == ["1 of 1 workers wait for room"]
+
+
+def test_the_pace_of_all_workers_together_is_shown(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, times, looks = worker_pool.read_status, iter(range(1, 1000)), iter(range(100))
+    monkeypatch.setattr(worker_pool, "monotonic", lambda: float(next(times)))
+    waits = FakeWorker(None)
+
+    def scored_two_more(path: Path) -> object:
+        look = next(looks)
+        if look == 5:
+            waits._ending = ExitStatus(0, "")
+        return msgspec.structs.replace(read(path), scored=2 * look)
+
+    monkeypatch.setattr(worker_pool, "read_status", scored_two_more)
+    _, said = worked(book, [waits, FakeWorker(ExitStatus(0, ""))])
+    assert [progress.rate for progress in said.seen] == [0.0, *[2.0] * 6]
+    assert [progress.seconds for progress in said.seen] == [float(n) for n in range(1, 8)]
+
+
+def test_who_is_to_stop_at_once_gets_two_signals_that_cannot_be_taken_for_one(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel keeps one of equal signals that wait: the worker would drain, and finish what is in flight."""
+    works, read = FakeWorker(None), worker_pool.read_status
+    round_ = book.rounds()[-1]
+    strict = msgspec.structs.replace(round_, settings=update_settings(round_.settings, {"fail_fast": True}))
+
+    def failing(path: Path) -> object:
+        works._ending = ExitStatus(75, "") if works.signals else None
+        return msgspec.structs.replace(read(path), failed={"verifier_error": 1})
+
+    monkeypatch.setattr(worker_pool, "read_status", failing)
+    ends = [works, FakeWorker(ExitStatus(0, ""))]
+    verdict = asyncio.run(WorkerPool(book, strict, Said(), lambda _: ends.pop(0)).run(handle_signals=False))
+    assert verdict == "stopped by --fail-fast with 1 failed"
+    assert works.signals == [signal.SIGTERM, signal.SIGINT]
+
+
+def test_signals_are_heard_as_before_once_the_crew_has_gone(book: Book) -> None:
+    def heard(number: int, frame: object) -> None: ...
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, heard) for number in numbers}
+    try:
+        ends = [FakeWorker(ExitStatus(0, "")) for _ in range(2)]
+        asyncio.run(WorkerPool(book, book.rounds()[-1], Said(), lambda _: ends.pop(0)).run(handle_signals=True))
+        assert [signal.getsignal(number) for number in numbers] == [heard, heard]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

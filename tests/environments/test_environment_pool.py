@@ -1,0 +1,282 @@
+"""Environment processes: killable, replaced, and never at the cost of someone else's rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from rollbook.core import EnvironmentSpec, Limits, Message, Rollout, Score, Task
+from rollbook.environments.environment import Environment
+from rollbook.environments.pool import EnvironmentProcessPool
+from rollbook.environments.registry import resolve
+from rollbook.environments.runtime import EnvironmentRuntime
+from rollbook.environments.snapshot import load_environment, write_snapshot
+from rollbook.errors import RolloutFailed, UsageError
+from support.alive import alive, eventually
+
+T = TypeVar("T")
+
+SOURCE = """
+import ctypes, os, sys, time
+from rollbook import Environment, Score, Task
+
+class Odd(Environment):
+    def tasks(self):
+        yield Task(id="a", prompt="p")
+
+    def verify(self, task, rollout):
+        match rollout.text:
+            case "hang": time.sleep(60)
+            case "raise": raise KeyError("nope")
+            case "exit": sys.exit(0)
+            case "vanish": os._exit(0)
+            case "crash": ctypes.string_at(0)
+            case "none": return None
+            case "nan": return float("nan")
+            case "text": return "1"
+            case "object": return Score(1.0, info={"x": object()})
+            case "memory": return len(bytearray(1 << 34))
+            case "fork":
+                if os.fork() == 0:
+                    return 0.0
+                return 1.0
+            case "print": print("x" * 10_000_000)
+            case "close": os.closerange(3, 4096)
+            case "pid": return Score(1.0, answer=str(os.getpid()))
+            case "daemon":
+                if os.fork() == 0:
+                    os.setsid()
+                    if os.fork() == 0:
+                        open(task.path, "w").write(f"{os.getpid()}\\n")
+                        time.sleep(60)
+                    os._exit(0)
+                time.sleep(60)
+        return Score(1.0, {"part": 0.5}, "x", {"k": [1]})
+
+
+class Stateful(Environment):
+    def tasks(self):
+        yield Task(id="a", prompt="p")
+
+    def open(self, task):
+        if task.id == "closed":
+            raise RuntimeError("no room")
+        return {"id": task.id, "pid": os.getpid()}
+
+    def outcome(self, state):
+        if state["id"] == "slow":
+            time.sleep(60)
+        return state
+
+    def close(self, state):
+        state.clear()
+
+    def verify(self, task, rollout):
+        return rollout.outcome["id"] == task.id
+"""
+
+
+def spec_of(folder: Path, name: str) -> EnvironmentSpec:
+    path = folder / "odd_env.py"
+    path.write_text(SOURCE)
+    return write_snapshot(resolve(f"{path}:{name}"), folder / "source")
+
+
+def play(folder: Path, work: Callable[[EnvironmentRuntime], Awaitable[T]], name: str = "Odd", hosts: int = 2) -> T:
+    spec = spec_of(folder, name)
+    limits = Limits(verify_s=3.0, tool_s=3.0, memory_mb=512)
+
+    async def go() -> T:
+        stage = EnvironmentRuntime(
+            spec,
+            limits,
+            environment=lambda: load_environment(spec, folder),
+            run=folder,
+            max_processes=hosts,
+            log=folder / "log",
+        )
+        try:
+            await stage.open()
+            return await work(stage)
+        finally:
+            await stage.close()
+
+    return asyncio.run(go())
+
+
+def rollout(text: str, **fields: object) -> Rollout:
+    task = Task(id="a", prompt="p", **fields)
+    return Rollout(task=task, sample=0, seed=1, messages=[*task.messages, Message("assistant", text)])
+
+
+async def verdict(stage: EnvironmentRuntime, text: str, **fields: object) -> Score | str:
+    made = rollout(text, **fields)
+    try:
+        return await stage.verify(made.task, made)
+    except RolloutFailed as error:
+        return error.kind
+
+
+def test_a_score_comes_back_whole(tmp_path: Path) -> None:
+    assert play(tmp_path, lambda stage: verdict(stage, "ok")) == Score(1.0, {"part": 0.5}, "x", {"k": [1]})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("hang", "verifier_timeout"),
+        ("raise", "verifier_error"),
+        ("exit", "verifier_error"),
+        ("vanish", "verifier_error"),
+        ("crash", "verifier_error"),
+        ("none", "invalid_reward"),
+        ("nan", "invalid_reward"),
+        ("text", "invalid_reward"),
+        ("object", "invalid_reward"),
+        ("memory", "verifier_error"),
+        ("close", "verifier_error"),
+    ],
+)
+def test_a_bad_verifier_fails_its_own_rollout_and_no_other(tmp_path: Path, text: str, kind: str) -> None:
+    async def work(stage: EnvironmentRuntime) -> list[Score | str]:
+        texts = ["ok"] * 20 + [text] + ["ok"] * 20
+        return list(await asyncio.gather(*(verdict(stage, t) for t in texts)))
+
+    found = play(tmp_path, work)
+    assert found[20] == kind
+    assert all(isinstance(score, Score) for score in found[:20] + found[21:])
+
+
+def test_a_fork_inside_verify_answers_once(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> list[Score | str]:
+        return [await verdict(stage, "fork"), await verdict(stage, "ok"), await verdict(stage, "ok")]
+
+    first, *rest = play(tmp_path, work, hosts=1)
+    assert first == Score(1.0)
+    assert all(score == Score(1.0, {"part": 0.5}, "x", {"k": [1]}) for score in rest)
+
+
+def test_what_a_hanging_verifier_started_dies_with_it(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> int:
+        assert await verdict(stage, "daemon", path=str(tmp_path / "pid")) == "verifier_timeout"
+        return int((tmp_path / "pid").read_text())
+
+    pid = play(tmp_path, work)
+    assert eventually(lambda: not alive(pid), 5)
+
+
+def test_the_log_of_what_environments_print_is_bounded(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> None:
+        for _ in range(4):
+            await verdict(stage, "print")
+
+    play(tmp_path, work, hosts=1)
+    assert (tmp_path / "log").stat().st_size < 32 << 20
+
+
+def test_a_hang_keeps_nobody_waiting_longer_than_its_deadline(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> float:
+        await verdict(stage, "ok")
+        began = time.monotonic()
+        await asyncio.gather(*(verdict(stage, t) for t in ["hang", *["ok"] * 50]))
+        return time.monotonic() - began
+
+    assert play(tmp_path, work) < 15
+
+
+def test_processes_are_reused(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> set[str | None]:
+        scores = [await verdict(stage, "pid") for _ in range(20)]
+        return {s.answer for s in scores if isinstance(s, Score)}
+
+    assert len(play(tmp_path, work)) == 1
+
+
+def test_an_environment_that_does_not_load_is_known_at_once(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "Odd")
+    (tmp_path / "source" / "odd_env.py").write_text("raise RuntimeError('broken on import')")
+
+    async def go() -> None:
+        stage = EnvironmentRuntime(spec, Limits(), environment=Environment, run=tmp_path, log=tmp_path / "log")
+        try:
+            await stage.open()
+        finally:
+            await stage.close()
+
+    with pytest.raises(UsageError, match="broken on import"):
+        asyncio.run(go())
+
+
+def test_state_lives_in_one_process_and_reaches_the_record(tmp_path: Path) -> None:
+    async def one(stage: EnvironmentRuntime, name: str) -> tuple[dict[str, object], Score]:
+        task = Task(id=name, prompt="p")
+        session = await stage.open_session(task, name)
+        outcome = await session.outcome()
+        await session.close()
+        made = Rollout(task=task, sample=0, seed=0, messages=task.messages, outcome=outcome)
+        return outcome, await stage.verify(task, made)
+
+    async def work(stage: EnvironmentRuntime) -> list[tuple[dict[str, object], Score]]:
+        return list(await asyncio.gather(*(one(stage, f"t{i}") for i in range(8))))
+
+    found = play(tmp_path, work, "Stateful")
+    assert [outcome["id"] for outcome, _ in found] == [f"t{i}" for i in range(8)]
+    assert all(score.reward == 1.0 for _, score in found)
+
+
+def test_a_state_that_cannot_be_opened_is_an_environment_error(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> None:
+        await stage.open_session(Task(id="closed", prompt="p"), "x")
+
+    with pytest.raises(RolloutFailed, match="no room") as caught:
+        play(tmp_path, work, "Stateful")
+    assert caught.value.kind == "environment_error"
+
+
+def test_a_late_outcome_fails_its_rollout_and_its_neighbours_start_again(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> list[str]:
+        slow = await stage.open_session(Task(id="slow", prompt="p"), "slow")
+        mate = await stage.open_session(Task(id="mate", prompt="p"), "mate")
+
+        async def end(session: object) -> str:
+            try:
+                await session.outcome()  # type: ignore[attr-defined]
+            except Exception as error:
+                return getattr(error, "kind", type(error).__name__)
+            return "ok"
+
+        return list(await asyncio.gather(end(slow), end(mate)))
+
+    assert play(tmp_path, work, "Stateful", hosts=1) == ["environment_error", "SessionLost"]
+
+
+def test_nobody_waits_for_ever_for_a_stage_that_is_closed(tmp_path: Path) -> None:
+    async def work(stage: EnvironmentRuntime) -> list[Score | str]:
+        waiting = [asyncio.ensure_future(verdict(stage, "hang")) for _ in range(12)]
+        await asyncio.sleep(0.2)
+        await stage.close()
+        async with asyncio.timeout(10):
+            return [*await asyncio.gather(*waiting), await verdict(stage, "ok")]
+
+    assert play(tmp_path, work, hosts=1) == ["environment_error"] * 13
+
+
+def test_one_that_does_not_load_is_not_loaded_again_behind_the_error(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "Odd")
+    (tmp_path / "source" / "odd_env.py").write_text(f"open({str(tmp_path / 'loads')!r}, 'a').write('x'); 1 / 0")
+
+    async def go() -> None:
+        hosts = EnvironmentProcessPool(spec, Limits(), run=tmp_path)
+        with pytest.raises(UsageError, match="did not load"):
+            await hosts.open()
+        await asyncio.sleep(0)
+        assert not hosts._starting
+        await hosts.close()
+
+    asyncio.run(go())
+    assert (tmp_path / "loads").read_text() == "x"

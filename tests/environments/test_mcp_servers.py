@@ -1,0 +1,173 @@
+"""Real servers, started and reached: what rollouts share and what they do not, and what becomes of a broken one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import support.mcp_server
+from rollbook import McpServer
+from rollbook.environments.mcp import McpServers, describe_tool_changes
+from rollbook.errors import RolloutFailed, UsageError
+from support.alive import alive, eventually
+
+T = TypeVar("T")
+COMMAND = [sys.executable, support.mcp_server.__file__]
+
+
+def reached(
+    work: Callable[[McpServers], Awaitable[T]], server: McpServer, *, folder: Path | None = None, own: str = "look"
+) -> T:
+    async def go() -> T:
+        reached = McpServers([server], folder, None)
+        try:
+            await reached.start({own: f"the @tool method {own}"})
+            return await work(reached)
+        finally:
+            await reached.stop()
+
+    return asyncio.run(go())
+
+
+def pid_in(said: str) -> int:
+    return int(said.split()[0])
+
+
+def test_one_process_serves_all_rollouts_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOWN", "shown")
+    monkeypatch.setenv("SECRET", "secret")
+
+    async def work(servers: McpServers) -> int:
+        one, two = await servers.connect(), await servers.connect()
+        assert await one.use("add", {"a": 1}) == "1"
+        assert await two.use("add", {"a": 1, "b": 2}) == "4"
+        assert await one.use("table", {}) == '{\n  "a": 1\n}\n{\n  "b": 2\n}'
+        assert await one.use("refuse", {"why": "no"}) == "Error: Error executing tool refuse: no"
+        assert len(await one.use("flood", {"size": 3_000_000})) == 3_000_000
+        said = await two.use("whoami", {})
+        await one.close()
+        assert said.split()[1:] == ["shown", tmp_path.name], "it sees what was named, in the environment's folder"
+        return pid_in(said)
+
+    pid = reached(work, McpServer(command=COMMAND, env=["SHOWN"]), folder=tmp_path)
+    assert eventually(lambda: not alive(pid))
+
+
+def test_a_process_of_ones_own_is_shared_with_nobody_and_ends_with_the_rollout() -> None:
+    async def work(servers: McpServers) -> None:
+        one, two = await asyncio.gather(servers.connect(), servers.connect())
+        assert [await one.use("add", {"a": 1}), await two.use("add", {"a": 1})] == ["1", "1"]
+        pids = [pid_in(await visit.use("whoami", {})) for visit in (one, two)]
+        await one.close()
+        assert (alive(pids[0]), alive(pids[1])) == (False, True)
+
+    reached(work, McpServer(command=COMMAND, per_rollout=True))
+
+
+def test_after_a_call_that_was_late_or_a_server_that_died_newcomers_get_a_new_one() -> None:
+    async def work(servers: McpServers) -> None:
+        late = await servers.connect()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await late.use("hang", {})
+        second = await servers.connect()
+        assert await late.use("add", {"a": 1}) == "1", "whoever is there may go on"
+        assert await second.use("add", {"a": 2}) == "2"
+        first_pid = pid_in(await late.use("whoami", {}))
+        await late.close()
+        assert not alive(first_pid), "the last one out closes the door"
+        with pytest.raises(RolloutFailed, match="is gone: Connection closed") as caught:
+            await second.use("die", {})
+        assert caught.value.kind == "environment_error"
+        with pytest.raises(RolloutFailed, match="is gone"):
+            await second.use("add", {"a": 1})
+        third = await servers.connect()
+        assert await third.use("add", {"a": 3}) == "3"
+
+    reached(work, McpServer(command=COMMAND))
+
+
+def test_a_server_that_died_unseen_costs_newcomers_nothing() -> None:
+    async def work(servers: McpServers) -> str:
+        import os
+        import signal
+
+        visit = await servers.connect()
+        os.kill(pid_in(await visit.use("whoami", {})), signal.SIGKILL)
+        await visit.close()
+        return await (await servers.connect()).use("add", {"a": 3})
+
+    assert reached(work, McpServer(command=COMMAND)) == "3"
+
+
+def test_tools_that_change_are_an_error_that_names_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EXTRA_TOOL", "")
+
+    async def work(servers: McpServers) -> None:
+        servers.record_tools(tmp_path / "tools" / "a.json")
+        servers.record_tools(tmp_path / "tools" / "a.json")
+        monkeypatch.setenv("EXTRA_TOOL", "1")
+        with pytest.raises(RolloutFailed, match="are not what they were: new extra") as caught:
+            await servers.connect()
+        assert caught.value.kind == "environment_error"
+        servers.tools.pop("die")
+        with pytest.raises(UsageError, match="its MCP servers are not what they were: no more die; start a new run"):
+            servers.record_tools(tmp_path / "tools" / "a.json")
+
+    reached(work, McpServer(command=COMMAND, env=["EXTRA_TOOL"], per_rollout=True))
+
+
+def test_a_changed_description_is_a_changed_tool() -> None:
+    one, other = ([{"function": {"name": "a", "description": words}}] for words in ("x", "y"))
+    assert describe_tool_changes("b", one, other) == "the tools of b are not what they were: another a"
+
+
+async def nothing(servers: McpServers) -> None:
+    raise AssertionError("it must not come to this")
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (McpServer(command=["no-such-command"]), "is gone: .*cannot start no-such-command"),
+        (McpServer(command=[sys.executable, "-c", "raise SystemExit('not today')"]), "is gone: .*not today"),
+        (McpServer(command=["true"]), "is gone: "),
+        (McpServer(command=["a"], env=["NO_SUCH_VARIABLE"]), "environment variable NO_SUCH_VARIABLE is not set"),
+        (McpServer(url="http://127.0.0.1:9/mcp", token_env="NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE is not set"),
+        (McpServer(url="http://127.0.0.1:9/mcp"), "http://127.0.0.1:9/mcp is gone: .*connection"),
+    ],
+    ids=["command", "exits", "silent", "variable", "token", "url"],
+)
+def test_a_server_that_cannot_be_reached_is_told_in_one_line(server: McpServer, words: str) -> None:
+    with pytest.raises(UsageError, match=f"(?i)MCP server .*{words}") as caught:
+        reached(nothing, server)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_with_a_tool_that_there_is_already_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"mcp_server.py names 'add', and so does the @tool method add: rename one"):
+        reached(nothing, McpServer(command=COMMAND), own="add")
+
+
+def test_what_a_server_prints_that_is_no_message_does_no_harm(tmp_path: Path) -> None:
+    chatty = tmp_path / "chatty.py"
+    chatty.write_text(
+        f"print('welcome', flush=True)\nimport runpy, sys\nrunpy.run_path({COMMAND[1]!r}, {{}}, '__main__')"
+    )
+
+    async def work(servers: McpServers) -> str:
+        return await (await servers.connect()).use("add", {"a": 3})
+
+    assert reached(work, McpServer(command=[sys.executable, str(chatty)])) == "3"
+
+
+def test_a_server_that_never_lists_its_tools_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbook.environments.mcp.LISTING_S", 0.2)
+    monkeypatch.setattr("rollbook.environments.mcp.McpSession.list_tools", lambda self: asyncio.sleep(60))
+    with pytest.raises(UsageError, match=r"did not list its tools within 0.2 s"):
+        reached(nothing, McpServer(command=COMMAND))

@@ -1,0 +1,244 @@
+"""Driving a resources server: sessions, tools and verdicts, and everything that can go wrong with each."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from rollbook import Shortfall, run
+from rollbook.book import Book, rollouts
+from rollbook.core import Limits
+from rollbook.engine import load_environment as environment_of
+from rollbook.engine import open_scorer, reverify
+from rollbook.engine.progress import SilentDisplay
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.gym.client.http_client import VERIFY_PATH, ConnectedServer, GymClient
+from rollbook.gym.client.server_env import RemoteServer
+from rollbook.gym.rows import make_row
+from rollbook.gym.server.resources import ResourcesServer
+from support.gym_servers import COOKIE, COUNTING, Agent, Counter, call, row, write_rows, write_said
+from support.sums import write_script, write_sums
+
+ADDS = [call("increment_counter", count=1), call("increment_counter", count=2), {"answer": "6"}]
+
+
+def rows_for(folder, *more, **fields):
+    one = row("add 1 then 2", COUNTING, id="a", initial_count=3, expected_count=6, **fields)
+    return write_rows(folder / "rows.jsonl", one, *more)
+
+
+def played(out):
+    return {rollout.key: rollout for rollout in rollouts(Book(out))}
+
+
+def drive(server, folder, said, data=None, **settings):
+    """Run the server's rows with a script; gives the rollouts that were scored."""
+
+    async def main():
+        async with server:
+            made = run(server.url, said, data=data or rows_for(folder), out=folder / "run", **settings)
+            return await made
+
+    asyncio.run(main())
+    return played(folder / "run")
+
+
+def kinds_of(server, folder, **settings):
+    """The failures of a run of one row, none of which may have left a reward."""
+    with pytest.raises(Shortfall) as caught:
+        drive(server, folder, write_said(folder / "s.jsonl", a=ADDS), attempts={"environment_error": 1}, **settings)
+    assert not played(folder / "run")
+    return caught.value.failed, caught.value
+
+
+def test_a_rollout_is_seeded_played_with_its_tools_and_verified_in_one_session(tmp_path):
+    server = Counter()
+    found = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))
+    assert found["a", 0].reward == 1.0
+    assert [m.text for m in found["a", 0].messages if m.role == "tool"] == ['{"success": true}'] * 2
+    assert server.paths == ["/seed_session", "/increment_counter", "/increment_counter", "/verify"]
+    assert server.cookies == [None, "session-1", "session-1", "session-1"]
+    assert found["a", 0].outcome["cookies"] == {COOKIE: "session-1"}
+
+
+def test_every_field_of_a_row_goes_along_and_so_does_what_was_said(tmp_path):
+    server = Counter()
+    data = rows_for(tmp_path, strange={"deep": [1, None]}, agent_ref={"name": "someone"})
+    drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS), data)
+    given = json.loads(Path(data).read_text())
+    for body in (server.bodies[0], server.bodies[-1]):
+        assert {**body, **given} == body
+        assert body["_ng_task_index"] == 0
+    output = server.bodies[-1]["response"]["output"]
+    assert [item["type"] for item in output] == [*["function_call", "function_call_output"] * 2, "message"]
+    assert server.bodies[-1]["_ng_rollout_index"] == 0
+
+
+def test_a_tool_that_raises_is_read_by_the_model_and_the_session_survives_its_lost_cookie(tmp_path):
+    said = write_said(tmp_path / "s.jsonl", a=[call("raises"), *ADDS])
+    found = drive(Counter(), tmp_path, said)["a", 0]
+    assert found.messages[2].text == "\"RuntimeError('boom')\""
+    assert found.reward == 1.0
+
+
+def test_a_tool_of_ours_that_says_its_world_is_broken_fails_the_rollout(tmp_path):
+    said = write_said(tmp_path / "s.jsonl", a=[call("breaks")])
+    with pytest.raises(Shortfall) as caught:
+        drive(Counter(), tmp_path, said, attempts={"environment_error": 1})
+    assert caught.value.failed == {"environment_error": 1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("500", "verifier_error"),
+        ("422", "verifier_error"),
+        ("not_json", "verifier_error"),
+        ("list", "verifier_error"),
+        ("503", "environment_error"),
+        ("no_seed", "environment_error"),
+        ("no_reward", "invalid_reward"),
+        ("null", "invalid_reward"),
+        ("string", "invalid_reward"),
+        ("nan", "invalid_reward"),
+        ("infinite", "invalid_reward"),
+        ("bad_part", "invalid_reward"),
+        ("judge", "judge_error"),
+        ("ours", "sandbox_error"),
+    ],
+)
+def test_what_is_no_verdict_is_a_failure_and_never_a_reward(tmp_path, mode, kind):
+    settings = {"judge_error": 1, "sandbox_error": 1, "environment_error": 1}
+    with pytest.raises(Shortfall) as caught:
+        drive(Counter(mode), tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS), attempts=settings)
+    assert caught.value.failed == {kind: 1}
+    assert not played(tmp_path / "run")
+
+
+def test_a_slow_verdict_is_a_timeout(tmp_path):
+    failed, _ = kinds_of(Counter("slow"), tmp_path, limits=Limits(verify_s=0.2))
+    assert failed == {"verifier_timeout": 1}
+
+
+def test_a_server_that_goes_away_fails_what_it_held_and_gives_no_reward(tmp_path):
+    server = Counter()
+
+    async def gone():
+        await server.go_away()
+        raise ConnectionResetError
+
+    server.on_verify = gone
+    data = rows_for(tmp_path, row("again", COUNTING, id="b", expected_count=1))
+    said = write_said(tmp_path / "s.jsonl", a=ADDS, b=[{"answer": "1"}])
+    with pytest.raises(Shortfall) as caught:
+        drive(server, tmp_path, said, data, concurrency=1, attempts={"environment_error": 1, "verifier_error": 1})
+    assert sum(caught.value.failed.values()) == 2
+    assert set(caught.value.failed) <= {"environment_error", "verifier_error"}
+    assert not played(tmp_path / "run")
+
+
+def test_a_session_does_not_outlive_its_server(tmp_path):
+    async def main():
+        async with Counter() as server:
+            env = RemoteServer(server.url, rows_for(tmp_path))
+            await env.start()
+            (task,) = env.tasks()
+            session = await env.open(task)
+            await server.go_away()
+            with pytest.raises(RolloutFailed, match="connection refused"):
+                await env._servers.server_for(task).client.get("/")
+            await server.listen()
+            with pytest.raises(RolloutFailed, match="environment_error in /get_counter_value: the server was out"):
+                await env.use("get_counter_value", {}, session)
+            fresh = await env.open(task)
+            assert await env.use("get_counter_value", {}, fresh) == '{"count": 3}'
+            await env.stop()
+
+    asyncio.run(main())
+
+
+def test_parts_answer_and_what_the_server_adds_are_kept(tmp_path):
+    says = {"reward_components": {"form": 0.25, "count": 0.75}, "extracted_answer": "6", "library": [1], "id": "a"}
+    found = drive(Counter(says=says), tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))["a", 0].score
+    assert (found.parts, found.answer) == ({"form": 0.25, "count": 0.75}, "6")
+    assert found.info == {"library": [1]}
+
+
+@pytest.mark.parametrize(("reverify_mode", "scored"), [("stateless", 1), ("unknown", 0)])
+def test_a_stored_rollout_is_scored_again_only_where_that_needs_no_session(tmp_path, reverify_mode, scored):
+    async def main():
+        async with Counter(reverify=reverify_mode) as server:
+            said = write_said(tmp_path / "s.jsonl", a=ADDS)
+            await run(server.url, said, data=rows_for(tmp_path), out=tmp_path / "run")
+            again = await reverify(tmp_path / "run", tmp_path / "again", (), "all", SilentDisplay())
+            assert again.report.scored == scored
+            assert set(again.report.failed) == (set() if scored else {"verifier_error"})
+
+    asyncio.run(main())
+
+
+def test_nobody_there_refuses_the_run(tmp_path):
+    async def main():
+        async with Counter() as server:
+            await server.go_away()
+            said = write_said(tmp_path / "s.jsonl", a=ADDS)
+            with pytest.raises(UsageError, match="connection refused; is the server up"):
+                await run(server.url, said, data=rows_for(tmp_path), out=tmp_path / "run")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        ({"/run": {}}, r"write gym\+agent"),
+        ({"/verify": {}, "/reset": {}, "/step": {}}, r"write gym\+step"),
+        ({"/x": {}}, "no /verify"),
+    ],
+)
+def test_a_server_that_gives_no_verdicts_is_told_from_its_routes(paths, words):
+    class Other(Agent):
+        def app(self):
+            made = super().app()
+
+            async def routes(_):
+                return web.json_response({"paths": paths})
+
+            made.router.add_get("/openapi.json", routes)
+            return made
+
+    async def main():
+        async with Other() as server:
+            client = GymClient(server.url)
+            await client.open()
+            with pytest.raises(UsageError, match=words):
+                await ConnectedServer(client).connect(VERIFY_PATH)
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_the_same_answers_get_the_same_scores_in_process_and_over_http(tmp_path):
+    env, script = write_sums(tmp_path), write_script(tmp_path)
+    loaded = environment_of(env)
+    data = write_rows(tmp_path / "rows.jsonl", *(make_row(task) for task in loaded.instance.tasks()))
+
+    async def main():
+        await run(env, script, samples=2, out=tmp_path / "here")
+        async with open_scorer(loaded, Limits()) as on:
+            runner = web.AppRunner(ResourcesServer("Sums", on._environment).make_app())
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            await run(url, script, samples=2, data=data, out=tmp_path / "there")
+            await runner.cleanup()
+
+    asyncio.run(main())
+    here, there = played(tmp_path / "here"), played(tmp_path / "there")
+    assert here.keys() == there.keys()
+    for key, rollout in here.items():
+        assert there[key].score == rollout.score
+        assert (there[key].seed, there[key].messages) == (rollout.seed, rollout.messages)

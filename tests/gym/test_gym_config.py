@@ -1,0 +1,213 @@
+"""What Gym needs to use an environment: written, and refused where Gym would refuse it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollbook.errors import UsageError
+from rollbook.gym.config import (
+    PORT_RANGE,
+    check_gym_config,
+    choose_port,
+    generate_gym_config,
+    write_deployment,
+    write_gym_config,
+    write_shim,
+)
+from rollbook.gym.rows import read_task
+from rollbook.gym.server.serve import ServeOptions
+
+ENVIRONMENTS = """
+from rollbook import Environment, Task, tool
+
+class Sums(Environment):
+    def tasks(self):
+        for i in range(3):
+            yield Task(id=f"sum-{i}", prompt=f"{i} + {i}?", answer=str(2 * i), level=i)
+
+    def verify(self, task, rollout):
+        return rollout.text == task.answer
+
+class Tools(Sums):
+    @tool
+    def add(self, a: int) -> int:
+        "Add."
+        return a
+
+class Talks(Sums):
+    def reply(self, task, rollout, state):
+        return None
+
+class Offering(Sums):
+    def offers(self, task):
+        return [{"type": "function", "function": {"name": f"tool_{task.level}"}}]
+
+    async def use(self, name, arguments, state):
+        return name
+
+    async def verify(self, task, rollout):
+        return True
+
+class Empty(Sums):
+    def tasks(self):
+        return []
+"""
+
+
+def config(**options: Any) -> dict[str, Any]:
+    return generate_gym_config("127.0.0.1", 9400, "data", "my sums", "http://localhost:8000/v1", "my-model", **options)
+
+
+def test_a_configuration_names_server_agent_model_and_rows() -> None:
+    made = config()
+    assert list(made) == ["my_sums", "my_sums_agent", "policy_model"]
+    server = made["my_sums"]["resources_servers"]["my_sums"]
+    assert (server["host"], server["port"], server["domain"]) == ("127.0.0.1", 9400, "other")
+    agent = made["my_sums_agent"]["responses_api_agents"]["simple_agent"]
+    assert agent["resources_server"] == {"type": "resources_servers", "name": "my_sums"}
+    assert agent["datasets"][0]["jsonl_fpath"] == "data/my_sums.jsonl"
+    model = made["policy_model"]["responses_api_models"]["vllm_model"]
+    assert (model["base_url"], model["model"]) == ("http://localhost:8000/v1", "my-model")
+    assert model["api_key"] == "${oc.env:OPENAI_API_KEY,EMPTY}"
+
+
+def test_it_is_written_and_read_back(tmp_path: Path) -> None:
+    path = write_gym_config(config(), tmp_path / "deep" / "config.yaml")
+    assert yaml.safe_load(Path(path).read_text()) == config()
+    unnamed = write_gym_config(config())
+    assert yaml.safe_load(Path(unnamed).read_text()) == config()
+    os.unlink(unnamed)
+    with pytest.raises(UsageError, match=r"config.yaml: (Not a directory|File exists)"):
+        write_gym_config(config(), Path(path) / "config.yaml")
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    made = copy.deepcopy(config())
+    *names, last = path.split("/")
+    inner: Any = made
+    for name in names:
+        inner = inner[int(name)] if isinstance(inner, list) else inner[name]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    return made
+
+
+AGENT = "my_sums_agent/responses_api_agents/simple_agent"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("my_sums/resources_servers/my_sums/domain", "sums", "my_sums: domain 'sums'; known are math"),
+        ("my_sums/resources_servers/my_sums/domain", None, "my_sums: domain None"),
+        ("my_sums/resources_servers/my_sums/entrypoint", None, "my_sums: Object missing required field `entrypoint`"),
+        ("my_sums/resources_servers/my_sums/port", "x", r"my_sums: Expected `int \| null`"),
+        ("my_sums/resources_servers/my_sums/port", 70000, r"my_sums: Expected `int` <= 65535"),
+        ("my_sums/resources_servers/my_sums/port", 0, r"my_sums: Expected `int` >= 1"),
+        ("my_sums/resources_servers/my_sums/host", "", r"my_sums: Expected `str` of length >= 1 - at `\$.host`"),
+        ("policy_model/responses_api_models/vllm_model/model", "", r"policy_model: Expected `str` of length >= 1"),
+        ("query", {"resources_servers": {}}, "query: Gym has another meaning for that name"),
+        ("my_sums/resources_servers/other", {}, "my_sums: a server is one of"),
+        ("my_sums", {"servers": {}}, "my_sums: a server is one of"),
+        ("policy_model", None, "my_sums_agent: it speaks of responses_api_models policy_model, which is not there"),
+        (f"{AGENT}/resources_server", {"type": "responses_api_models", "name": "my_sums"}, "which is not there"),
+        (f"{AGENT}/datasets/0/type", "eval", "my_sums_agent: Invalid enum value 'eval'"),
+        (f"{AGENT}/datasets/0/license", None, "my_sums_agent: the dataset my_sums needs a license"),
+    ],
+)
+def test_what_gym_would_refuse_is_refused(path: str, value: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_gym_config(changed(path, value))
+
+
+def test_no_server_takes_the_place_of_another() -> None:
+    with pytest.raises(UsageError, match="model_server_name 'my_sums_agent': another server"):
+        config(model_server_name="my_sums_agent")
+
+
+@pytest.mark.parametrize("value", [None, {}, []])
+def test_no_configuration_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="no servers"):
+        check_gym_config(value)
+
+
+def deployed(folder: Path, name: str, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    (folder / "served.py").write_text(ENVIRONMENTS)
+    asked = ServeOptions(env=f"{folder}/served.py:{name}", port=9400)
+    made = write_deployment(asked, folder / "out" / "config.yaml", "http://localhost:8000/v1", "m", **options)
+    rows = [json.loads(line) for line in made.data.read_text().splitlines()]
+    assert len(rows) == made.rows
+    return yaml.safe_load((folder / "out" / "config.yaml").read_text()), rows, (made.shim / "app.py").read_text()
+
+
+def test_rows_and_the_servers_folder_lie_beside_it(tmp_path: Path) -> None:
+    made, rows, app = deployed(tmp_path, "Sums", judges=["http://localhost:8001/v1"])
+    dataset = made["Sums_agent"]["responses_api_agents"]["simple_agent"]["datasets"][0]
+    assert Path(dataset["jsonl_fpath"]) == tmp_path / "out" / "data" / "Sums.jsonl"
+    assert [read_task(row).answer for row in rows] == ["0", "2", "4"]
+    assert rows[1]["verifier_metadata"] == {"level": 1}
+    assert {row["agent_ref"]["name"] for row in rows} == {"Sums_agent"}
+    compile(app, "app.py", "exec")
+    assert f"'{tmp_path}/served.py:Sums', '--host', '127.0.0.1', '--port', '9400', '--judge'" in app
+    assert (tmp_path / "out" / "resources_servers" / "Sums" / "requirements.txt").exists()
+
+
+def test_it_stays_beside_a_server_of_its_own_name_alone(tmp_path: Path) -> None:
+    app = (write_shim(tmp_path, "Sums", "http://127.0.0.1:9", ["x"]) / "app.py").read_text()
+    space: dict[str, Any] = {}
+    exec(app.partition("\nif answers():")[0], space)
+    assert not space["answers"](), "nobody is there"
+    for title, its_own in (("Sums", True), ("Other", False)):
+        folder = tmp_path / title
+        folder.mkdir()
+        (folder / "openapi.json").write_text(json.dumps({"info": {"title": title}}))
+        with HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+            threading.Thread(target=server.handle_request).start()
+            space["URL"] = f"http://127.0.0.1:{server.server_port}/"
+            assert space["answers"]() is its_own
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_environment_with_tools_is_played_within_its_turns(tmp_path: Path) -> None:
+    made, rows, _ = deployed(tmp_path, "Tools", limit=1)
+    assert made["Tools_agent"]["responses_api_agents"]["simple_agent"]["max_steps"] == 32
+    assert [row["responses_create_params"]["tools"][0]["name"] for row in rows] == ["add"]
+
+
+def test_an_environment_that_speaks_back_is_played_by_the_gymnasium_agent(tmp_path: Path) -> None:
+    made, _, _ = deployed(tmp_path, "Talks")
+    assert made["Talks_agent"]["responses_api_agents"]["gymnasium_agent"]["max_steps"] == 32
+
+
+def test_tools_that_are_offered_for_a_task_are_in_its_row(tmp_path: Path) -> None:
+    _, rows, _ = deployed(tmp_path, "Offering")
+    named = [[tool["name"] for tool in row["responses_create_params"]["tools"]] for row in rows]
+    assert named == [["tool_0"], ["tool_1"], ["tool_2"]]
+
+
+def test_an_environment_without_tasks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Empty has no tasks"):
+        deployed(tmp_path, "Empty")
+
+
+def test_servers_of_other_names_are_at_other_ports() -> None:
+    ports = {name: choose_port(name) for name in ("mcqa", "gsm8k", "sums", "workplace")}
+    assert len(set(ports.values())) == len(ports)
+    assert set(ports.values()) <= set(PORT_RANGE)
+    assert choose_port("mcqa") == ports["mcqa"]

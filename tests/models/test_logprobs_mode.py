@@ -1,0 +1,59 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from rollbook.core import Message, ModelSpec, Sampling, Settings
+from rollbook.models.chat import ChatModel, is_shaped
+from support.endpoint import Endpoint
+
+
+@pytest.mark.parametrize(
+    ("sampling", "shaped"),
+    [
+        (Sampling(), False),
+        (Sampling(0.7), True),
+        (Sampling(top_p=0.95), True),
+        (Sampling(0.0, 0.9), False),
+        (Sampling(extra={"top_k": 20}), True),
+        (Sampling(extra={"top_k": -1, "min_p": 0, "stop": ["x"]}), False),
+        (Sampling(extra={"frequency_penalty": 0.5}), True),
+        (Sampling(extra={"logit_bias": {"1": 5}}), True),
+    ],
+)
+def test_whether_what_is_sampled_from_is_the_models_own(sampling: Sampling, shaped: bool) -> None:
+    assert is_shaped(sampling) is shaped
+
+
+def said(sampling: Sampling, calls: int = 3, **endpoint: Any) -> tuple[list[str], Endpoint]:
+    async def go() -> tuple[list[str], Endpoint]:
+        words: list[str] = []
+        async with Endpoint(**endpoint) as served:
+            model = ChatModel(ModelSpec(""), Settings(urls=[served.url]), say=words.append)
+            await model.open()
+            try:
+                for seed in range(calls):
+                    await model.complete([Message("user", "hi")], sampling, seed=seed, rollout="t#0")
+            finally:
+                await model.close()
+        return words, served
+
+    return asyncio.run(go())
+
+
+def test_logprobs_of_another_distribution_are_told_once() -> None:
+    words, served = said(Sampling(0.7), vllm=True)
+    assert len(words) == 1
+    assert "--logprobs-mode processed_logprobs" in words[0]
+    assert served.bodies[0]["top_k"] == 1
+    assert served.counts["chat"] == 4
+
+
+def test_nothing_is_asked_where_it_does_not_matter() -> None:
+    assert said(Sampling(), vllm=True)[1].counts["chat"] == 3
+    assert said(Sampling(0.7), vllm=False)[1].counts["chat"] == 3
+
+
+def test_a_server_that_does_not_answer_the_question_just_now_is_asked_again_later() -> None:
+    words, served = said(Sampling(0.7), calls=1, vllm=True, mode="500", models="ok", times=1)
+    assert (words, served.counts["chat"]) == ([], 2)

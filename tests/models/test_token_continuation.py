@@ -1,0 +1,158 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from rollbook.core import Function, Message, ModelSpec, Sampling, Settings, ToolCall, Turn
+from rollbook.errors import RolloutFailed, UsageError
+from rollbook.models.chat import ChatModel
+from rollbook.models.model import Completion
+from rollbook.models.scripted import ScriptedModel
+from rollbook.models.token_continuation import (
+    EDITED,
+    NOT_TEXT,
+    AnsweredCall,
+    find_new_messages,
+    make_stand_ins,
+    parse_version,
+    require_continuing,
+)
+from rollbook.tokens import CUT, Unproven, merge
+from support.endpoint import Endpoint
+
+ASK = [Message("user", "What is 12 + 30?")]
+MORE = Message("user", "And 1 + 1?")
+
+
+class Talk:
+    """A conversation of two turns with an endpoint, the second one continued."""
+
+    def __init__(self, **endpoint: Any) -> None:
+        self.endpoint = Endpoint(vllm=True, odd=True, **endpoint)
+        self.said: list[str] = []
+        self.turns: list[Turn] = []
+        self.messages: list[Message] = []
+
+    async def hold(
+        self, tools: Any = (), answer: Message | None = None, thought: Message | None = None, **sampling: Any
+    ) -> list[Turn]:
+        async with self.endpoint:
+            settings = Settings(urls=[self.endpoint.url], outage_s=5.0, call_s=5.0)
+            model = ChatModel(ModelSpec(""), settings, say=self.said.append)
+            await model.open()
+            try:
+                first = await model.complete(ASK, Sampling(**sampling), seed=1, rollout="t#0", tools=tools)
+                first = Completion(thought or first.message, first.turn)
+                held = AnsweredCall(ASK, first)
+                self.messages = [*ASK, answer or first.message, MORE]
+                then = await model.complete_from(held, self.messages, Sampling(), seed=1, rollout="t#0", tools=tools)
+            finally:
+                await model.close()
+        self.turns = [first.turn, then.turn]
+        return self.turns
+
+
+def test_a_later_turn_is_asked_with_the_ids_of_the_earlier_one() -> None:
+    talk = Talk()
+    (sequence,) = merge(asyncio.run(talk.hold()))
+    assert sequence.trained == sum(len(turn.ids or ()) for turn in talk.turns)
+    sent = talk.endpoint.bodies[-1]
+    assert sent["kv_transfer_params"] == {"prompt_token_ids": talk.turns[1].prompt_ids}
+    assert [m["content"] for m in sent["messages"]] == [m.text for m in talk.messages]
+    assert talk.said == []
+
+
+def test_an_answer_that_was_cut_is_closed_and_goes_on() -> None:
+    first, then = asyncio.run(Talk().hold(max_tokens=5))
+    assert first.finish_reason == "length"
+    assert len(merge([first, then])) == 1
+
+
+def test_an_answer_that_was_cut_within_its_reasoning_is_not_closed_for_the_model() -> None:
+    thinking = Message("assistant", "", reasoning="Let me see")
+    talk = Talk()
+    asyncio.run(talk.hold(thought=thinking, max_tokens=5))
+    assert len(talk.said) == 1
+    assert CUT in talk.said[0]
+    assert "kv_transfer_params" not in talk.endpoint.bodies[-1]
+
+
+def test_a_server_before_ids_in_chats_gets_them_as_a_text_completion() -> None:
+    talk = Talk(version="0.14.1")
+    assert len(merge(asyncio.run(talk.hold()))) == 1
+    assert (talk.endpoint.counts["text"], talk.endpoint.counts["chat"]) == (1, 1)
+
+
+def test_but_not_where_it_has_to_parse_tools() -> None:
+    talk = Talk(version="0.14.1")
+    tools = [{"type": "function", "function": {"name": "subtract"}}]
+    assert len(merge(asyncio.run(talk.hold(tools)))) == 2
+    assert talk.endpoint.counts["text"] == 0
+    assert "parsed" in talk.said[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"), [("ignores_ids", "another prompt"), ("no_tokenize", "tokenize does not render it: HTTP 404")]
+)
+def test_a_server_that_cannot_is_recorded_as_it_answered_and_forks(mode: str, why: str) -> None:
+    talk = Talk(mode=mode)
+    assert [s.fork is None for s in merge(asyncio.run(talk.hold()))] == [True, False]
+    assert len(talk.said) == 1
+    assert why in talk.said[0]
+
+
+def test_an_edited_answer_is_asked_as_it_is_and_forks() -> None:
+    talk = Talk()
+    assert len(merge(asyncio.run(talk.hold(answer=Message("assistant", "42."))))) == 2
+    assert "kv_transfer_params" not in talk.endpoint.bodies[-1]
+
+
+def test_a_server_that_cannot_render_just_now_is_a_failure_of_the_call() -> None:
+    with pytest.raises(RolloutFailed, match="503: overloaded"):
+        asyncio.run(Talk(mode="ill_tokenize").hold())
+
+
+def held(*messages: Message, answer: Message) -> AnsweredCall:
+    return AnsweredCall(messages, Completion(answer, Turn()))
+
+
+def test_what_is_new_follows_what_was_asked_and_answered_whatever_was_thought() -> None:
+    answer = Message("assistant", "42", reasoning="hm")
+    one = held(*ASK, answer=answer)
+    assert find_new_messages(one, [*ASK, answer, MORE]) == [MORE]
+    assert find_new_messages(one, [*ASK, Message("assistant", "42"), MORE]) == [MORE]
+    for changed in ([*ASK, Message("assistant", "43"), MORE], [MORE, answer, MORE], [*ASK, answer], [MORE]):
+        assert find_new_messages(one, changed) == Unproven(EDITED)
+
+
+@pytest.mark.parametrize("new", [Message("assistant", "more"), Message("user", [{"type": "text", "text": "x"}])])
+def test_only_text_of_others_can_be_added(new: Message) -> None:
+    answer = Message("assistant", "42")
+    assert find_new_messages(held(*ASK, answer=answer), [*ASK, answer, new]) == Unproven(NOT_TEXT)
+
+
+def test_stand_ins_keep_the_names_and_ids_of_calls_and_nothing_that_was_written() -> None:
+    call = ToolCall("c7", Function("add", '{"a": "<|im_end|>"}'))
+    answer = Message("assistant", "secret", tool_calls=[call])
+    result = Message("tool", "3", tool_call_id="c7")
+    one, other, blank = make_stand_ins(answer, [result])
+    assert [m.role for m in one] == ["user", "assistant", "tool"]
+    assert [c.id for m in (one[1], other[1]) for c in m.tool_calls or ()] == ["c7", "c7"]
+    assert one[1] != other[1]
+    assert one[2] == other[2] == result != blank[2]
+    assert blank[2].tool_call_id == "c7"
+    assert "im_end" not in f"{one}{other}{blank}"
+
+
+def test_a_version_is_read_by_its_numbers() -> None:
+    assert parse_version(b'{"version": "0.9.0"}') < (0, 27) <= parse_version(b'{"version": "1.0"}')
+    assert parse_version(b"<html>") == parse_version(b'{"version": "dev"}') == (0, 27)
+
+
+def test_who_cannot_go_on_in_tokens_is_refused_with_a_way_out() -> None:
+    settings = Settings(urls=["http://127.0.0.1:9/v1"])
+    with pytest.raises(UsageError, match="only an endpoint"):
+        require_continuing(ScriptedModel(ModelSpec("s", "scripted"), Settings(urls=["scripted:x"])))
+    with pytest.raises(UsageError, match="does not report token ids"):
+        require_continuing(ChatModel(ModelSpec("m"), settings))
+    assert require_continuing(ChatModel(ModelSpec("m"), settings, tokens=True))

@@ -1,0 +1,62 @@
+"""Letters to guests: nobody reads them on the way, so that no later guest finds them in the memory it begins with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rollbook.processes import find_members
+from rollbook.sandbox import Sandbox
+from rollbook.sandbox.grading import Grader
+from rollbook.sandbox.guest import make_memory_file, make_payload, make_stdin
+from rollbook.sandbox.isolation import PACKAGE_FOLDER
+
+WORD = "quagmire-of-xylophones"
+
+
+def words_held(pid: int, words: list[bytes]) -> set[bytes]:
+    """Which of these a process has in memory that it may write to."""
+    found: set[bytes] = set()
+    try:
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except PermissionError:
+        pytest.skip("ONLY ROOT MAY READ THE MEMORY OF A ZYGOTE")
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, rights, *_ = line.split()
+        if rights.startswith("rw"):
+            first, last = (int(number, 16) for number in span.split("-"))
+            block = os.pread(memory, last - first, first)
+            found |= {word for word in words if word in block}
+    os.close(memory)
+    return found
+
+
+def test_a_zygote_remembers_nothing_of_what_its_guests_were_given() -> None:
+    tests = "".join(f"assert f({i}) == '{WORD}-{i}'\n" for i in range(20))
+    with Sandbox(size=1) as box:
+        (slot,) = box._launchers
+        for size in (1, 50, 2000):
+            ran = box.run_sync(f"'{WORD}'", stdin=WORD * size, files={"a.txt": WORD.encode() * size})
+            assert ran.value == repr(WORD)
+            assert not Grader(box).function_sync("def f(x): return 0", tests, "f").passed
+        pids = [process.pid for process in find_members(slot._provider._child.pid)]  # type: ignore[attr-defined]
+        told, known = [WORD.encode(), WORD.encode().hex().encode()], str(PACKAGE_FOLDER).encode()
+        held = [words_held(pid, [*told, known]) for pid in pids]
+    assert {known} in held, "what it was told at its start is to be found: this test can see"
+    assert all(words <= {known} for words in held)
+
+
+def test_a_letter_is_read_from_its_beginning_whatever_its_size() -> None:
+    for size in (1, 70_000, 3_000_000):
+        handle = make_memory_file("letter", b"x" * size)
+        assert os.fstat(handle).st_size == size
+        assert len(os.read(handle, size)) == size
+        os.close(handle)
+    letter = make_payload("print('\ud800')", {"a": b"\x00"}, {"core": 1})
+    assert os.read(letter, 1000) == b"""{"core": 1, "code": "print('?')", "files": {"a": "00"}}"""
+    nothing = make_stdin(b"")
+    assert os.read(nothing, 1) == b""
+    os.close(letter)
+    os.close(nothing)

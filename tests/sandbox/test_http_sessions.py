@@ -1,0 +1,87 @@
+"""Sessions of those who come over HTTP, with a real sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from rollbook.errors import UsageError
+from rollbook.sandbox import Limits, Sandbox
+from rollbook.sandbox.server import SandboxSessions
+
+
+def test_a_session_goes_on_by_its_name_and_ends_when_told() -> None:
+    async def go() -> None:
+        async with Sandbox(size=1) as box:
+            sessions = SandboxSessions(box)
+            one, two = [await sessions.open(False, Limits(), {}) for _ in range(2)]
+            await sessions.run(one, "x = 1", None)
+            await sessions.run(two, "x = 2", None)
+            assert [(await sessions.run(name, "x", None)).value for name in (one, two)] == ["1", "2"]
+            await sessions.close(one)
+            await sessions.close(one)
+            with pytest.raises(UsageError, match="no session has that name"):
+                await sessions.run(one, "x", None)
+            assert len(sessions) == 1
+            await sessions.close(two)
+
+    asyncio.run(go())
+
+
+def test_a_session_that_nobody_uses_ends_and_one_at_work_does_not() -> None:
+    async def go() -> None:
+        async with Sandbox(size=2) as box:
+            sessions = SandboxSessions(box, idle_timeout_s=0.2)
+            idle, busy = [await sessions.open(False, Limits(), {}) for _ in range(2)]
+            sweeping = asyncio.create_task(sessions.sweep())
+            worked = await sessions.run(busy, "import time; time.sleep(0.8)", None)
+            assert worked.status == "ok"
+            with pytest.raises(UsageError):
+                await sessions.run(idle, "1", None)
+            sweeping.cancel()
+            await sessions.close(busy)
+
+    asyncio.run(go())
+
+
+class Pretended:
+    """A sandbox and a session of it whose end takes until it is told."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.ending, self.may_end = asyncio.Event(), asyncio.Event()
+
+    def session(self, *_: object) -> Pretended:
+        return self
+
+    async def __aenter__(self) -> Pretended:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.ended.append("ended")
+        self.ending.set()
+        await self.may_end.wait()
+
+    async def run(self, code: str, limits: object) -> int:
+        self.may_end.set()
+        await asyncio.sleep(0.1)
+        return len(self.ended)
+
+
+def test_a_session_that_is_used_while_another_is_closed_is_not_closed_too() -> None:
+    async def go() -> int:
+        box = Pretended()
+        sessions = SandboxSessions(box, idle_timeout_s=0.1)  # type: ignore[arg-type]
+        names = [await sessions.open(False, Limits(), {}) for _ in range(2)]
+        for lease in sessions._entries.values():
+            lease.last_used = -math.inf
+        sweeping = asyncio.create_task(sessions.sweep())
+        await box.ending.wait()
+        ended: object = await sessions.run(names[1], "1", None)
+        sweeping.cancel()
+        assert isinstance(ended, int)
+        return ended
+
+    assert asyncio.run(go()) == 1

@@ -1,0 +1,109 @@
+"""A mistake of the user's is told as one, before anything runs, and never blamed on the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rollbook.errors import UsageError
+from rollbook.sandbox import Limits, Sandbox
+from rollbook.sandbox.grading import Grader
+from rollbook.sandbox.limits import check_files, check_names
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    with Sandbox(size=1) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"seconds": "5"},
+        {"seconds": None},
+        {"seconds": True},
+        {"seconds": 1e300},
+        {"wall_seconds": float("nan")},
+        {"memory_mb": 256.5},
+        {"memory_mb": 1 << 40},
+        {"processes": 1.5},
+        {"files_mb": 1 << 50},
+        {"output_kb": 0.5},
+    ],
+    ids=str,
+)
+def test_limits_are_numbers_that_the_kernel_can_count_with(bad: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"limit {next(iter(bad))}=.*: give a positive, finite number"):
+        Limits(**bad)
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"a": b"", "a/b": b""}, "file name 'a': another file lies in it as in a folder"),
+        ({"a/b/c": b"", "a/b": b""}, "file name 'a/b': another file"),
+        ({".": b""}, "stays in the folder"),
+        ({"a/../../b": b""}, "stays in the folder"),
+        ({"a/": b""}, "stays in the folder"),
+        ({"a" * 256: b""}, "at most 255 bytes a name"),
+        ({"/".join(["a" * 200] * 30): b""}, "4000 in all"),
+        ({"\ud800": b""}, "cannot be written as UTF-8"),
+        ({5: b""}, "file name: give a text"),
+        ({"a": "x"}, "file 'a': give its content as bytes, not str"),
+        ({"a": bytes(2 << 20)}, "files: 1 of 2.0 MB; the folder takes files_mb=1"),
+        ({str(n): b"x" for n in range(300)}, "files: 300 of 1.2 MB"),
+        (["a"], "files: give names and contents"),
+    ],
+    ids=range(13),
+)
+def test_files_fit_into_the_folder_of_a_run(files: Any, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        check_files(files, Limits(files_mb=1))
+
+
+def test_good_names_pass() -> None:
+    check_names(["a", "b/c", "b/d.txt", "...", "ä" * 127])
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"code": b"1"}, "code: give a text"),
+        ({"code": "1", "stdin": 5}, "stdin: give a text or bytes, not int"),
+        ({"code": "1", "limits": {"seconds": 1}}, r"limits: give Limits\(...\), not dict"),
+        ({"code": "1", "files": {".": b""}}, "stays in the folder"),
+    ],
+    ids=["code", "stdin", "limits", "files"],
+)
+def test_a_run_is_refused_in_one_line(box: Sandbox, given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        box.run_sync(**given)
+    assert box.run_sync("1 + 1").value == "2"
+
+
+def test_a_session_is_too(box: Sandbox) -> None:
+    with pytest.raises(UsageError, match="limits: give"):
+        box.session(limits={})  # type: ignore[arg-type]
+    with box.session() as session, pytest.raises(UsageError, match="code: give a text"):
+        session.run_sync(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5])
+def test_a_sandbox_has_room_for_one_run_at_least(size: Any) -> None:
+    with pytest.raises(UsageError, match=f"size={size}: give a whole number"):
+        Sandbox(size=size)
+
+
+def test_cases_and_tests_have_their_shape(box: Sandbox) -> None:
+    grader: Any = Grader(box)
+    with pytest.raises(UsageError, match=r"case \(1, 1\): give \(stdin, expected stdout\), both texts"):
+        grader.inputs_sync("print(1)", [(1, 1)])
+    with pytest.raises(UsageError, match=r"case \(5, 5\): give \(arguments, expected value\)"):
+        grader.calls_sync("def f(x): return x", "f", [(5, 5)])
+    with pytest.raises(UsageError, match="tests: give a text"):
+        grader.function_sync("def f(x): return x", None, "f")
+    with pytest.raises(UsageError, match="code: give a text"):
+        grader.inputs_sync(b"print(1)", [("", "1")])
