@@ -194,7 +194,7 @@ def describe_broken_call(written: str) -> str:
 
 
 class ToolCallFormat(Protocol):
-    """Asks a model that has tools. A call that could not even be read has an empty name; `misread` says why."""
+    """Asks a model that has tools. A call that could not even be read has an empty name; `explain_misread` says why."""
 
     async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
         """One answer, its calls read out of it."""
@@ -218,7 +218,7 @@ class NativeToolCalls:
 
 
 class TextToolCalls:
-    """The model writes its calls as JSON; with `held` the server lets it write nothing else."""
+    """The model writes its calls as JSON; if `constrained`, the server lets it write nothing else."""
 
     def __init__(self, constrained: bool) -> None:
         self._held = constrained

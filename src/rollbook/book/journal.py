@@ -131,7 +131,7 @@ class _Segment:
 
 
 class Journal:
-    """A worker's pen. `add` does not wait for the disk; `durable` is called with each group once it is there."""
+    """A worker's pen. `add` does not wait for the disk; `on_durable` is called with each group once it is there."""
 
     def __init__(self, run: Path, worker: str, on_durable: Callable[[list[JournalEntry]], None]) -> None:
         self._folder, self._worker, self._on_durable = run / "journals", worker, on_durable

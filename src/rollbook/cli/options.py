@@ -47,7 +47,7 @@ def compose_options(name: str, make: Callable[..., object]) -> Callable[[Callabl
 def _set_signature(
     called: Callable[..., object], command: Callable[..., object], name: str, taken: list[inspect.Parameter]
 ) -> None:
-    """Give a function the signature that typer and the next `gathered` read."""
+    """Give a function the signature that typer and the next `compose_options` read."""
     own = inspect.signature(command, eval_str=True)
     spread = [p for mine in own.parameters.values() for p in (taken if mine.name == name else [mine])]
     named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in spread]

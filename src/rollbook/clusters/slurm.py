@@ -157,7 +157,7 @@ SANDBOX_VARIABLES = ("ROLLBOOK_SANDBOX", "NEMO_SKILLS_SANDBOX_HOST", "NEMO_SKILL
 
 
 def make_container_argv(profile: ClusterProfile, role: str, run: Path, variables: Sequence[str] = ()) -> list[str]:
-    """What stands before the command of a part: nothing where it runs in no image. `names`: variables it needs."""
+    """What stands before the command of a part: nothing where it runs in no image. `variables` are those it needs."""
     image = profile.image_of(role)
     if image is None:
         return []

@@ -144,7 +144,7 @@ def merge_limits(base: Limits, own: Mapping[str, JSON]) -> Limits:
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """An environment that takes part: `most` of its tasks are asked, of which a blend's weights gave it `share`."""
+    """An environment that takes part: `max_tasks` of its tasks are asked; a blend's weights gave it `share` of them."""
 
     name: str
     loaded: LoadedEnvironment

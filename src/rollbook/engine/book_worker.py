@@ -353,7 +353,7 @@ async def work_on_book(
     handle_signals: bool = False,
     drain_event: asyncio.Event | None = None,
 ) -> ProgressCounter:
-    """Fill a book until nothing is left for this round, or it is `enough`; a stop by signal is `Stopped`."""
+    """Fill a book until nothing is left for this round, or `drain_event` is set; a stop by signal is `Stopped`."""
     settings, manifest = round_.settings, book.manifest
     limiter = make_limiter(settings.concurrency, display.note)
     account = ProgressCounter(book, settings)

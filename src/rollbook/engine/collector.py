@@ -245,7 +245,7 @@ class Collector:
     """Collects groups of rollouts for a trainer.
 
     `book=None` keeps nothing on disk; a path writes every rollout into a new book before its group is handed out.
-    `on_failure`, `equal_rewards` and `max_staleness` say which groups are handed out (see `collect.policy.Policy`); by
+    `on_failure`, `equal_rewards` and `max_staleness` say which groups are handed out (see `GroupPolicy`); by
     default every group, complete, or a Shortfall. `counts` tells what became of each. At most `window` groups are begun
     or waiting; what is not taken holds the rest back.
     """

@@ -29,7 +29,7 @@ WAITING_NOTE_POLLS = 10
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """How a worker ended: its exit code and last words. Where it was `lost`, another may take its place."""
+    """How a worker ended: its exit code and last words. Where it is `replaceable`, another may take its place."""
 
     code: int
     message: str

@@ -67,7 +67,7 @@ class RolloutRecord(msgspec.Struct, array_like=True):
 
 
 class EnvironmentCall(msgspec.Struct, array_like=True):
-    """One method of the environment; `seat` names the state it is about, `tool` the tool it calls."""
+    """One method of the environment; `session` names the state it is about, `tool` the tool it calls."""
 
     method: str
     task: TaskLine | None = None

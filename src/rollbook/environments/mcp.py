@@ -43,7 +43,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 
 class McpProcess:
-    """One process of a server; `ended` comes when it says no more, `last_words` are what it complained of."""
+    """One process of a server; `ended` comes when it says no more, `last_error_line` is what it complained of."""
 
     def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
         self._server, self._folder, self._log = server, folder, log
@@ -134,7 +134,7 @@ if HTTP_LIMITS.keys() - inspect.signature(streamable_http_client).parameters:
 class McpSession:
     """A connection, held by a task of its own: who opens one must also close it, and rollouts come and go.
 
-    `spent` says that something was late or broke: whoever is in here may go on, but nobody new comes in.
+    `broken` says that something was late or broke: whoever is in here may go on, but nobody new comes in.
     """
 
     def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:

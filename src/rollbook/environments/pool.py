@@ -204,7 +204,7 @@ _decode_reply = msgspec.json.Decoder(EnvironmentReply).decode
 
 
 class EnvironmentProcessDied(Exception):
-    """The process ended while a call was waiting. `guilty`: it was the call being executed; `why` says how it ended."""
+    """The process ended while a call was waiting; `why` says how. `caused_by_call`: it was the call being executed."""
 
     def __init__(self, caused_by_call: bool, why: str, kind: str) -> None:
         self.caused_by_call, self.why, self.kind = caused_by_call, why, kind

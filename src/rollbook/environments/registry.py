@@ -98,7 +98,7 @@ def resolve(
     """The environment that a spec names; every mistake in it is a UsageError of one line.
 
     `data` and `template` are the rows to ask and the file their prompts are made by: arguments of those names. Files
-    and modules of the user's are looked for in the folder `beside`, for which None is the current one.
+    and modules of the user's are looked for in `base_folder`, for which None is the current one.
     """
     if names_blend(spec):
         raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")

@@ -135,7 +135,7 @@ class EnvironmentRuntime:
                 await self._environment.stop()
 
     async def open_session(self, task: Task, name: str) -> EnvironmentSession:
-        """Open the state of one rollout; whoever gets a seat must `leave` it."""
+        """Open the state of one rollout; whoever gets a session must `close` it."""
         if self.spec.state == "none":
             return StatelessSession()
         await self._state_slots.acquire()

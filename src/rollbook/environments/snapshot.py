@@ -23,7 +23,7 @@ from rollbook.errors import UsageError
 def write_snapshot(loaded: LoadedEnvironment, folder: Path, subfolder: str = "") -> EnvironmentSpec:
     """Pin what an environment was loaded from: the user's own source is copied to `folder`, a package is digested.
 
-    `folder` lies in the run directory. The sources of several environments lie apart, each `beneath` it.
+    `folder` lies in the run directory. The sources of several environments lie apart, each in its `subfolder`.
     """
     if loaded.path is None:
         return msgspec.structs.replace(loaded.spec, digest=_installed_digest(loaded.spec.target))

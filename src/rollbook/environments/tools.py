@@ -177,7 +177,7 @@ _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", 
 
 
 def read_offered_tools(offered: object, own: Mapping[str, str], origin: str = "offers(task)") -> dict[str, JSON]:
-    """What `who` offers, by name; what no model could be shown, or told from its `own` tools, is a mistake of theirs.
+    """What `origin` offers, by name; what no model could be shown, or told from its `own` tools, is a mistake there.
 
     `own` says of each tool that there is already where it comes from.
     """

@@ -122,8 +122,9 @@ class MakeError(Protocol):
 
 @dataclass(frozen=True)
 class WireProtocol:
-    """A protocol: how it is read and answered. In a stream `waiting` is sent while there is nothing else to send, and
-    an error is an event of the name `error_event`.
+    """A protocol: how it is read and answered.
+
+    In a stream `keep_alive` is sent while there is nothing else to send, and an error is an event `error_event`.
     """
 
     read: ReadRequest

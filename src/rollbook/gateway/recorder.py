@@ -40,7 +40,7 @@ class Branches:
         self._calls = 0
 
     def add(self, messages: Sequence[Message], digests: Sequence[bytes], answer: Message, turn: Turn) -> None:
-        """Take in an answered call; `digests` are those of `asked`."""
+        """Take in an answered call; `digests` are those of `messages`."""
         self._calls += 1
         at = next((n for n in range(len(digests) - 1, -1, -1) if digests[n] in self._tips), None)
         if at is None:

@@ -180,7 +180,7 @@ SHUTDOWN_TIMEOUT_S = 1.0
 
 
 class LocalEndpoint:
-    """See `agents.program.Door`."""
+    """See `agents.program.GatewayEndpoint`."""
 
     def __init__(self, url: str, recorder: Recorder) -> None:
         self.url, self._recorder = url, recorder
@@ -201,7 +201,7 @@ class LocalGateway:
 
     @asynccontextmanager
     async def open(self, rollout: Rollout, ask: AskModel) -> AsyncIterator[LocalEndpoint]:
-        """See `agents.program.Gateway`."""
+        """See `agents.program.ModelGateway`."""
         recorder, name = Recorder(rollout, ask), make_rollout_name()
         app = GatewayServer({name: recorder}.__getitem__, MODEL_NAME).make_app()
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, handler_cancellation=True)

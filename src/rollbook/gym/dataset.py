@@ -79,8 +79,8 @@ _SAMPLING_OPTIONS = {"temperature": "--temperature", "top_p": "--top-p", "max_to
 class RowDataset:
     """The rows of a file; what they ask for and do not get is in `notes`.
 
-    `check` may refuse one more of them; `bare` ones need no prompt, for somebody else makes it; where all that they ask
-    for is `forwarded`, only the sampling of this run comes before theirs.
+    `check` may refuse one more of them; with `prompt_optional` they need no prompt, for somebody else makes it; where
+    all that they ask for is forwarded (`forwards_params`), only the sampling of this run comes before theirs.
     """
 
     def __init__(

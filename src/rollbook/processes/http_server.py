@@ -15,14 +15,14 @@ SHUTDOWN_S = 2.0
 
 
 def serve_forever(app: web.Application, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the address once requests are taken."""
+    """Serve until SIGINT or SIGTERM; `on_ready` is told the address once requests are taken."""
     run_event_loop(lambda: serve_app(app, host, port, on_ready))
 
 
 async def serve_app(
     app: web.Application, host: str, port: int, on_ready: Callable[[str], None], *, cancel_on_disconnect: bool = False
 ) -> None:
-    """The same on the loop that runs; with `cancelling`, whoever hangs up ends the work on what was asked."""
+    """The same on the loop that runs; with `cancel_on_disconnect`, whoever hangs up ends the work on what was asked."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=cancel_on_disconnect)
     await runner.setup()
     try:

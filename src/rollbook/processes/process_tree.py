@@ -47,7 +47,7 @@ def kill_tree(root: int, tag: str = "") -> None:
 
 
 def kill_descendants() -> None:
-    """Kill everything that this process started, and what that started; with `keep_orphans`, daemons too."""
+    """Kill everything that this process started, and what that started; after `become_subreaper`, daemons too."""
     me = os.getpid()
     for process in _stop_all(lambda: [p for p in find_members(me) if p.pid != me]):
         _send_signal(process, signal.SIGKILL)

@@ -22,7 +22,7 @@ NO_LIMIT = 1 << 62
 
 
 class LineSelector:
-    """Decides which lines of one book count, as `book.marks.Scored` does line by line."""
+    """Decides which lines of one book count, as `book.CountedLines` does line by line."""
 
     def __init__(self, book: Book) -> None:
         self._leases = Leases(book.path)

@@ -125,7 +125,7 @@ def split_by_size(paths: Sequence[Path], readers: int) -> list[list[Path]]:
 
 
 class _ReaderProcess:
-    """Another process of ours that reads files (helper.py); what it found comes back in a file without a name."""
+    """Another process that reads files (column_reader.py); what it found comes back in a file without a name."""
 
     def __init__(self, tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> None:
         self._timeout_s = 60 + sum(path.stat().st_size for path in files) / MIN_BYTES_PER_S

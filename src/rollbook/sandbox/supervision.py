@@ -347,8 +347,8 @@ CORES = max(1, min(os.cpu_count() or 1, MAX_THREADS))
 class Watchdog:
     """A stretch of code under way. Until `begin`, only the deadline for the set-up counts.
 
-    What is killed when it is due is the process; whose CPU time counts is the clock's business. `together`: it began on
-    one core with another, and is released from there when it takes long.
+    What is killed when it is due is the process; whose CPU time counts is the clock's business. `shared_core`: it began
+    on one core with another, and is released from there when it takes long.
     """
 
     def __init__(

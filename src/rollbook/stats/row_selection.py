@@ -83,7 +83,7 @@ class Expression:
         self._evaluate = self._build(tree.body, MAX_DEPTH)
 
     def __call__(self, row: Row) -> JSON:
-        """The value for a row, whose keys are names as in `named`; None is unknown."""
+        """The value for a row, whose keys are names as in `rename_columns`; None is unknown."""
         try:
             return self._evaluate(row)
         except TypeError as error:

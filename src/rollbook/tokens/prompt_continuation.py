@@ -45,8 +45,8 @@ class Unproven(msgspec.Struct, frozen=True):
 def continuation(turn: Turn, renders: Renders, *, called_tools: bool = False) -> list[int] | Unproven:
     """The prompt that goes on from a turn, or why it cannot be proven to be what the template means.
 
-    `called` says that the answer called tools. An answer that was cut by its limit has no end of its own: it gets the
-    template's, which nobody sampled.
+    `called_tools` says that the answer called tools. An answer that was cut by its limit has no end of its own: it gets
+    the template's, which nobody sampled.
 
     >>> END, NL, USER, MODEL = 9, 8, 7, 6
     >>> told = [[USER, *q, END, NL, MODEL, *a, END, NL, USER, *n, END, NL, MODEL]

@@ -22,7 +22,7 @@ _BODY_START = HEADER_BYTES = _HEADER.size + _CRC.size
 
 
 def encode_tokens(turn: Turn, previous_ids: list[int]) -> bytes:
-    """The record of a turn whose ids are recorded; `held` is what decode will be given too."""
+    """The record of a turn whose ids are recorded; `previous_ids` is what decode_tokens is given too."""
     prompt, ids, logprobs = require_tokens(turn)
     shared = shared_prefix_length(previous_ids, prompt)
     rest = prompt[shared:]

@@ -91,7 +91,7 @@ def read_line(path: Path, begin: int, end: int) -> bytes:
 
 
 class JournalFollower:
-    """The sheets of a book's journals of scored lines, as `read_sheets` gives them, held from one look to the next."""
+    """The columns of a book's journals of scored lines, as `read_all_columns` gives them, held between looks."""
 
     def __init__(self) -> None:
         self.sheets: list[JournalColumns] = []

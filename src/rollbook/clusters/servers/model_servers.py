@@ -91,7 +91,7 @@ async def wait_until_ready(
     key: str = "",
     what: str = "the server",
 ) -> None:
-    """Until the server at `root` answers; ChildFailed when it ends (`ended` says how) or when time is up."""
+    """Until the server at `root` answers; ChildFailed when it ends (`describe_exit` says how) or when time is up."""
     loop = asyncio.get_running_loop()
     deadline, delay, why = loop.time() + timeout_s, FIRST_DELAY_S, "nothing was tried"
     headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -84,7 +84,7 @@ class GymReply(msgspec.Struct, frozen=True):
 
 
 class GymClient:
-    """One server. `era` changes when it was out of reach: what it held for a rollout may be gone since."""
+    """One server. `generation` changes when it was out of reach: what it held for a rollout may be gone since."""
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -208,7 +208,7 @@ def read_named_failure(reply: GymReply) -> RolloutFailed | None:
 
 
 def read_json_reply(reply: GymReply, where: str, failure_kind: str) -> Mapping[str, JSON]:
-    """The object that a server says; anything else is a failure of the kind `broken`."""
+    """The object that a server says; anything else is a failure of the kind `failure_kind`."""
     if reply.status in PROXY_ERROR_STATUSES:
         raise read_named_failure(reply) or RolloutFailed(
             "environment_error", where, f"HTTP {reply.status}: {reply.summary}"

@@ -62,7 +62,7 @@ class GymSession:
 
 
 class GymSessions:
-    """The states by the name of their session: at most `most` are open, and as many outcomes are remembered."""
+    """The states by the name of their session: at most `max_sessions` are open, and as many outcomes are remembered."""
 
     def __init__(
         self, runtime: EnvironmentRuntime, *, idle_timeout_s: float = IDLE_TIMEOUT_S, max_sessions: int = MAX_SESSIONS

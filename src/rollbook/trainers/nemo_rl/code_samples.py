@@ -68,7 +68,7 @@ class CodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     terminate_without_code: bool = True
     """Whether an episode ends with a message that has no code."""
     like_nemo_rl: bool = False
-    """Whether code is refused, and errors are shown, in the words of NeMo RL's own environment; see alike.py."""
+    """Whether code is refused, and errors are shown, in the words of NeMo RL's own environment; see IMPORT_FILTER."""
     num_workers: int = 1
     """How many workers share the sessions: Ray actors where Ray runs, sandboxes in this process otherwise."""
     worker_group: str = ""

@@ -1,0 +1,64 @@
+"""Names that have moved: documented ones keep working with a warning, the others say where to look."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollbook._moved import DOCUMENTED, PACKAGES, RUN_BY_NAME
+
+NAMES = [(module, name, home) for module, names in DOCUMENTED.items() for name, home in names.items()]
+
+
+@pytest.mark.parametrize(("module", "name", "home"), NAMES)
+def test_a_documented_name_is_found_under_its_old_module_with_a_warning(module: str, name: str, home: str) -> None:
+    package, _, new = home.partition(":")
+    with pytest.warns(FutureWarning, match=f"has moved: write `from {package} import {new}`"):
+        old = getattr(importlib.import_module(module), name)
+    assert old is getattr(importlib.import_module(package), new)
+
+
+def test_importing_an_old_module_does_not_hide_the_function_of_its_name() -> None:
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from rollbook.environments.rows import rows as old\n"
+        "from rollbook.environments import rows as new\n"
+        "assert old is new and callable(new)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("gone", PACKAGES)
+def test_a_package_that_is_gone_names_its_successors(gone: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=f"{gone} is now {PACKAGES[gone]}"):
+        importlib.import_module(f"{gone}.no_such_module")
+
+
+def test_a_module_that_is_gone_names_the_interface_of_its_package() -> None:
+    importlib.import_module("rollbook.book")
+    with pytest.raises(ModuleNotFoundError, match=r"'rollbook\.book\.marks': import public names from rollbook\.book"):
+        importlib.import_module("rollbook.book.marks")
+
+
+@pytest.mark.parametrize(("old", "new"), RUN_BY_NAME.items())
+def test_a_queued_script_finds_the_module_it_was_written_for(old: str, new: str) -> None:
+    """Both are run without arguments: they fail alike, in the same file, or end alike."""
+    ends = [
+        subprocess.run([sys.executable, "-m", name], capture_output=True, text=True, timeout=60) for name in (old, new)
+    ]
+    assert ends[0].returncode == ends[1].returncode
+    assert ends[0].stderr.splitlines()[-1:] == ends[1].stderr.splitlines()[-1:]
+    assert "No module named" not in ends[0].stderr
+
+
+def test_an_environment_that_imports_what_has_moved_gets_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from rollbook.collect.run import run_request\n")
+    command = [sys.executable, "-m", "rollbook", "plan", "mine.py:Mine", "-m", "scripted:x.jsonl", "-o", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "rollbook.collect is now rollbook.engine, rollbook.reports or rollbook.checks" in done.stderr
