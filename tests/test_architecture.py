@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,3 +148,9 @@ def test_examples_use_public_interfaces() -> None:
         if bypasses(module, name)
     ]
     assert past == []
+
+
+def test_the_map_of_the_code_names_files_that_exist() -> None:
+    named = re.findall(r"`([a-z_]+/[\w/]*(?:\.py|/)|_\w+\.py)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(named) > 50
+    assert [each for each in named if not (HOME / each).exists() and not (ROOT / each).exists()] == []
