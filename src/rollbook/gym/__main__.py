@@ -16,22 +16,22 @@ from rollbook.processes import become_subreaper, end_with_parent, kill_descendan
 
 
 def main() -> None:
-    """Serve until told to stop, or until the parent is gone."""
+    """Serve until a signal arrives, or until the parent is gone."""
     become_subreaper()
     end_with_parent()
     with open(int(os.environ.pop(SERVE_OPTIONS_FD)), "rb") as file:
-        asked = msgspec.json.decode(file.read(), type=ServeOptions)
+        options = msgspec.json.decode(file.read(), type=ServeOptions)
     try:
-        run_event_loop(lambda: serve_gym(asked, publish_ready, log_line))
+        run_event_loop(lambda: serve_gym(options, publish_ready, log_line))
     except RollbookError as error:
         log_line(str(error))
         sys.exit(error.exit_code)
     finally:
-        kill_descendants()  # however it ends: there may be no parent left to see to them
+        kill_descendants()  # on every way out: no parent may be left to do it
 
 
 def log_line(text: str) -> None:
-    """Into the log."""
+    """Write one line to the log."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -45,7 +45,7 @@ RESERVED_SERVER_NAMES = frozenset(
         *("component_name", "skip_verification", "skip_verification_reward"),
     )
 )
-"""Names that mean something else to Gym at the top of a configuration: a server so called would never be started."""
+"""Top-level names that mean something else to Gym: a server with such a name would never be started."""
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -66,14 +66,14 @@ def generate_gym_config(
     license: str = "TBD",
     api_key_env: str = "OPENAI_API_KEY",
 ) -> dict[str, JSON]:
-    """The configuration, checked. `eval_type` names the server, its agent, and the rows: DATA_DIR/EVAL_TYPE.jsonl.
+    """Return a checked configuration. `eval_type` names the server, its agent, and the rows: DATA_DIR/EVAL_TYPE.jsonl.
 
-    No key is in it: the model's is read from the environment by Gym.
+    It contains no key: Gym reads the model's key from the environment.
     """
     name = make_slug(eval_type)
     if model_server_name in (name, f"{name}_agent"):
         raise UsageError(f"model_server_name {model_server_name!r}: another server of the configuration is called so")
-    ours: dict[str, JSON] = {
+    server: dict[str, JSON] = {
         "entrypoint": "app.py",
         "host": resource_server_host,
         "port": resource_server_port,
@@ -82,7 +82,7 @@ def generate_gym_config(
         "verified": False,
     }
     rows = {"name": name, "type": "validation", "jsonl_fpath": str(Path(data_dir) / f"{name}.jsonl")}
-    plays: dict[str, JSON] = {
+    agent_settings: dict[str, JSON] = {
         "entrypoint": "app.py",
         "resources_server": {"type": "resources_servers", "name": name},
         "model_server": {"type": "responses_api_models", "name": model_server_name},
@@ -98,8 +98,8 @@ def generate_gym_config(
         "uses_reasoning_parser": True,
     }
     config = {
-        name: {"resources_servers": {name: ours}},
-        f"{name}_agent": {"responses_api_agents": {agent: plays}},
+        name: {"resources_servers": {name: server}},
+        f"{name}_agent": {"responses_api_agents": {agent: agent_settings}},
         model_server_name: {"responses_api_models": {"vllm_model": model}},
     }
     check_gym_config(config)
@@ -107,11 +107,11 @@ def generate_gym_config(
 
 
 def write_gym_config(config: Mapping[str, JSON], output_path: str | Path | None = None) -> str:
-    """Write a configuration and read it back, checked; without a path, to a temporary file that is the caller's."""
+    """Write a configuration, read it back and check it; without a path, to a temporary file that the caller owns."""
     if output_path is None:
-        handle, made = tempfile.mkstemp(prefix="rollbook_gym_", suffix=".yaml")
+        handle, temporary = tempfile.mkstemp(prefix="rollbook_gym_", suffix=".yaml")
         os.close(handle)
-        output_path = made
+        output_path = temporary
     try:
         Path(output_path).parent.mkdir(parents=True, exist_ok=True)
         Path(output_path).write_text(yaml.safe_dump(dict(config), sort_keys=False))
@@ -122,7 +122,7 @@ def write_gym_config(config: Mapping[str, JSON], output_path: str | Path | None 
 
 
 class DatasetConfig(msgspec.Struct, frozen=True):
-    """A file of rows, as Gym wants one described."""
+    """A file of rows, in Gym's form."""
 
     name: str
     type: Literal["train", "validation", "example"]
@@ -132,14 +132,14 @@ class DatasetConfig(msgspec.Struct, frozen=True):
 
 
 class ServerRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server that another one speaks of."""
+    """A reference to another server."""
 
     type: Literal["resources_servers", "responses_api_agents", "responses_api_models"]
     name: str
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
-    """What every server's block must have."""
+    """The settings that are checked in every server's block."""
 
     entrypoint: NonEmptyText
     host: NonEmptyText | None = None
@@ -213,12 +213,12 @@ else:
 
 
 def make_serve_command(*arguments: str) -> list[str]:
-    """How `rollbook serve` is started from here, wherever that is done from."""
+    """Return a command that starts `rollbook serve` from any directory."""
     return [sys.executable, "-m", "rollbook", "serve", *arguments]
 
 
 def write_shim(root: Path, name: str, url: str, command: Sequence[str]) -> Path:
-    """Write the folder beneath `root`; Gym must be started there, or be given it with --search-dir."""
+    """Write the server's folder beneath `root`; start Gym there, or pass it with --search-dir."""
     folder = root / "resources_servers" / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -235,7 +235,7 @@ PORT_RANGE = range(9400, 9900)
 
 
 class Deployment(msgspec.Struct, frozen=True):
-    """What was written."""
+    """What `write_deployment` wrote."""
 
     name: str
     port: int
@@ -255,7 +255,7 @@ def write_deployment(
     domain: str = "other",
     api_key_env: str = "OPENAI_API_KEY",
 ) -> Deployment:
-    """Write it: the YAML to `out`, the rows to data/, the server's folder to resources_servers/."""
+    """Write the YAML to `out`, the rows to data/, the server's folder to resources_servers/."""
     loaded = load_served_environment(options)
     name, root = make_server_name(loaded, options.eval_type), out.resolve().parent
     spec, options = loaded.spec, msgspec.structs.replace(options, port=options.port or choose_port(name))
@@ -281,12 +281,12 @@ def write_deployment(
 
 
 def choose_port(name: str) -> int:
-    """Gym wants to know the port beforehand; servers of different names should not be after the same one."""
+    """Return a port derived from the name: Gym needs it in advance, and servers should not compete for one."""
     return PORT_RANGE[crc32(name.encode()) % len(PORT_RANGE)]
 
 
 async def _write_environment_rows(loaded: LoadedEnvironment, data: Path, agent: str, limit: int | None) -> int:
-    """Write the rows; an environment that offers tools for each task may have to be started before it knows them."""
+    """Write the rows; an environment that offers tools per task may have to be started before it can list them."""
     if not loaded.spec.offers:
         return write_rows(loaded, data, agent=agent, limit=limit)
     try:
@@ -297,15 +297,15 @@ async def _write_environment_rows(loaded: LoadedEnvironment, data: Path, agent: 
 
 
 def _serve_arguments(options: ServeOptions, judges: Sequence[str]) -> Iterator[str]:
-    """The command line of what was asked for."""
+    """Yield the command-line arguments for the options."""
     yield from (options.env, "--host", options.host, "--port", str(options.port))
-    given = {
+    texts = {
         "--data": options.data,
         "--prompt-template": options.template,
         "--eval-type": options.eval_type,
         "--judge-name": options.judge_name,
     }
-    for option, value in given.items():
+    for option, value in texts.items():
         if value:
             yield from (option, value)
     for url in judges:

@@ -1,4 +1,4 @@
-"""Files of rows: write an environment's tasks as rows for Gym, and read Gym's rows as tasks of a remote environment.
+"""Write an environment's tasks as files of rows for Gym, and read Gym's rows as tasks of a remote environment.
 
 A task that was read keeps its whole row, which is sent with every request about it.
 """
@@ -20,7 +20,7 @@ from rollbook.reports import write_lines_atomically
 
 
 def make_rows(loaded: LoadedEnvironment, agent: str = "") -> Iterator[dict[str, JSON]]:
-    """The environment's own tasks as rows, each with its tools; the rows of a harness as they are."""
+    """Yield the environment's tasks as rows, each with its tools; the rows of a harness are yielded unchanged."""
     if isinstance(loaded.instance, HarnessEnvironment):
         ref = {AGENT_REF: {"type": "responses_api_agents", "name": agent}} if agent else {}
         for number, row in enumerate(read_harness_dataset(loaded.instance.harness)):
@@ -50,7 +50,7 @@ def _offered_tools(loaded: LoadedEnvironment, task: Task) -> Iterable[JSON]:
 
 
 def write_rows(loaded: LoadedEnvironment, path: Path, *, agent: str = "", limit: int | None = None) -> int:
-    """Write the rows to a file; how many there are."""
+    """Write the rows to a file and return their number."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -62,7 +62,7 @@ def write_rows(loaded: LoadedEnvironment, path: Path, *, agent: str = "", limit:
 
 
 def _encode_row(row: dict[str, JSON]) -> bytes:
-    """A row as JSON, once it is known that its task can be read back from it."""
+    """Return a row as JSON, after checking that its task can be read back from it."""
     try:
         read_task(row)
         return encode(row)
@@ -71,16 +71,16 @@ def _encode_row(row: dict[str, JSON]) -> bytes:
 
 
 RESERVED_TOOL_NAMES = ("seed_session", "verify", "aggregate_metrics", "reverify_mode")
-"""What a tool cannot be called: every resources server has routes of these names."""
+"""Names that a tool cannot have: every resources server has routes of these names."""
 
 _SAMPLING_OPTIONS = {"temperature": "--temperature", "top_p": "--top-p", "max_tokens": "--max-tokens"}
 
 
 class RowDataset:
-    """The rows of a file; what they ask for and do not get is in `notes`.
+    """The rows of a file as tasks; `notes` lists what the rows ask for and do not get.
 
-    `check` may refuse one more of them; with `prompt_optional` they need no prompt, for somebody else makes it; where
-    all that they ask for is forwarded (`forwards_params`), only the sampling of this run comes before theirs.
+    `check` may refuse further rows. With `prompt_optional`, rows need no prompt, because the server makes it. With
+    `forwards_params`, the server gets all parameters of a row, and only this run's sampling overrides them.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class RowDataset:
 
     @property
     def notes(self) -> list[str]:
-        """What rows say about sampling that this run decides."""
-        said = []
+        """What rows ask for that this run decides instead."""
+        notes = []
         if self._sampling:
             names = ", ".join(_SAMPLING_OPTIONS[name] for name in _SAMPLING_OPTIONS if name in self._sampling)
-            said.append(f"rows of {self._path} ask for sampling of their own; what counts is {names} of this run")
+            notes.append(f"rows of {self._path} ask for sampling of their own; what counts is {names} of this run")
         if self._extra and not self._forwards_params:
             names = ", ".join(sorted(self._extra))
-            said.append(f"rows of {self._path} ask for {names}, which the model is not told; give it with --sampling")
-        return said
+            notes.append(f"rows of {self._path} ask for {names}, which the model is not told; give it with --sampling")
+        return notes
 
     def tasks(self) -> Iterator[Task]:
-        """One task a row, in the order of the file; UsageError with file and line for a row that cannot be asked."""
+        """Yield one task per row, in file order; UsageError with file and line for a row that cannot be used."""
         if not self._path:
             raise UsageError(f"{self._env}: which rows? give --data rows.jsonl, with {CREATE_PARAMS} in each")
         seen: set[str] = set()
@@ -120,11 +120,11 @@ class RowDataset:
             except UsageError as error:
                 raise UsageError(f"{row.where}: {error}") from None
 
-    def _read_params(self, asked: JSON) -> CreateParams:
-        """What a row asks; others may make the prompt, and then it has none."""
-        if self._prompt_optional and isinstance(asked, dict) and asked.get("input") == []:
+    def _read_params(self, params: JSON) -> CreateParams:
+        """Return a row's parameters; without messages where the server makes the prompt."""
+        if self._prompt_optional and isinstance(params, dict) and params.get("input") == []:
             return CreateParams([])
-        return read_create_params(asked)
+        return read_create_params(params)
 
     def _make_task(self, row: DataRow, index: int, seen: set[str]) -> Task:
         params = self._read_params(row.values.get(CREATE_PARAMS))
@@ -140,20 +140,20 @@ class RowDataset:
 
 
 def _read_task_index(values: dict[str, JSON], index: int) -> int:
-    """Which task of the file it is: as the row says, if it does, else by its place."""
-    given = values.get(TASK_INDEX, index)
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        raise UsageError(f"{TASK_INDEX} is no whole number but {given!r:.80}")
-    return given
+    """Return the task index of a row, by default its position in the file."""
+    value = values.get(TASK_INDEX, index)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(f"{TASK_INDEX} is no whole number but {value!r:.80}")
+    return value
 
 
 def read_row_tools(task: Task) -> list[JSON]:
-    """The tools that a task's row offers, in the form of chat completions."""
+    """Return the tools of a task's row, in chat completions form."""
     return to_chat_tools(task.fields[CREATE_PARAMS].get("tools") or [])
 
 
 def check_items(params: CreateParams) -> None:
-    """Refuse items that no chat completion can say: a hosted search, a call of somebody else's tools."""
+    """Refuse items that chat completions cannot express: a hosted search, a call of another provider's tools."""
     for message in params.messages:
         if item := get_foreign_item(message):
             raise UsageError(
@@ -162,21 +162,21 @@ def check_items(params: CreateParams) -> None:
 
 
 def check_tools(_: Task, params: CreateParams) -> None:
-    """Refuse tools that no model of ours could be offered, or that would be another route of the server."""
+    """Refuse tools that cannot be offered to a model, or that have the name of a server route."""
     check_items(params)
     try:
-        named = read_offered_tools(params.tools, {})
+        tools = read_offered_tools(params.tools, {})
     except RolloutFailed as error:
         raise UsageError(error.message.replace("offers(task)", f"{CREATE_PARAMS}.tools")) from None
     for name in RESERVED_TOOL_NAMES:
-        if name in named:
+        if name in tools:
             raise UsageError(f"{CREATE_PARAMS}.tools: a tool called {name} would be the server's own route; rename it")
 
 
 def read_agent_name(task: Task) -> str | None:
-    """The agent that a row names."""
-    given = task.fields.get(AGENT_REF)
-    name = given.get("name") if isinstance(given, dict) else None
-    if given is not None and not (isinstance(name, str) and name):
-        raise UsageError(f"{AGENT_REF} names no agent: {given!r:.80}; write {{'name': ...}}".replace("'", '"'))
+    """Return the agent that a row names."""
+    reference = task.fields.get(AGENT_REF)
+    name = reference.get("name") if isinstance(reference, dict) else None
+    if reference is not None and not (isinstance(name, str) and name):
+        raise UsageError(f"{AGENT_REF} names no agent: {reference!r:.80}; write {{'name': ...}}".replace("'", '"'))
     return name

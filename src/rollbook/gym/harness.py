@@ -1,4 +1,4 @@
-"""Harnesses as in NeMo Evaluator, a dataset and a verifier; an environment can be one, and the other way round.
+"""Harnesses as in NeMo Evaluator, a dataset with a verifier; a harness as an environment, and the reverse.
 
 Packages are found by convention: PACKAGE.gym_harness.Harness(eval_type=..., **arguments). `open_runtime` opens an
 environment outside a run, for a harness or for a server.
@@ -39,7 +39,7 @@ from rollbook.models import CREATE_PARAMS
 async def open_runtime(
     loaded: LoadedEnvironment, limits: Limits, settings: Settings, judge_name: str = ""
 ) -> AsyncIterator[EnvironmentRuntime]:
-    """The stage that a run would have: the source pinned, sync methods in processes, the judge opened first."""
+    """Open the runtime that a run would have: source pinned, sync methods in processes, the judge opened first."""
     spec, urls = resolve_judge(settings.judge_urls, judge_name)
     check_judge(loaded, spec is not None)
     name = environment_name(loaded)
@@ -55,27 +55,27 @@ async def open_runtime(
                 hosts=settings.hosts,
                 instances={name: loaded.instance},
                 judge=judge,
-            ) as on,
+            ) as runtimes,
         ):
-            yield on[name]
+            yield runtimes[name]
 
 
 HARNESS_MODULE, HARNESS_CLASS = "gym_harness", "Harness"
 
 
 class Harness(ABC):
-    """What a package offers: rows to ask, and what an answer to one is worth."""
+    """The interface of a package: rows to ask, and the reward of an answer to one."""
 
     def __init__(self, eval_type: str, **kwargs: JSON) -> None:
         self.eval_type = eval_type
 
     @abstractmethod
     def get_dataset(self) -> list[dict[str, JSON]]:
-        """The rows: `responses_create_params` with the input, `expected_answer`, and what else `verify` needs."""
+        """Return the rows: `responses_create_params` with the input, `expected_answer`, further fields for `verify`."""
 
     @abstractmethod
     async def verify(self, response_text: str, expected_answer: str, **kwargs: JSON) -> tuple[float, str | None]:
-        """The reward of an answer, and the answer as it was read; `kwargs` are the other fields of the row."""
+        """Return the reward of an answer, and the answer as it was read; `kwargs` are the other fields of the row."""
 
 
 class HarnessEnvironment(Environment):
@@ -87,7 +87,7 @@ class HarnessEnvironment(Environment):
         self.harness = load_harness(name, eval_type, kwargs)
 
     def tasks(self) -> Iterator[Task]:
-        """The rows of the dataset, in their order."""
+        """Yield the rows of the dataset, in their order."""
         for number, row in enumerate(read_harness_dataset(self.harness)):
             try:
                 task = read_task(row)
@@ -98,7 +98,7 @@ class HarnessEnvironment(Environment):
             yield task
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """What the harness says."""
+        """Return the harness's verdict."""
         verdict = await self.harness.verify(rollout.text, task.answer, **task.fields)
         if not isinstance(verdict, tuple) or len(verdict) != 2:
             raise InvalidReward(f"verify returned {verdict!r:.80}, not a reward and the answer that was read")
@@ -107,7 +107,7 @@ class HarnessEnvironment(Environment):
 
 
 def read_harness_dataset(harness: Harness) -> list[dict[str, JSON]]:
-    """The rows of a harness; UsageError where they are none."""
+    """Return the rows of a harness; UsageError if they are not a list of objects."""
     try:
         rows = harness.get_dataset()
     except (Exception, SystemExit) as error:
@@ -121,7 +121,7 @@ def read_harness_dataset(harness: Harness) -> list[dict[str, JSON]]:
 
 
 def make_harness_environment(harness: Harness) -> Environment:
-    """A harness that was made in Python as an environment. No other process can make it, so none is asked to."""
+    """Wrap a harness made in Python. No other process can create it, so it runs in this one."""
 
     class WrappedHarness(HarnessEnvironment):
         def __init__(self) -> None:
@@ -134,7 +134,7 @@ def make_harness_environment(harness: Harness) -> Environment:
 class EnvironmentHarness(Harness):
     """An environment as a harness. Verification runs as in a rollout: with its limits, processes and judge.
 
-    What that needs is opened by the first `verify` and let go of by `close`, or by the end of `async with`.
+    The first `verify` opens what that needs; `close`, or the end of `async with`, releases it.
     """
 
     def __init__(
@@ -161,14 +161,14 @@ class EnvironmentHarness(Harness):
         await self.close()
 
     def get_dataset(self) -> list[dict[str, JSON]]:
-        """The environment's tasks as rows."""
+        """Return the environment's tasks as rows."""
         return [make_row(task, self._loaded.spec.tools) for task in iterate_tasks(self._loaded)]
 
     async def verify(self, response_text: str, expected_answer: str, **kwargs: JSON) -> tuple[float, str | None]:
-        """What an answer to the task of a row is worth; RolloutFailed where a rollout would have no score."""
-        stage = await self._open()
-        unasked = {CREATE_PARAMS: {"input": " "}}  # whoever verifies by the answer alone sends no prompt
-        task = read_task({**unasked, **kwargs, "expected_answer": expected_answer})
+        """Return the reward of an answer to the task of a row; RolloutFailed where a rollout would have no score."""
+        runtime = await self._open()
+        default_prompt = {CREATE_PARAMS: {"input": " "}}  # callers that verify by the answer alone send no prompt
+        task = read_task({**default_prompt, **kwargs, "expected_answer": expected_answer})
         rollout = Rollout(
             task=task,
             sample=0,
@@ -176,24 +176,24 @@ class EnvironmentHarness(Harness):
             messages=[*task.messages, Message("assistant", response_text)],
             turns=[Turn()],
         )
-        score = await stage.verify(task, rollout)
+        score = await runtime.verify(task, rollout)
         return score.reward, score.answer
 
     async def _open(self) -> EnvironmentRuntime:
         async with self._open_lock:
             if self._runtime is None:
-                on = open_runtime(self._loaded, self._limits, self._settings, self._judge_name)
-                self._runtime = await self._stack.enter_async_context(on)
+                runtime = open_runtime(self._loaded, self._limits, self._settings, self._judge_name)
+                self._runtime = await self._stack.enter_async_context(runtime)
             return self._runtime
 
     async def close(self) -> None:
-        """Let go of processes and connections."""
+        """Release processes and connections."""
         self._runtime = None
         await self._stack.aclose()
 
 
 def _add_working_directory(name: str) -> None:
-    """A package that is not installed may lie where one works, as other environments do."""
+    """Let a package that is not installed be found in the working directory, like other environments."""
     here = Path.cwd()
     if name.isidentifier() and (here / name).is_dir() and not find_spec(name):
         sys.path.append(str(here))
@@ -201,7 +201,7 @@ def _add_working_directory(name: str) -> None:
 
 
 def load_harness(package: str, eval_type: str, arguments: Mapping[str, JSON]) -> Harness:
-    """The harness of a package; what is wrong with it is said in one line."""
+    """Load the harness of a package; UsageError explains in one line what is wrong with it."""
     where = f"{package}.{HARNESS_MODULE}"
     _add_working_directory(package.partition(".")[0])
     try:
@@ -213,12 +213,12 @@ def load_harness(package: str, eval_type: str, arguments: Mapping[str, JSON]) ->
     if cls is None:
         raise UsageError(f"harness:{package}: {where} has no class {HARNESS_CLASS}")
     try:
-        made = cls(eval_type=eval_type, **arguments)
+        instance = cls(eval_type=eval_type, **arguments)
     except (Exception, SystemExit) as error:
         raise UsageError(
             f"harness:{package}: {HARNESS_CLASS}(eval_type={eval_type!r}, ...) raised {explain_error(error)}"
         ) from error
-    if not all(callable(getattr(made, name, None)) for name in ("get_dataset", "verify")):
+    if not all(callable(getattr(instance, name, None)) for name in ("get_dataset", "verify")):
         raise UsageError(f"harness:{package}: {HARNESS_CLASS} has no get_dataset() or no verify()")
-    harness: Harness = made
+    harness: Harness = instance
     return harness

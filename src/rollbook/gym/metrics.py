@@ -30,7 +30,7 @@ _INDICES = (TASK_INDEX, ROLLOUT_INDEX)
 
 
 def aggregate_metrics(rows: Sequence[Row]) -> dict[str, JSON]:
-    """What `/aggregate_metrics` says of verified rows; two of the same rollout are refused."""
+    """Return the reply of `/aggregate_metrics` for verified rows; two rows of the same rollout are refused."""
     if not rows:
         return {"group_level_metrics": [], "agent_metrics": {}, "key_metrics": {}}
     groups = group_by_task(rows)
@@ -43,30 +43,32 @@ def aggregate_metrics(rows: Sequence[Row]) -> dict[str, JSON]:
 
 
 def group_by_task(rows: Sequence[Row]) -> dict[int, list[Row]]:
-    """The rows of each task, in the order of their indices; a row without a reward is none, and so is a second one."""
-    found: dict[tuple[int, int], Row] = {}
+    """Return the rows of each task in index order; refuse a row without a reward and a second row of a rollout."""
+    by_key: dict[tuple[int, int], Row] = {}
     for row in rows:
         key = (row.get(TASK_INDEX, 0), row.get(ROLLOUT_INDEX, 0))
         if not isinstance(row.get("reward"), int | float):
             raise UsageError(f"the row of {TASK_INDEX} {key[0]}, {ROLLOUT_INDEX} {key[1]} has no reward")
-        if key in found:
+        if key in by_key:
             raise UsageError(f"two rows are of {TASK_INDEX} {key[0]}, {ROLLOUT_INDEX} {key[1]}")
-        found[key] = row
+        by_key[key] = row
     groups: dict[int, list[Row]] = {}
-    for task, rollout in sorted(found):
-        groups.setdefault(task, []).append(found[task, rollout])
+    for task, rollout in sorted(by_key):
+        groups.setdefault(task, []).append(by_key[task, rollout])
     return groups
 
 
 def describe_rows(rows: Sequence[Row]) -> dict[str, float]:
-    """`mean/reward` and so on, over rows; a number that is nowhere known has none."""
+    """Return `mean/reward` and so on over rows; a field without any number is left out."""
     columns = _number_columns(rows)
-    found = {f"{name}/{key}": float(of(values)) for name, of in _STATISTICS.items() for key, values in columns.items()}
-    return {**found, **_standard_deviations(columns, len(rows))}
+    statistics = {
+        f"{name}/{key}": float(of(values)) for name, of in _STATISTICS.items() for key, values in columns.items()
+    }
+    return {**statistics, **_standard_deviations(columns, len(rows))}
 
 
 def _standard_deviations(columns: Mapping[str, Sequence[float]], rows: int) -> dict[str, float]:
-    """Sample deviations; nought for numbers that every row has, where no number has two values."""
+    """Return sample deviations; if no field has two values, zero for the fields that every row has."""
     if all(len(values) < 2 for values in columns.values()):
         return {f"std/{key}": 0.0 for key, values in columns.items() if len(values) == rows}
     return {f"std/{key}": stdev(values) for key, values in columns.items() if len(values) > 1}
@@ -118,22 +120,22 @@ _SPREAD_KEYS = ("std_dev_across_runs", "std_err_across_runs")
 
 
 def compute_pass_metrics(tasks: Sequence[Sequence[PassRow]]) -> dict[str, JSON]:
-    """All of it. Answers count where any row has one: without, there is neither a majority nor a lack of answers."""
+    """Return all pass metrics. Only if some row has an answer are there majorities and `no_answer`."""
     answered = any(row.get(ANSWER_KEY) is not None for rows in tasks for row in rows)
     scores = [[_row_scores(row, answered) for row in rows] for rows in tasks]
     names = sorted({name for rows in scores for row in rows for name in row})
-    most = max((len(rows) for rows in tasks), default=0)
+    max_k = max((len(rows) for rows in tasks), default=0)
     metrics: dict[str, JSON] = {}
-    for k in range(1, most + 1):
+    for k in range(1, max_k + 1):
         for name in names:
             values = [[row[name] for row in rows] for rows in scores]
             metrics |= _mean_percent(f"pass@{k}/{name}", [_pass_at_k(v, k) for v in values if len(v) >= k])
             metrics |= _mean_percent(f"pass@1[avg-of-{k}]/{name}", [fmean(v[:k]) for v in values if v])
             if answered:
                 metrics |= _mean_percent(f"majority@{k}/{name}", list(_majority_rewards(tasks, values, k)))
-    runs = {name: _accuracy_by_run(scores, name, most) for name in names}
+    runs = {name: _accuracy_by_run(scores, name, max_k) for name in names}
     metrics["per_sample_aggregate"] = runs
-    for k in range(2, most + 1):
+    for k in range(2, max_k + 1):
         for name in names:
             metrics |= _spread_across_runs(f"pass@1[avg-of-{k}]/{name}", runs[name][:k])
     return metrics
@@ -149,7 +151,7 @@ def _mean_percent(key: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def _pass_at_k(values: Sequence[float], k: int) -> float:
-    """The chance that one of k is right; of what is not only right or wrong, the best of the first k."""
+    """Return the chance that one of k is right; for rewards other than 0 and 1, the best of the first k."""
     if any(value not in (0, 1) for value in values):
         return max(values[:k])
     wrong = sum(not value for value in values)
@@ -157,16 +159,16 @@ def _pass_at_k(values: Sequence[float], k: int) -> float:
 
 
 def _majority_rewards(tasks: Sequence[Sequence[PassRow]], values: Sequence[Sequence[float]], k: int) -> Iterator[float]:
-    """What the most frequent answer of the first k is worth; those that tie are averaged, and no answer is nought."""
+    """Yield the reward of the most frequent of the first k answers; ties are averaged, and no answer is zero."""
     for rows, scores in zip(tasks, values, strict=True):
         pairs = zip(rows[:k], scores[:k], strict=True)
-        given = Counter((encode(row[ANSWER_KEY]), score) for row, score in pairs if row.get(ANSWER_KEY) is not None)
-        most = max(given.values(), default=0)
-        yield fmean([score for (_, score), count in given.items() if count == most] or [0.0])
+        counts = Counter((encode(row[ANSWER_KEY]), score) for row, score in pairs if row.get(ANSWER_KEY) is not None)
+        highest = max(counts.values(), default=0)
+        yield fmean([score for (_, score), count in counts.items() if count == highest] or [0.0])
 
 
 def _accuracy_by_run(scores: Scores, name: str, runs: int) -> list[float]:
-    """The accuracy of each rollout in turn, over all tasks."""
+    """Return the accuracy of each rollout index over all tasks."""
     return [100.0 * fmean([rows[i][name] for rows in scores if i < len(rows)]) for i in range(runs)]
 
 
@@ -178,7 +180,7 @@ def _spread_across_runs(key: str, runs: Sequence[float]) -> dict[str, float]:
 
 
 def select_key_metrics(metrics: Mapping[str, JSON]) -> dict[str, JSON]:
-    """The few that are shown first."""
+    """Return the few metrics that are shown first."""
     key = {name: metrics[name] for name in ("mean/reward",) if name in metrics}
     key |= _with_highest_k(metrics, r"pass@1\[avg-of-(\d+)\]/(accuracy|no_answer)")
     key |= _with_highest_k(metrics, r"pass@(\d+)/no_answer")
@@ -188,6 +190,6 @@ def select_key_metrics(metrics: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def _with_highest_k(metrics: Mapping[str, JSON], pattern: str) -> dict[str, JSON]:
     match: Callable[[str], re.Match[str] | None] = re.compile(pattern).fullmatch
-    found = [(int(at[1]), key) for key in metrics if (at := match(key))]
-    most = max((k for k, _ in found), default=0)
-    return {key: metrics[key] for k, key in found if k == most}
+    candidates = [(int(at[1]), key) for key in metrics if (at := match(key))]
+    highest = max((k for k, _ in candidates), default=0)
+    return {key: metrics[key] for k, key in candidates if k == highest}

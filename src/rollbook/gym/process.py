@@ -1,7 +1,7 @@
-"""A resources server as a child process: ready when it answers, ended with the process that started it.
+"""Run a resources server as a child process: ready once it answers, ended with the process that started it.
 
-`framework_config` is a framework's configuration as in NeMo Evaluator: which package holds the harness, and which model
-judges.
+`framework_config` is a framework's configuration as in NeMo Evaluator: the package that holds the harness, and the
+model that judges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollbook.processes import Child, module_argv, start_ready
 
 
 def read_harness_package(config: Mapping[str, JSON]) -> str:
-    """The package of the harness: `framework.pkg_name`."""
+    """Return the package of the harness: `framework.pkg_name`."""
     package = _get_nested(config, "framework", "pkg_name")
     if not isinstance(package, str) or not package:
         raise UsageError("framework_config has no framework.pkg_name: the package that holds the harness")
@@ -35,20 +35,20 @@ def read_harness_package(config: Mapping[str, JSON]) -> str:
 
 
 def read_harness_arguments(config: Mapping[str, JSON]) -> dict[str, JSON]:
-    """What the harness is told besides its evaluation: the judge, by its URL, its model and the name of its key.
+    """Return the harness arguments besides the evaluation: the judge's URL, its model and the name of its key.
 
-    The key itself travels in the environment alone.
+    The key itself is passed only in the environment.
     """
     judge = _get_nested(config, "defaults", "config", "params", "extra", "judge")
     if not isinstance(judge, dict) or not judge.get("url"):
         return {}
-    told = {
+    judge_config = {
         "backend": judge.get("backend") or "openai",
         "url": judge["url"],
         "model": judge.get("model_id") or judge.get("model"),
         "api_key_name": judge.get("api_key_name") or judge.get("api_key"),
     }
-    return {"judge_config": {name: value for name, value in told.items() if value is not None}}
+    return {"judge_config": {name: value for name, value in judge_config.items() if value is not None}}
 
 
 def _get_nested(value: JSON, *names: str) -> JSON:
@@ -65,10 +65,10 @@ POLL_INTERVAL_S = 0.05
 
 
 class ResourceServerProcess:
-    """Serves an environment (or, by `framework_config`, a harness package) for as long as the context is open.
+    """Serve an environment (or, with `framework_config`, a harness package) while the context is open.
 
-    The child binds its own port and tells it; `url` is where it answers, `data` the file of its rows. Its log goes to
-    the file `log`, if one is given. Plain `with` works outside of event loops, `async with` inside.
+    The child binds its own port and reports it. `url` is its address, `data` the file of its rows; its log goes to the
+    file `log`, if given. Use plain `with` outside event loops, `async with` inside.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class ResourceServerProcess:
             raise UsageError("ResourceServerProcess: give either env or framework_config")
         if port is not None and not 0 <= port < 1 << 16:
             raise UsageError(f"ResourceServerProcess: port={port}: give one from 0 to 65535")
-        named = (
+        spec = (
             make_environment_spec(env)
             if env is not None
             else f"{HARNESS_PREFIX}{read_harness_package(framework_config or {})}"
         )
         self._options = ServeOptions(
-            env=named,
+            env=spec,
             eval_type=eval_type,
             harness_args=read_harness_arguments(framework_config or {}),
             host=host,
@@ -114,12 +114,12 @@ class ResourceServerProcess:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The server's address."""
         return self._running_info.url
 
     @property
     def data(self) -> Path:
-        """Its rows as JSON Lines, in the folder that was given, else in one that is gone with the server."""
+        """The rows as JSON Lines, in `data_dir` if given, else in a folder that is deleted with the server."""
         return Path(self._running_info.data or "")
 
     @property
@@ -147,7 +147,7 @@ class ResourceServerProcess:
         await self.stop()
 
     async def start(self) -> None:
-        """Start it and wait until it answers; ChildFailed, with the end of its log, if it dies or is late."""
+        """Start the server and wait until it answers; ChildFailed, with the end of its log, if it dies or is late."""
         if self._child is not None:
             raise UsageError("the server is running already")
         try:
@@ -164,11 +164,11 @@ class ResourceServerProcess:
         return Path(self._folder.name)
 
     async def _start_child(self, folder: Path) -> ServerInfo:
-        """Hand over what to serve in a file without a name; the child's arguments can be seen by everyone."""
+        """Pass the options in an unnamed file, because everyone can see the child's arguments."""
         with tempfile.TemporaryFile() as file:
             file.write(encode(msgspec.structs.replace(self._options, data_dir=str(folder.resolve()))))
             file.seek(0)
-            self._child, told = await start_ready(
+            self._child, info = await start_ready(
                 module_argv("rollbook.gym"),
                 timeout_s=self._start_timeout_s,
                 name="the resources server",
@@ -176,10 +176,9 @@ class ResourceServerProcess:
                 pass_fds=[file.fileno()],
                 log=self._log,
             )
-        return msgspec.convert(told, ServerInfo)
+        return msgspec.convert(info, ServerInfo)
 
     async def _wait_until_healthy(self, url: str) -> None:
-        """Until it gives a real answer."""
         try:
             async with asyncio.timeout(self._start_timeout_s), aiohttp.ClientSession() as http:
                 while True:
@@ -187,8 +186,8 @@ class ResourceServerProcess:
                         return
                     await asyncio.sleep(POLL_INTERVAL_S)
         except TimeoutError:
-            words = f"the resources server did not answer within {self._start_timeout_s:g} s"
-            raise ChildFailed(words, self.log_tail()) from None
+            message = f"the resources server did not answer within {self._start_timeout_s:g} s"
+            raise ChildFailed(message, self.log_tail()) from None
 
     async def _is_healthy(self, http: aiohttp.ClientSession, url: str) -> bool:
         assert self._child
@@ -201,7 +200,7 @@ class ResourceServerProcess:
             return False
 
     async def stop(self) -> None:
-        """End it with everything it started: asked to, and after `grace_s` made to."""
+        """Stop the server and everything it started: ask first, kill after `grace_s`."""
         child, self._child, self._info = self._child, None, None
         try:
             if child is not None:
@@ -212,7 +211,7 @@ class ResourceServerProcess:
                 self._folder = None
 
     def log_tail(self, lines: int = 20) -> str:
-        """The end of what it wrote."""
+        """Return the end of the log."""
         return self._child.log_tail(lines) if self._child else ""
 
     def _run_sync(self, work: Coroutine[None, None, T]) -> T:
@@ -225,7 +224,7 @@ class ResourceServerProcess:
 
 
 def make_environment_spec(env: str | Environment) -> str:
-    """What another process makes the same environment by; one that it cannot import is refused."""
+    """Return a spec from which another process makes the same environment; refuse one that it cannot import."""
     if isinstance(env, str):
         return env
     loaded = load_instance(env)

@@ -1,4 +1,4 @@
-"""Rows of NeMo Gym: a task as a row, and a verified row with its reward or its failure; written and read. No I/O.
+"""Convert between tasks and NeMo Gym's rows, and between verified rows and scores or failures. No I/O.
 
 A row is one task as Gym stores it and sends it with every request about it. The prompt is in
 `responses_create_params.input`, the answer in `expected_answer`, and everything else that only the verifier may see in
@@ -28,7 +28,7 @@ _PROTOCOL_KEYS = {CREATE_PARAMS, VERIFIER_METADATA, AGENT_REF, "skills_ref", "re
 
 
 def make_row(task: Task, tools: Sequence[JSON] = (), agent: str = "") -> dict[str, JSON]:
-    """The row of a task; `tools` in the form of chat completions, `agent` the name of the one who plays it."""
+    """Return the row of a task; `tools` are in chat completions form, `agent` names the agent that runs the row."""
     row: dict[str, JSON] = {"id": task.id, CREATE_PARAMS: make_create_params(task.messages, tools)}
     if task.answer is not None:
         row["expected_answer"] = task.answer
@@ -38,39 +38,39 @@ def make_row(task: Task, tools: Sequence[JSON] = (), agent: str = "") -> dict[st
 
 
 def read_task(row: Mapping[str, JSON], env: str = "") -> Task:
-    """The task of a row, also of one that others wrote; UsageError says what is wrong with it."""
+    """Return the task of a row, whoever wrote it; UsageError explains what is wrong with the row."""
     metadata = row.get(VERIFIER_METADATA)
     if metadata is not None and not isinstance(metadata, dict):
         raise UsageError(f"{VERIFIER_METADATA} is no object but {metadata!r:.80}")
     params = read_create_params(row.get(CREATE_PARAMS))
-    own = {name: value for name, value in row.items() if name not in _PROTOCOL_KEYS and not name.startswith("_ng_")}
+    extra = {name: value for name, value in row.items() if name not in _PROTOCOL_KEYS and not name.startswith("_ng_")}
     answer = next((row[name] for name in ANSWER_KEYS if row.get(name) is not None), None)
     task = Task(read_row_id(row), messages=params.messages, answer=answer, env=env)
-    task.fields = {**own, **(metadata or {})}
+    task.fields = {**extra, **(metadata or {})}
     return task
 
 
 def read_row_id(row: Mapping[str, JSON]) -> str:
-    """The row's own name; one without is called after what it asks, for its place in a file is not part of it."""
-    given = next((row[name] for name in ID_KEYS if row.get(name) is not None), None)
-    if given is not None:
-        return str(given)
+    """Return the id in a row, or one derived from its prompt: the position in a file is not part of a row."""
+    row_id = next((row[name] for name in ID_KEYS if row.get(name) is not None), None)
+    if row_id is not None:
+        return str(row_id)
     return f"row-{blake2b(encode(row.get(CREATE_PARAMS)), digest_size=8).hexdigest()}"
 
 
 def has_row_id(row: Mapping[str, JSON]) -> bool:
-    """Whether a row has a name of its own."""
+    """Whether a row has an id of its own."""
     return any(row.get(name) is not None for name in ID_KEYS)
 
 
 def read_sample_index(row: Mapping[str, JSON]) -> int:
-    """Which try at its task a row is."""
+    """Return the sample number of a row."""
     index = row.get(ROLLOUT_INDEX)
     return index if isinstance(index, int) and not isinstance(index, bool) and index >= 0 else 0
 
 
 ROLLBOOK_KEY = "rollbook"
-"""Under this name stands what Gym has no field for: the whole score, and the outcome it was made from."""
+"""The key of everything that Gym has no field for: the whole score, and the outcome it was computed from."""
 
 FAILURE_CLASS, FAILURE_MESSAGE, FAILURE_TERMINAL = "_ng_failure_class", "_ng_failure_message", "_ng_failure_terminal"
 JUDGE_FAILED, JUDGE_ERROR = "judge_failed", "_ng_failure_judge_error"
@@ -78,28 +78,28 @@ MASK_SAMPLE, NO_PERSIST = "mask_sample", "_ng_no_persist"
 
 
 def make_scored_row(body: Mapping[str, JSON], score: Score, outcome: JSON = None) -> dict[str, JSON]:
-    """The request with what it is worth. Parts are numbers at the top, where Gym's statistics look for them."""
+    """Return the request with its score. Parts are top-level numbers, where Gym's statistics look for them."""
     parts = {name: value for name, value in score.parts.items() if name not in body}
-    made = {"reward_components": score.parts} if _is_sum_of_parts(score) else {}
+    components = {"reward_components": score.parts} if _is_sum_of_parts(score) else {}
     own = {"score": msgspec.to_builtins(score), "outcome": outcome}
-    said = {"reward": score.reward, "extracted_answer": score.answer}
-    return {**parts, **body, **made, **said, ROLLBOOK_KEY: own}
+    result = {"reward": score.reward, "extracted_answer": score.answer}
+    return {**parts, **body, **components, **result, ROLLBOOK_KEY: own}
 
 
 def _is_sum_of_parts(score: Score) -> bool:
-    """Whether the reward is the sum of its parts: what NeMo RL takes `reward_components` to mean."""
+    """Whether the reward is the sum of its parts, which is how NeMo RL reads `reward_components`."""
     return bool(score.parts) and math.isclose(sum(score.parts.values()), score.reward, abs_tol=1e-9)
 
 
 def make_judge_failed_row(body: Mapping[str, JSON], error: RolloutFailed) -> dict[str, JSON]:
-    """No verdict for want of a judge. Gym's agents insist on a number here; its collector counts no such row."""
+    """Return a row whose judge failed. Gym's agents require a number as reward; its collector ignores the row."""
     return {**body, "reward": 0.0, FAILURE_CLASS: JUDGE_FAILED, JUDGE_ERROR: error.message}
 
 
 def make_failed_row(body: Mapping[str, JSON], kind: str, message: str) -> dict[str, JSON]:
-    """A rollout that has no score, as a row of Gym's failures: no reward, and nothing to train on.
+    """Return a rollout without a score as a row for Gym's failures: no reward, and masked from training.
 
-    It is no HTTP error, for one of those ends Gym's whole collection.
+    It is not an HTTP error, because an HTTP error ends Gym's whole collection.
     """
     failure = {FAILURE_CLASS: JUDGE_FAILED, JUDGE_ERROR: message} if kind == "judge_error" else {FAILURE_CLASS: kind}
     terminal = {FAILURE_TERMINAL: True} if FAILURE_KINDS[kind].side == "data" else {}
@@ -107,7 +107,7 @@ def make_failed_row(body: Mapping[str, JSON], kind: str, message: str) -> dict[s
 
 
 TERMINAL_KIND = "verifier_error"
-"""The kind of what the server says would fail again."""
+"""The kind of a failure that, according to the server, would happen again."""
 
 
 REWARD_COMPONENTS, EXTRACTED_ANSWER = "reward_components", "extracted_answer"
@@ -117,22 +117,22 @@ _STANDARD_FIELDS = frozenset(
 
 
 def read_failure(verdict: Mapping[str, JSON], where: str, default_kind: str) -> RolloutFailed | None:
-    """The failure that stands in an answer instead of a verdict, whatever reward stands beside it."""
+    """Return the failure that a reply has instead of a verdict, whatever reward it also has."""
     kind = verdict.get(FAILURE_CLASS)
     if kind is None:
         return _read_exclusion(verdict, where)
     if kind == JUDGE_FAILED:
         return RolloutFailed("judge_error", where, str(verdict.get(JUDGE_ERROR) or "the judge failed"))
-    words = str(verdict.get(FAILURE_MESSAGE) or verdict.get("error") or "no words")
+    message = str(verdict.get(FAILURE_MESSAGE) or verdict.get("error") or "no words")
     if kind in FAILURE_KINDS:
-        return RolloutFailed(str(kind), where, words)
+        return RolloutFailed(str(kind), where, message)
     return RolloutFailed(
-        TERMINAL_KIND if verdict.get(FAILURE_TERMINAL) is True else default_kind, where, f"{kind}: {words}"
+        TERMINAL_KIND if verdict.get(FAILURE_TERMINAL) is True else default_kind, where, f"{kind}: {message}"
     )
 
 
 def _read_exclusion(verdict: Mapping[str, JSON], where: str) -> RolloutFailed | None:
-    """A reward that does not count: the rollout is to be played again, or must not be trained on."""
+    """Return the failure of a reward that does not count: to be run again, or excluded from training."""
     if verdict.get(NO_PERSIST) is True:
         return RolloutFailed("environment_error", where, f"it is to be played again ({NO_PERSIST})")
     if verdict.get(MASK_SAMPLE) is True:
@@ -141,9 +141,9 @@ def _read_exclusion(verdict: Mapping[str, JSON], where: str) -> RolloutFailed | 
 
 
 def read_score(verdict: Mapping[str, JSON], row: Mapping[str, JSON]) -> Score:
-    """The score in a verdict: InvalidReward where it is none. What the server adds of its own is kept as `info`.
+    """Return the score in a verdict, with the server's extra fields as `info`; InvalidReward if there is none.
 
-    `reward` decides; the whole score that a server of ours sends along says more of it, or contradicts it.
+    `reward` decides; the whole score that our own servers also send adds detail, or contradicts it.
     """
     if "reward" not in verdict:
         raise InvalidReward("the server's answer has no reward")
@@ -174,7 +174,7 @@ def _to_text(value: JSON) -> str | None:
 
 
 def _read_extra_fields(verdict: Mapping[str, JSON], row: Mapping[str, JSON]) -> dict[str, JSON]:
-    """What the server says beyond what it was told."""
+    """Return the fields that the server added to the row or changed."""
     return {
         name: value
         for name, value in verdict.items()

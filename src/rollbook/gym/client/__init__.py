@@ -1,7 +1,7 @@
-"""Run what speaks NeMo Gym's protocol: its resources servers, its agents, a whole checkout of it.
+"""Use NeMo Gym's resources servers and agents, and whole checkouts of it, as environments.
 
 The environments here reach the registry by entry point: `http`, `https`, `gym`, `gym+agent`, `gym+head`, `gym+step`.
-`output` and `import_run` write and read the files of Gym's own collector.
+`export_run` and `import_run` write and read the files of Gym's own collector.
 """
 
 from rollbook._exports import export_lazily

@@ -1,8 +1,8 @@
-"""Agents of NeMo Gym as environments: they play whole rollouts, with a model of their own, over POST /run.
+"""Agents of NeMo Gym as environments: they run whole rollouts, with a model of their own, over POST /run.
 
 The reply is read into the record: messages, turns with their exact tokens, usage, and the reward. `gym+agent://` is one
-agent (RemoteAgent); `gym+head://` (RoutedAgents) is all agents that a head server knows: each row is played by the
-agent it names. The head server sends keys too, in clear text: only names and addresses are stored.
+agent (RemoteAgent); `gym+head://` (RoutedAgents) is every agent that a head server lists: each row goes to the agent it
+names. The head server also sends keys, in clear text: only names and addresses are stored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rollbook.models import CREATE_PARAMS, AskModel, CreateParams, check_finite_
 RUN_PATH = "/run"
 ATTEMPT_INDEX = "_ng_attempt_index"
 DEFAULT_AGENT = "agent"
-"""What an agent is called to itself where neither the row nor a head server names it."""
+"""An agent's name for itself, where neither the row nor a head server names it."""
 
 
 class RemoteAgent(Environment):
-    """An agent at an address. `data` are the rows that it is given."""
+    """An agent at an address. `data` are its rows."""
 
     needs_model = False
     description = "A NeMo Gym agent that plays whole rollouts, gym+agent://host:port; its rows with --data."
@@ -45,20 +45,20 @@ class RemoteAgent(Environment):
         self._rows = RowDataset(data, url, self._check, prompt_optional=True, forwards_params=True)
 
     def _check(self, task: Task, params: CreateParams) -> None:
-        """Refuse a row that names no agent where it should."""
+        """Refuse a row with an invalid `agent_ref`."""
         read_agent_name(task)
 
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
-        """What rows ask for and do not get."""
+        """What the rows ask for and do not get."""
         return self._rows.notes
 
     def tasks(self) -> Iterable[Task]:
-        """One a row."""
+        """Yield one task per row."""
         return self._rows.tasks()
 
     async def start(self) -> None:
-        """Find somebody who answers."""
+        """Check that the agent answers."""
         await self._client.open()
         try:
             await self._client.get("/")
@@ -66,78 +66,78 @@ class RemoteAgent(Environment):
             raise UsageError(f"{error.message}; is the agent up?") from None
 
     async def stop(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         await self._client.close()
 
     async def open(self, task: Task) -> dict[str, JSON]:
-        """Room for what the agent will say."""
+        """Return an empty verdict, which `play` fills."""
         return {}
 
     async def play(self, task: Task, rollout: Rollout, ask: AskModel, state: dict[str, JSON]) -> None:
-        """Let it play, and read what came of it."""
-        answer = await self._client_of(task).post(
+        """Let the agent run the rollout, and read its reply."""
+        reply = await self._client_of(task).post(
             RUN_PATH, make_run_body(task, rollout, ask.sampling), {}, "environment_error"
         )
-        said = read_json_reply(answer, RUN_PATH, "agent_error")
-        if failure := read_failure(said, RUN_PATH, "agent_error"):
-            with suppress(RolloutFailed):  # how far it came is worth keeping, if it can be read
-                read_rollout_into(rollout, said)
+        result = read_json_reply(reply, RUN_PATH, "agent_error")
+        if failure := read_failure(result, RUN_PATH, "agent_error"):
+            with suppress(RolloutFailed):  # partial progress is worth keeping, if it can be read
+                read_rollout_into(rollout, result)
             raise failure
-        read_rollout_into(rollout, said)
-        state.update(read_verdict(said, task.fields))
+        read_rollout_into(rollout, result)
+        state.update(read_verdict(result, task.fields))
 
     def _client_of(self, task: Task) -> GymClient:
         return self._client
 
     async def outcome(self, state: dict[str, JSON]) -> JSON:
-        """The score that came with the rollout, or why it is none."""
+        """Return the score that came with the rollout, or why there is none."""
         return state
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """What the agent said it was worth."""
-        said = rollout.outcome or {}
-        if "score" not in said:
-            raise InvalidReward(str(said.get("invalid", "the agent gave no reward")))
-        return msgspec.convert(said["score"], Score)
+        """Return the score that the agent reported."""
+        outcome = rollout.outcome or {}
+        if "score" not in outcome:
+            raise InvalidReward(str(outcome.get("invalid", "the agent gave no reward")))
+        return msgspec.convert(outcome["score"], Score)
 
 
 def make_run_body(task: Task, rollout: Rollout, sampling: Sampling) -> dict[str, JSON]:
-    """The row as Gym's collector sends it: with the indices of the rollout, and the sampling of this run."""
+    """Return the row as Gym's collector sends it: with the rollout's indices, and the sampling of this run."""
     params = task.fields[CREATE_PARAMS]
     metadata = params.get("metadata") or {}
     extra = {**_read_extra_body(metadata.get("extra_body")), **sampling.extra, "seed": rollout.seed}
-    asked = {
+    requested = {
         **params,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_output_tokens": sampling.max_tokens,
         "metadata": {**metadata, "extra_body": encode(extra).decode()},
     }
-    named = {AGENT_REF: task.fields.get(AGENT_REF) or {"name": DEFAULT_AGENT}}
-    again = {ATTEMPT_INDEX: rollout.attempt - 1} if rollout.attempt > 1 else {}
-    return {**task.fields, CREATE_PARAMS: asked, ROLLOUT_INDEX: rollout.sample, **named, **again}
+    agent = {AGENT_REF: task.fields.get(AGENT_REF) or {"name": DEFAULT_AGENT}}
+    attempt = {ATTEMPT_INDEX: rollout.attempt - 1} if rollout.attempt > 1 else {}
+    return {**task.fields, CREATE_PARAMS: requested, ROLLOUT_INDEX: rollout.sample, **agent, **attempt}
 
 
 def _read_extra_body(value: JSON) -> Mapping[str, JSON]:
-    """What already rides in `metadata.extra_body`; that it is an object was checked when the row was read."""
-    found = decode(value) if isinstance(value, str) and value else value
-    return found if isinstance(found, dict) else {}
+    """Return what is already in `metadata.extra_body`; reading the row has checked that it is an object."""
+    body = decode(value) if isinstance(value, str) and value else value
+    return body if isinstance(body, dict) else {}
 
 
 def read_rollout_into(rollout: Rollout, reply: Mapping[str, JSON]) -> None:
-    """Put what was said into the record; tokens that contradict each other are a failure, not a record."""
-    response = reply.get("response")
-    check_tokens(response)
+    """Read a reply into the record; tokens that contradict each other are a failure, not a record."""
+    raw = reply.get("response")
+    check_tokens(raw)
     try:
-        heard = read_response(response)
+        response = read_response(raw)
     except UsageError as error:
         raise RolloutFailed("agent_error", RUN_PATH, str(error)) from None
-    rollout.messages = [*rollout.task.messages, *heard.messages]
-    rollout.turns, rollout.ended = heard.turns, heard.ended
+    rollout.messages = [*rollout.task.messages, *response.messages]
+    rollout.turns, rollout.ended = response.turns, response.ended
 
 
 def check_tokens(response: JSON) -> None:
-    """Refuse ids and logprobs that are no numbers, or not one for each other."""
+    """Refuse ids and logprobs that are not numbers, or not equal in number."""
     output = response.get("output") if isinstance(response, dict) else None
     for number, item in enumerate(output if isinstance(output, list) else []):
         try:
@@ -149,7 +149,7 @@ def check_tokens(response: JSON) -> None:
 
 
 def read_verdict(reply: Mapping[str, JSON], row: Mapping[str, JSON]) -> dict[str, JSON]:
-    """The score of a rollout, or what is wrong with it, as it is kept in the record."""
+    """Return the score of a rollout, or what is wrong with it, in the form the record stores."""
     try:
         return {"score": msgspec.to_builtins(read_score(reply, row))}
     except InvalidReward as error:
@@ -163,17 +163,17 @@ _WILDCARD_HOSTS = ("0.0.0.0", "::", "")
 
 
 def find_agents(head: str) -> dict[str, str]:
-    """The agents that a head server knows, by name: their addresses. UsageError says why there are none."""
+    """Return the addresses of a head server's agents by name; UsageError explains why there are none."""
     config = read_head_config(_fetch(head, CONFIG_PATH), f"{head}{CONFIG_PATH}")
     check_instances(decode(_fetch(head, INSTANCES_PATH)), head)
-    found = {block.name: _agent_address(block, config, head) for block in read_blocks(config) if block.kind == AGENTS}
-    if not found:
+    agents = {block.name: _agent_address(block, config, head) for block in read_blocks(config) if block.kind == AGENTS}
+    if not agents:
         raise UsageError(f"{head}: the head server knows no agents ({AGENTS})")
-    return found
+    return agents
 
 
 def read_head_config(raw: bytes, where: str) -> Mapping[str, JSON]:
-    """The configuration that a head server hands out: YAML, as a string in JSON."""
+    """Return the configuration that a head server sends: YAML, as a string in JSON."""
     import yaml
 
     try:
@@ -190,17 +190,17 @@ def check_instances(value: JSON, head: str) -> None:
     """Refuse two servers of one name: a row could mean either."""
     listed = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
     names = Counter(str(item.get("process_name") or item.get("name")) for item in listed)
-    twice = next((name for name, count in names.items() if count > 1), None)
-    if twice is not None:
-        raise UsageError(f"{head}{INSTANCES_PATH}: two servers are called {twice}; give them names of their own")
+    repeated = next((name for name, count in names.items() if count > 1), None)
+    if repeated is not None:
+        raise UsageError(f"{head}{INSTANCES_PATH}: two servers are called {repeated}; give them names of their own")
 
 
 def _agent_address(block: ServerBlock, config: Mapping[str, JSON], head: str) -> str:
     host, port = (resolve(block.settings.get(name), config) for name in ("host", "port"))
     if not isinstance(port, int | str) or not str(port).isdigit():
         raise UsageError(f"{head}: the agent {block.name} has no port; is it up?")
-    own = urlsplit(head).hostname
-    return f"http://{own if str(host or '') in _WILDCARD_HOSTS else host}:{port}"
+    head_host = urlsplit(head).hostname
+    return f"http://{head_host if str(host or '') in _WILDCARD_HOSTS else host}:{port}"
 
 
 def _fetch(head: str, path: str) -> bytes:
@@ -210,12 +210,12 @@ def _fetch(head: str, path: str) -> bytes:
             return raw
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
-        words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        raise UsageError(f"{head}{path}: {words}; is a head server there?") from None
+        message = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise UsageError(f"{head}{path}: {message}; is a head server there?") from None
 
 
 class RoutedAgents(RemoteAgent):
-    """The agents of one head server. `data` are rows that name theirs in `agent_ref`; a lone agent plays all."""
+    """The agents of one head server. Rows in `data` name theirs in `agent_ref`; a single agent gets all rows."""
 
     description = "The agents that a NeMo Gym head server knows, gym+head://host:port; rows with --data name theirs."
 
@@ -226,7 +226,7 @@ class RoutedAgents(RemoteAgent):
         self._rows = RowDataset(data, url, self._check, prompt_optional=True)
 
     def tasks(self) -> Iterable[Task]:
-        """One a row; the head server is asked first, so that a row for nobody is refused with its line."""
+        """Yield one task per row. The head server is asked first, so that a row without an agent is refused here."""
         self._addresses = find_agents(self._head)
         return self._rows.tasks()
 
@@ -244,26 +244,26 @@ class RoutedAgents(RemoteAgent):
             raise UsageError(f"{AGENT_REF}: no agent is called {name}; {hint}")
 
     async def start(self) -> None:
-        """Ask the head server where its agents are."""
+        """Ask the head server for its agents."""
         await self._refresh_agents()
 
     async def _refresh_agents(self) -> None:
-        """Learn the agents' addresses, again after one of them may have moved."""
+        """Read the agents' addresses; called again when one may have moved."""
         for name, base in (await asyncio.to_thread(find_agents, self._head)).items():
-            known = self._clients.get(name)
-            if known is None:
+            client = self._clients.get(name)
+            if client is None:
                 self._clients[name] = GymClient(base)
                 await self._clients[name].open()
-            elif known.base != base:
-                known.replace_server(base)
+            elif client.base != base:
+                client.replace_server(base)
 
     async def stop(self) -> None:
-        """Hang up."""
+        """Disconnect from all agents."""
         for client in self._clients.values():
             await client.close()
 
     async def play(self, task: Task, rollout: Rollout, ask: AskModel, state: dict[str, JSON]) -> None:
-        """Let the agent that the row names play; one that cannot be reached is looked for again."""
+        """Let the agent that the row names run it; look up again one that cannot be reached."""
         client = self._client_of(task)
         try:
             await super().play(task, rollout, ask, state)
@@ -275,7 +275,7 @@ class RoutedAgents(RemoteAgent):
     async def _try_refresh_agents(self) -> None:
         try:
             await self._refresh_agents()
-        except UsageError:  # nor can the head server be reached: the failure at hand says enough
+        except UsageError:  # the head server is not reachable either: the failure in progress says enough
             return
 
     def _client_of(self, task: Task) -> GymClient:

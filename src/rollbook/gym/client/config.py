@@ -31,7 +31,7 @@ _MAX_DEPTH = 16
 
 
 class ServerBlock(msgspec.Struct, frozen=True):
-    """One server of a configuration: `name` is the instance, `code` the folder it is implemented in."""
+    """One server of a configuration: `name` is the instance, `implementation` the folder of its code."""
 
     name: str
     kind: str
@@ -40,21 +40,21 @@ class ServerBlock(msgspec.Struct, frozen=True):
 
     @property
     def references(self) -> list[str]:
-        """The other servers that it calls, by name."""
-        found = (value for value in self.settings.values() if isinstance(value, dict))
-        return [str(value["name"]) for value in found if value.get("type") in SERVER_KINDS and "name" in value]
+        """The names of the other servers that it calls."""
+        blocks = (value for value in self.settings.values() if isinstance(value, dict))
+        return [str(value["name"]) for value in blocks if value.get("type") in SERVER_KINDS and "name" in value]
 
 
 def compose_config(path: Path, roots: Sequence[Path], overrides: Mapping[str, JSON]) -> Config:
-    """The whole configuration: an including file overrides what it includes, then env.yaml, then the overrides.
+    """Return the whole configuration: included files, the including file, env.yaml, then the overrides.
 
     Files that the overrides name in `config_paths` come right after the first one.
     """
     more = [find_file(name, roots, INCLUDES) for name in overrides.get(INCLUDES) or []]
     parts = [part for one in (path, *more) for part in _read_with_includes(one, roots, [])]
-    private = next((root / "env.yaml" for root in roots if (root / "env.yaml").is_file()), None)
-    if private is not None:
-        parts.append(read_config(private))
+    env_file = next((root / "env.yaml" for root in roots if (root / "env.yaml").is_file()), None)
+    if env_file is not None:
+        parts.append(read_config(env_file))
     merged: Config = {}
     for part in [*parts, *(_nest_override(key, value) for key, value in overrides.items())]:
         merged = _merge(merged, part)
@@ -65,7 +65,7 @@ def compose_config(path: Path, roots: Sequence[Path], overrides: Mapping[str, JS
 
 
 def read_config(path: Path) -> Config:
-    """One file; a name that stands in it twice is refused, with its line."""
+    """Read one file; a repeated key is refused, with its line."""
     file = YamlFile(path)
     value = file.read_value(file.root)
     if not isinstance(value, dict):
@@ -86,7 +86,7 @@ def _read_with_includes(path: Path, roots: Sequence[Path], above: list[Path]) ->
 
 
 def find_file(name: str, roots: Sequence[Path], referrer: str) -> Path:
-    """A file by its path, looked for in each of the roots."""
+    """Find a file by its path in each of the roots."""
     for root in roots:
         if (root / name).is_file():
             return (root / name).resolve()
@@ -94,7 +94,7 @@ def find_file(name: str, roots: Sequence[Path], referrer: str) -> Path:
 
 
 def _nest_override(key: str, value: JSON) -> Config:
-    """`a.b.c=1` as it would stand in a file."""
+    """Return `a.b.c=1` as it would be written in a file."""
     for name in reversed(key.split(".")):
         value = {name: value}
     assert isinstance(value, dict)
@@ -108,24 +108,24 @@ def _merge(base: JSON, more: JSON) -> JSON:
 
 
 def _apply_directives(config: Config, whole: Config, frozen: Config) -> None:
-    """Carry out the directives beneath a mapping."""
+    """Apply the directives beneath a mapping."""
     for key, value in list(config.items()):
-        gone = _delete_keys(value)
+        deleted = _delete_keys(value)
         for inner in [value] if isinstance(value, dict) else value if isinstance(value, list) else []:
             if isinstance(inner, dict):
                 _apply_directives(inner, whole, frozen)
         source, moves = _pop_source(value)
         if source is not None:
-            held = deepcopy(_look_up(frozen, source))
+            inherited = deepcopy(_look_up(frozen, source))
             if moves:
                 _look_up(whole, source.rpartition(".")[0]).pop(source.rpartition(".")[2], None)
-            config[key] = _merge(held, value) if isinstance(value, dict) else held
-        for name in gone:
+            config[key] = _merge(inherited, value) if isinstance(value, dict) else inherited
+        for name in deleted:
             config[key].pop(name, None)
 
 
 def _delete_keys(value: JSON) -> list[str]:
-    """The keys that `_delete_key` names; those that are there already are gone before anything else looks at them."""
+    """Return the keys that `_delete_key` names, after deleting those that exist before anything else reads them."""
     if not isinstance(value, dict) or "_delete_key" not in value:
         return []
     names = [name.strip() for name in str(value.pop("_delete_key")).split(",")]
@@ -135,12 +135,12 @@ def _delete_keys(value: JSON) -> list[str]:
 
 
 def _pop_source(value: JSON) -> tuple[str | None, bool]:
-    """The path that a value is to come from, and whether it moves."""
-    for own, text in _DIRECTIVES.items():
-        if isinstance(value, dict) and own in value:
-            return str(value.pop(own)), text == "inherit_from"
-        if isinstance(value, str) and value.startswith(f"${{{text}:"):
-            return value.partition(":")[2].removesuffix("}"), text == "inherit_from"
+    """Remove a value's directive; return the path it names, and whether the source moves."""
+    for key, resolver in _DIRECTIVES.items():
+        if isinstance(value, dict) and key in value:
+            return str(value.pop(key)), resolver == "inherit_from"
+        if isinstance(value, str) and value.startswith(f"${{{resolver}:"):
+            return value.partition(":")[2].removesuffix("}"), resolver == "inherit_from"
     return None, False
 
 
@@ -154,18 +154,18 @@ def _look_up(config: Config, path: str) -> JSON:
 
 
 def read_blocks(config: Mapping[str, JSON]) -> list[ServerBlock]:
-    """Every server of a configuration."""
-    found: list[ServerBlock] = []
+    """Return every server of a configuration."""
+    blocks: list[ServerBlock] = []
     for name, value in config.items():
         kinds = [kind for kind in SERVER_KINDS if isinstance(value, dict) and isinstance(value.get(kind), dict)]
         for kind in kinds[:1]:
             for code, settings in list(value[kind].items())[:1]:
-                found.append(ServerBlock(name, kind, str(code), settings if isinstance(settings, dict) else {}))
-    return found
+                blocks.append(ServerBlock(name, kind, str(code), settings if isinstance(settings, dict) else {}))
+    return blocks
 
 
 def resolve(value: JSON, config: Mapping[str, JSON], depth: int = 0) -> JSON:
-    """A value with every ${path} and ${oc.env:NAME,default} in it replaced; UsageError names one that leads nowhere."""
+    """Return a value with every ${path} and ${oc.env:NAME,default} replaced; UsageError names one without a target."""
     if isinstance(value, dict):
         return {key: resolve(inner, config, depth) for key, inner in value.items()}
     if isinstance(value, list):
@@ -204,7 +204,7 @@ _RAY_IMPORT = re.compile(rb"^\s*(import ray\b|from ray\b)", re.MULTILINE)
 
 
 def find_config(name: str) -> Path:
-    """The file that `gym:NAME` names: beneath the current folder, or in the checkout."""
+    """Return the file that `gym:NAME` names: beneath the current folder, or in the checkout."""
     homes = [Path(), *([Path(os.environ[CHECKOUT_VARIABLE])] if os.environ.get(CHECKOUT_VARIABLE) else [])]
     for home in homes:
         if (home / name).is_file():
@@ -214,11 +214,11 @@ def find_config(name: str) -> Path:
 
 
 class GymCheckout:
-    """The checkout that a configuration belongs to: the one it lies in, else the one that ROLLBOOK_GYM names."""
+    """The checkout of a configuration: the one that contains it, else the one that ROLLBOOK_GYM names."""
 
     def __init__(self, config: Path) -> None:
-        given = os.environ.get(CHECKOUT_VARIABLE)
-        homes = [*config.parents, *([Path(given).resolve()] if given else [])]
+        named = os.environ.get(CHECKOUT_VARIABLE)
+        homes = [*config.parents, *([Path(named).resolve()] if named else [])]
         home = next((home for home in homes if (home / PACKAGE).is_dir() and (home / RESOURCES).is_dir()), None)
         if home is None:
             raise UsageError(
@@ -228,19 +228,19 @@ class GymCheckout:
 
     @property
     def roots(self) -> Sequence[Path]:
-        """Where Gym looks for files: extra roots, the current folder, the checkout."""
+        """The folders in which Gym looks for files: extra roots, the current folder, the checkout."""
         extra = [Path(root) for root in os.environ.get(EXTRA_ROOTS_VARIABLE, "").split(os.pathsep) if root]
         return [*extra, Path.cwd(), self.home]
 
     def folder(self, block: ServerBlock) -> Path:
-        """Where a server's source lies."""
+        """Return the folder of a server's source."""
         for root in self.roots:
             if (root / block.kind / block.implementation).is_dir():
                 return root / block.kind / block.implementation
         raise UsageError(f"{block.name}: no folder {block.kind}/{block.implementation} in {self.home}")
 
     def entry(self, block: ServerBlock) -> Path:
-        """The program of a server."""
+        """Return the program of a server."""
         name = block.settings.get("entrypoint")
         path = self.folder(block) / str(name)
         if not isinstance(name, str) or not path.is_file():
@@ -248,22 +248,22 @@ class GymCheckout:
         return path
 
     def python(self, block: ServerBlock) -> Path:
-        """The Python of a server: as told, else of the virtual environment that Gym made for it, or for all."""
-        given = os.environ.get(PYTHON_VARIABLE)
+        """Return the Python of a server: ROLLBOOK_GYM_PYTHON, else Gym's virtual environment for it, or for all."""
+        named = os.environ.get(PYTHON_VARIABLE)
         homes = [self.folder(block), self.home]
-        known = [Path(given)] if given else [home / ".venv" / "bin" / "python" for home in homes]
-        for python in known:
+        candidates = [Path(named)] if named else [home / ".venv" / "bin" / "python" for home in homes]
+        for python in candidates:
             if python.is_file():
                 return python.absolute()
         raise UsageError(
-            f"{block.name}: no {' or '.join(map(str, known))}; name a Python that has Gym with {PYTHON_VARIABLE}"
+            f"{block.name}: no {' or '.join(map(str, candidates))}; name a Python that has Gym with {PYTHON_VARIABLE}"
         )
 
     def needs_ray(self, block: ServerBlock) -> bool:
-        """Whether the server's own source imports Ray; that Gym itself does is no reason to start a cluster."""
+        """Whether the server's own source imports Ray; Gym's own imports are no reason to start a cluster."""
         entry = self.entry(block).resolve()
-        own = import_closure(entry.parent, entry)
-        own |= import_closure(self.home, entry) if entry.is_relative_to(self.home) else set()
+        sources = import_closure(entry.parent, entry)
+        sources |= import_closure(self.home, entry) if entry.is_relative_to(self.home) else set()
         return any(
-            _RAY_IMPORT.search(path.read_bytes()) for path in own if not path.is_relative_to(self.home / PACKAGE)
+            _RAY_IMPORT.search(path.read_bytes()) for path in sources if not path.is_relative_to(self.home / PACKAGE)
         )

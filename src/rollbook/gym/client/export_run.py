@@ -1,6 +1,6 @@
 """Export a book as the files that NeMo Gym's collector writes, so that `gym eval profile` and similar tools read them.
 
-All files lie next to the rollouts and are named after them.
+All files are in the folder of the rollouts and named after them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rollbook.stats import Expression
 
 
 class CollectionFiles(msgspec.Struct, frozen=True):
-    """Where the results of one collection lie; `rollouts` names them all."""
+    """The paths of one collection's files, derived from the path of its rollouts."""
 
     rollouts: Path
 
@@ -45,12 +45,12 @@ class CollectionFiles(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> Path:
-        """One row for each rollout that was asked for."""
+        """One row for each requested rollout."""
         return self._sibling("materialized_inputs.jsonl")
 
     @property
     def failures(self) -> Path:
-        """One row for each attempt that failed."""
+        """One row for each failed attempt."""
         return self._sibling("failures.jsonl")
 
     @property
@@ -60,7 +60,7 @@ class CollectionFiles(msgspec.Struct, frozen=True):
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Every one of them."""
+        """Every path."""
         return self.inputs, self.failures, self.metrics, self.rollouts
 
 
@@ -68,11 +68,11 @@ Row = dict[str, JSON]
 
 
 def export_gym(run: str | Path, out: Path, keep: Expression | None = None) -> ExportCounts:
-    """Write a run's rollouts to `out`, and beside it inputs, failures and metrics; each file is whole or not there."""
+    """Write a run's rollouts to `out`, and inputs, failures and metrics next to it; each file is complete or absent."""
     files = CollectionFiles(out)
-    taken = next((path for path in files.all if path.exists()), None)
-    if taken is not None:
-        raise UsageError(f"{taken} exists already: choose another --out, or delete it")
+    existing = next((path for path in files.all if path.exists()), None)
+    if existing is not None:
+        raise UsageError(f"{existing} exists already: choose another --out, or delete it")
     book = Book(run)
     book.check_tasks()
     if keep is not None:
@@ -81,18 +81,18 @@ def export_gym(run: str | Path, out: Path, keep: Expression | None = None) -> Ex
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"-o {out}: cannot be written: {error.strerror}") from None
-    writing = GymExport(book)
-    seen = CountedRollouts(rollouts(book, tokens=True))
-    write_lines_atomically(files.inputs, map(encode, writing.input_rows()))
-    write_lines_atomically(files.failures, map(encode, writing.failure_rows()))
-    written = write_lines_atomically(out, map(encode, writing.scored_rows(seen, keep)))
-    metrics = msgspec.json.format(encode(writing.metrics()), indent=2)
+    export = GymExport(book)
+    counted = CountedRollouts(rollouts(book, tokens=True))
+    write_lines_atomically(files.inputs, map(encode, export.input_rows()))
+    write_lines_atomically(files.failures, map(encode, export.failure_rows()))
+    written = write_lines_atomically(out, map(encode, export.scored_rows(counted, keep)))
+    metrics = msgspec.json.format(encode(export.metrics()), indent=2)
     write_atomically(files.metrics, lambda aside: aside.write_bytes(metrics))
-    return ExportCounts(written, book.plan.requested - seen.count, seen.count - written)
+    return ExportCounts(written, book.plan.requested - counted.count, counted.count - written)
 
 
 class GymExport:
-    """Makes the rows of one book, and gathers for the metrics what they are made of."""
+    """Makes the rows of one book, and collects the numbers for its metrics."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -100,14 +100,14 @@ class GymExport:
         self._metric_rows: dict[str, list[Row]] = {}
 
     def input_rows(self) -> Iterator[Row]:
-        """What was asked for: every task as often as it was to be played."""
+        """Yield one row per requested rollout."""
         for rows, samples, _, _ in iterate_parts(self._book):
             for row in rows:
-                made = self._task_row(self._book.tasks.read(row))
-                yield from ({**made, TASK_INDEX: row, ROLLOUT_INDEX: sample} for sample in samples)
+                base = self._task_row(self._book.tasks.read(row))
+                yield from ({**base, TASK_INDEX: row, ROLLOUT_INDEX: sample} for sample in samples)
 
     def scored_rows(self, rollouts_seen: CountedRollouts, keep: Expression | None) -> Iterator[Row]:
-        """What was scored, as Gym's servers put it."""
+        """Yield the scored rollouts in the form of Gym's servers."""
         for rollout in rollouts_seen:
             if keep is None or keep.matches(dict.fromkeys(keep.names) | rollout_facts(rollout)):
                 yield self._scored_row(rollout)
@@ -115,15 +115,15 @@ class GymExport:
     def _scored_row(self, rollout: Rollout) -> Row:
         assert rollout.score
         body = self._rollout_row(rollout)
-        if CREATE_PARAMS in rollout.task.fields:  # what a server of Gym added of its own, where it had put it
+        if CREATE_PARAMS in rollout.task.fields:  # the fields that a server of Gym added, where it had put them
             body = {**rollout.score.info, **body}
-        made = make_scored_row(body, rollout.score, rollout.outcome)
-        made[ROLLBOOK_KEY] |= {"task": rollout.task.id, "seed": rollout.seed}
-        self._metric_rows.setdefault(made[AGENT_REF]["name"], []).append(select_numbers(made))
-        return made
+        row = make_scored_row(body, rollout.score, rollout.outcome)
+        row[ROLLBOOK_KEY] |= {"task": rollout.task.id, "seed": rollout.seed}
+        self._metric_rows.setdefault(row[AGENT_REF]["name"], []).append(select_numbers(row))
+        return row
 
     def failure_rows(self) -> Iterator[Row]:
-        """Every attempt that failed."""
+        """Yield every failed attempt."""
         reader = LineReader(FailedLine)
         for path in list_journals(self._book.path, failures=True):
             for _, line in reader.read(path):
@@ -134,7 +134,7 @@ class GymExport:
                 )
 
     def metrics(self) -> list[Row]:
-        """The statistics of each agent over the rollouts that were written."""
+        """Return the statistics of each agent over the rollouts that were written."""
         return [
             {AGENT_REF: {"name": name}, **_order_metrics(aggregate_metrics(rows))}
             for name, rows in self._metric_rows.items()
@@ -145,7 +145,7 @@ class GymExport:
         return {**self._task_row(rollout.task), **indices, "response": make_rollout_response(rollout, self._model)}
 
     def _task_row(self, task: Task) -> Row:
-        """A task as a row, with the sampling that it was asked with, and the name of who played it."""
+        """Return a task as a row, with the sampling that was used, and the name of its agent."""
         spec = self._book.manifest.environments[task.env]
         row = dict(task.fields) if CREATE_PARAMS in task.fields else make_row(task, spec.tools)
         row[CREATE_PARAMS] = {
@@ -164,10 +164,10 @@ def _sampling_params(sampling: Sampling) -> Row:
 
 
 def select_numbers(row: Row) -> Row:
-    """The little of a row that statistics are made of."""
-    few = {name: value for name, value in row.items() if isinstance(value, int | float)}
-    return {**few, "extracted_answer": row.get("extracted_answer"), "response": {"usage": row["response"]["usage"]}}
+    """Return the fields of a row that statistics need."""
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+    return {**numbers, "extracted_answer": row.get("extracted_answer"), "response": {"usage": row["response"]["usage"]}}
 
 
-def _order_metrics(found: Row) -> Row:
-    return {name: found[name] for name in ("agent_metrics", "key_metrics", "group_level_metrics")}
+def _order_metrics(metrics: Row) -> Row:
+    return {name: metrics[name] for name in ("agent_metrics", "key_metrics", "group_level_metrics")}

@@ -39,14 +39,14 @@ from rollbook.processes import Child, module_argv
 
 LOCAL_HOST = "127.0.0.1"
 READY_TIMEOUT_S = 110.0
-"""How long a server may take until it answers; importing Gym alone takes many seconds."""
+"""The time until a server must answer; importing Gym alone takes many seconds."""
 
 MAX_RESTARTS = 3
 STOP_TIMEOUT_S = 10.0
 POLL_INTERVAL_S = 0.1
 ADDRESS_IN_USE = "address already in use"
 EXEC_TO_LOG = 'exec "$0" "$@" </dev/null >&2'
-"""The keeper talks to its command; a server is only listened to by its log."""
+"""The keeper's standard streams are a channel to its command; a server only writes its log."""
 
 
 class PortTaken(Exception):
@@ -54,7 +54,7 @@ class PortTaken(Exception):
 
 
 class ServerCommand(msgspec.Struct, frozen=True):
-    """What is started: a Python, a file, where, and with which further variables."""
+    """How to start a server: Python, entry file, and further environment variables."""
 
     python: Path
     entry: Path
@@ -62,7 +62,7 @@ class ServerCommand(msgspec.Struct, frozen=True):
 
 
 class ServerInstance:
-    """A server by its name in the configuration. Its client is the same however often it is started."""
+    """A server by its name in the configuration. It keeps its client through restarts."""
 
     def __init__(self, name: str, client: GymClient) -> None:
         self.name, self.client = name, client
@@ -76,7 +76,7 @@ class ServerInstance:
 
     @property
     def pid(self) -> int:
-        """The process that keeps it."""
+        """The process id of the server's keeper."""
         assert self._child
         return self._child.pid
 
@@ -107,7 +107,7 @@ class ServerInstance:
             raise self._early_exit_error(child)
 
     async def _is_answering(self) -> bool:
-        """Whether the one that answers is ours: Gym's servers put their name into their cookies."""
+        """Whether our own server answers: Gym's servers put their name into their cookies."""
         cookies: dict[str, str] = {}
         try:
             await self.client.get("/", cookies=cookies)
@@ -124,7 +124,7 @@ class ServerInstance:
         return ChildFailed(f"{self.name} ended (exit {child.returncode}) before it answered", tail)
 
     def _on_exit(self) -> None:
-        """It died: what it held is lost. It comes back, so many times."""
+        """Handle the server's death: its sessions are lost, and it is restarted up to MAX_RESTARTS times."""
         self._settled.clear()
         self.client.replace_server(self.client.base)
         if self._final_error:
@@ -148,13 +148,13 @@ class ServerInstance:
             self._settled.set()
 
     async def wait_until_up(self) -> None:
-        """Wait until it answers; RolloutFailed when it never will."""
+        """Wait until it answers; RolloutFailed if it never will."""
         await self._settled.wait()
         if self._final_error:
             raise RolloutFailed("environment_error", self.name, self._final_error)
 
     async def stop(self) -> None:
-        """End it with all that it started."""
+        """End it with everything it started."""
         self._final_error = f"{self.name} was ended with the run"
         if self._restart_task:
             self._restart_task.cancel()
@@ -162,12 +162,13 @@ class ServerInstance:
                 await self._restart_task
         self._release_keeper()
         if self._child:
-            with suppress(TimeoutError):  # by its keeper, so that being killed halfway through this leaves nothing
+            # The keeper ends it, so that being killed during this call leaves nothing behind.
+            with suppress(TimeoutError):
                 await self._child.wait(STOP_TIMEOUT_S)
             await self._child.kill_tree()
 
     def _release_keeper(self) -> None:
-        """Whoever keeps the server ends it when nobody holds this any more."""
+        """Close our end of the keeper's socket, upon which the keeper ends the server."""
         if self._keeper_socket is not None:
             self._keeper_socket.close()
             self._keeper_socket = None
@@ -183,18 +184,18 @@ class ReservedPort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Leave it to whoever listens there now."""
+        """Leave the port to the server that now listens on it."""
         self._socket.close()
 
 
 START_ATTEMPTS = 5
-"""How often all are started on other ports when one was taken."""
+"""How often all servers are started, each time on other ports, when a port was taken."""
 
 API_KEY_FROM_ENVIRONMENT = "${oc.env:OPENAI_API_KEY,none}"
 _SECRET_NAME = re.compile(r"(.*[._])?(key|token|secret|password)", re.IGNORECASE)
 
 AGENT_MAX_STEPS = {"simple_agent": None, "tool_simulation_agent": 1}
-"""Agents of Gym's that ours plays like, and how often each asks the model, where its configuration has no say."""
+"""Gym's agents that ours behaves like, and how often each asks the model if its configuration does not say."""
 
 
 class ServerFleet:
@@ -224,25 +225,24 @@ class ServerFleet:
         self._servers: dict[str, ConnectedServer] = {}
 
     def check(self, task: Task) -> None:
-        """Refuse a row that is for none of the servers; allow it the steps that its agent allows."""
+        """Refuse a row that belongs to none of the servers; give the task its agent's limit of steps."""
         agent = self._agent_for(task, self._server_name_for(task))
         if agent is None:
             return
         if agent.implementation not in AGENT_MAX_STEPS:
-            what = f"{agent.name} is a {agent.implementation}, which is not started"
-            note = f"{what}: our own agent plays its rows, as simple_agent"
+            reason = f"{agent.name} is a {agent.implementation}, which is not started"
+            note = f"{reason}: our own agent plays its rows, as simple_agent"
             self.notes += [note] if note not in self.notes else []
         steps = AGENT_MAX_STEPS.get(agent.implementation) or agent.settings.get("max_steps")
         task.max_turns = steps if isinstance(steps, int) and steps > 0 else None
 
     def _agent_for(self, task: Task, server: str) -> ServerBlock | None:
-        """Who would play a row in Gym: the agent that it names, else the only one of its server."""
+        """Return the agent that would run a row in Gym: the one it names, else the only one of its server."""
         named = self._agents.get(read_agent_name(task) or "")
-        own = [block for block in self._agents.values() if server in block.references]
-        return named or (own[0] if len(own) == 1 else None)
+        candidates = [block for block in self._agents.values() if server in block.references]
+        return named or (candidates[0] if len(candidates) == 1 else None)
 
     def _server_name_for(self, task: Task) -> str:
-        """The server that a row is for."""
         if len(self._resources) == 1:
             return self._resources[0]
         agent = read_agent_name(task)
@@ -250,20 +250,20 @@ class ServerFleet:
         server = next((name for name in refers if name in self._resources), None)
         if server is None:
             known = ", ".join(self._agents) or "none"
-            told = f"agent_ref {agent}" if agent else "no agent_ref"
-            raise UsageError(f"{told}: of several servers, a row means that of its agent; known: {known}")
+            problem = f"agent_ref {agent}" if agent else "no agent_ref"
+            raise UsageError(f"{problem}: of several servers, a row means that of its agent; known: {known}")
         return server
 
     def server_for(self, task: Task) -> ConnectedServer:
-        """The server that a row is for."""
+        """Return the server of a task's row."""
         return self._servers[self._server_name_for(task)]
 
     async def wait_until_up(self, task: Task) -> None:
-        """Wait for a server that is coming back."""
+        """Wait for a server that is being restarted."""
         await self._instances[self._server_name_for(task)].wait_until_up()
 
     async def start(self, route: str) -> None:
-        """Start what is needed and wait until all of it answers."""
+        """Start the required servers and wait until all of them answer."""
         for _ in range(START_ATTEMPTS):
             try:
                 await self._start_all()
@@ -280,10 +280,10 @@ class ServerFleet:
             await self._servers[name].connect(route)
 
     async def _start_all(self) -> None:
-        held = {name: ReservedPort() for name in self._required}
+        ports = {name: ReservedPort() for name in self._required}
         try:
-            config = self._make_server_config({name: port.number for name, port in held.items()})
-            for name, port in held.items():
+            config = self._make_server_config({name: port.number for name, port in ports.items()})
+            for name, port in ports.items():
                 client = GymClient(f"http://{LOCAL_HOST}:{port.number}")
                 await client.open()
                 self._instances[name] = ServerInstance(name, client)
@@ -293,11 +293,11 @@ class ServerFleet:
         except* (PortTaken, ChildFailed, UsageError) as several:
             raise several.exceptions[0] from None
         finally:
-            for port in held.values():
+            for port in ports.values():
                 port.release()
 
     def _make_server_config(self, ports: Mapping[str, int]) -> Config:
-        """The configuration that the servers see: themselves and each other, where they listen, no agents."""
+        """Return the configuration for the servers: their own blocks with addresses, and no agents."""
         servers = {block.name for block in read_blocks(self._config)}
         config = {name: value for name, value in self._config.items() if name not in servers}
         for name, block in self._required.items():
@@ -327,32 +327,32 @@ class ServerFleet:
         return ServerCommand(python, checkout.entry(block), variables)
 
     async def stop(self) -> None:
-        """End all of them."""
+        """End all servers."""
         instances, self._instances, self._servers = self._instances, {}, {}
         await asyncio.gather(*(instance.stop() for instance in instances.values()))
         await asyncio.gather(*(instance.client.close() for instance in instances.values()))
 
 
 def _find_missing_references(
-    asked: Mapping[str, ServerBlock], known: Mapping[str, ServerBlock]
+    required: Mapping[str, ServerBlock], known: Mapping[str, ServerBlock]
 ) -> list[tuple[str, str]]:
-    """Which server calls one that the configuration does not have: what needs it will fail."""
-    return [(name, whom) for name, block in asked.items() for whom in block.references if whom not in known]
+    """Return (caller, callee) for each callee that the configuration lacks: what needs it will fail."""
+    return [(name, whom) for name, block in required.items() for whom in block.references if whom not in known]
 
 
 def list_required_servers(known: Mapping[str, ServerBlock]) -> list[str]:
-    """The servers to start: resources servers, and the servers that those call, if the configuration has them."""
-    found = [name for name, block in known.items() if block.kind == RESOURCES]
-    for name in found:
+    """Return the servers to start: resources servers, and the servers that those call, if configured."""
+    names = [caller for caller, block in known.items() if block.kind == RESOURCES]
+    for caller in names:
         more = (
-            other for other in known[name].references if other in known and known[other].kind in (RESOURCES, MODELS)
+            other for other in known[caller].references if other in known and known[other].kind in (RESOURCES, MODELS)
         )
-        found += [other for other in more if other not in found]
-    return found
+        names += [other for other in more if other not in names]
+    return names
 
 
 def check_overrides(overrides: Mapping[str, JSON]) -> None:
-    """What stands in a spec is written into the run directory, where no secret belongs."""
+    """Refuse secrets: the spec is written into the run directory."""
     for name in overrides:
         if _SECRET_NAME.fullmatch(name):
             raise UsageError(f"{name}=...: no secret goes into a run directory; write ${{oc.env:NAME}} in the file")

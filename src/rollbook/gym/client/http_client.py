@@ -18,27 +18,27 @@ from rollbook.errors import RolloutFailed, UsageError
 
 
 def parse_address(text: str, scheme: str = "") -> str:
-    """The base URL of `http://host:port`, or of `SCHEME://host:port`; a UsageError says what is wrong with it.
+    """Return the base URL of `http://host:port`, or of `SCHEME://host:port`; UsageError explains what is wrong.
 
     >>> parse_address("gym+agent://host:9000/", "gym+agent")
     'http://host:9000'
     """
-    like = f"write {scheme or 'http'}://host:port"
-    shown = text.rpartition("@")[2].partition("?")[0]  # what stands before an @ or behind a ? may be a secret
+    hint = f"write {scheme or 'http'}://host:port"
+    shown = text.rpartition("@")[2].partition("?")[0]  # what precedes an @ or follows a ? may be a secret
     try:
         url = urlsplit(text.strip())
         port = url.port
     except ValueError as error:
-        raise UsageError(f"{shown}: not an address ({error}); {like}") from None
+        raise UsageError(f"{shown}: not an address ({error}); {hint}") from None
     if "@" in url.netloc:
-        raise UsageError(f"{shown}: no user or password in an address; {like}")
+        raise UsageError(f"{shown}: no user or password in an address; {hint}")
     if not url.hostname or port == 0 or url.query or url.fragment or " " in url.netloc:
-        raise UsageError(f"{shown}: not an address; {like}")
+        raise UsageError(f"{shown}: not an address; {hint}")
     return f"{url.scheme if not scheme else 'http'}://{url.netloc}{url.path.rstrip('/')}"
 
 
 def parse_json(line: bytes) -> JSON:
-    """Its value, NaN and the like included, which some servers write; ValueError where it is no JSON."""
+    """Parse JSON, accepting NaN and infinities, which some servers write; ValueError if it is not JSON."""
     try:
         return decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -47,7 +47,7 @@ def parse_json(line: bytes) -> JSON:
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 512
-"""Open at once to one server; more requests than that wait their turn."""
+"""Connections open at once to one server; further requests wait."""
 
 MAX_REPLY_BYTES = 64 << 20
 _KEEP_ALIVE_S = 3.0
@@ -58,25 +58,25 @@ _MAX_QUOTED_CHARS = 500
 
 
 class GymReply(msgspec.Struct, frozen=True):
-    """What a server said."""
+    """The reply of a server."""
 
     status: int
     body: bytes
 
     @property
     def text(self) -> str:
-        """As text, whatever it is."""
+        """The body as text, whatever it contains."""
         return self.body.decode(errors="replace")
 
     @property
     def summary(self) -> str:
-        """On one line and not too long, for a message."""
+        """The body on one line, shortened, for a message."""
         value = self.json()
-        words = value if isinstance(value, str) else self.text
-        return " ".join(words.split())[:_MAX_QUOTED_CHARS] or "no words"
+        text = value if isinstance(value, str) else self.text
+        return " ".join(text.split())[:_MAX_QUOTED_CHARS] or "no words"
 
     def json(self) -> JSON:
-        """Its JSON; None where it is none."""
+        """Return the body's JSON; None if it is not JSON."""
         try:
             return decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -84,7 +84,7 @@ class GymReply(msgspec.Struct, frozen=True):
 
 
 class GymClient:
-    """One server. `generation` changes when it was out of reach: what it held for a rollout may be gone since."""
+    """The client of one server. `generation` changes with every outage: the server may have lost its sessions."""
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -94,16 +94,16 @@ class GymClient:
 
     @property
     def generation(self) -> str:
-        """The time since it was last out of reach, told from that of any other client."""
+        """An id for the time since the last outage, unique to this client."""
         return f"{self._client_id}.{self._outages}"
 
     def replace_server(self, base: str) -> None:
-        """The server is another one from now on, at its old address or a new one."""
+        """Use another server from now on, at the same address or a new one."""
         self.base, self._urls = base, {}
         self._outages += 1
 
     async def open(self) -> None:
-        """Get ready to connect."""
+        """Create the connection pool."""
         headers = {"Content-Type": "application/json", "Accept": "*/*", "Accept-Encoding": "identity"}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=60),
@@ -113,7 +113,7 @@ class GymClient:
         )
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
         if self._session:
             await self._session.close()
         self._session = None
@@ -121,20 +121,20 @@ class GymClient:
     async def post(
         self, path: str, value: JSON, cookies: dict[str, str], failure_kind: str = "environment_error"
     ) -> GymReply:
-        """What it says to this. Cookies that it sets are added to those of the rollout; none is lost when it sets none.
+        """Send a POST and return the reply. Cookies that it sets are added to `cookies`; the others stay.
 
-        A server that cannot be reached is a failure of `kind`; one that answers, however badly, has answered.
+        A server that cannot be reached is a failure of `failure_kind`; any reply, even an error, is returned.
         """
         return await self._request("POST", path, encode(value), cookies, failure_kind)
 
     async def get(
         self, path: str, timeout_s: float = CONNECT_TIMEOUT_S, cookies: dict[str, str] | None = None
     ) -> GymReply:
-        """What it says to a GET, by a deadline."""
-        held: dict[str, str] = {} if cookies is None else cookies
+        """Send a GET and return the reply, by a deadline."""
+        jar: dict[str, str] = {} if cookies is None else cookies
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._request("GET", path, b"", held, "environment_error")
+                return await self._request("GET", path, b"", jar, "environment_error")
         except TimeoutError:
             raise RolloutFailed("environment_error", path, f"{self.base}: no answer in {timeout_s:g} s") from None
 
@@ -152,8 +152,8 @@ class GymClient:
                 self.unreachable = False
         except (aiohttp.ClientError, OSError) as error:
             raise self._connection_failure(error, path, failure_kind) from None
-        for given in reply.headers.getall("Set-Cookie", ()):
-            name, equals, value = given.partition(";")[0].partition("=")
+        for header in reply.headers.getall("Set-Cookie", ()):
+            name, equals, value = header.partition(";")[0].partition("=")
             if equals:
                 cookies[name.strip()] = value.strip()
         return GymReply(reply.status, raw)
@@ -168,12 +168,12 @@ async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
     length = reply.content_length
     if length is not None and length <= MAX_REPLY_BYTES:
         return await reply.read()
-    held = bytearray()
+    body = bytearray()
     async for chunk in reply.content.iter_chunked(256 << 10):
-        held += chunk
-        if len(held) > MAX_REPLY_BYTES:
+        body += chunk
+        if len(body) > MAX_REPLY_BYTES:
             raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_REPLY_BYTES >> 20} MiB")
-    return bytes(held)
+    return bytes(body)
 
 
 def _describe_error(error: Exception) -> str:
@@ -186,7 +186,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def read_reply_object(reply: GymReply) -> Mapping[str, JSON] | None:
-    """The JSON object that an answer holds, NaN and the like included, which some servers write."""
+    """Return the JSON object of a reply, accepting NaN and infinities, which some servers write."""
     try:
         value = parse_json(reply.body)
     except (ValueError, RecursionError):
@@ -195,11 +195,11 @@ def read_reply_object(reply: GymReply) -> Mapping[str, JSON] | None:
 
 
 PROXY_ERROR_STATUSES = (502, 503, 504)
-"""What a proxy says when the server itself is not there."""
+"""The statuses with which a proxy reports that the server itself is gone."""
 
 
 def read_named_failure(reply: GymReply) -> RolloutFailed | None:
-    """The failure that a server of ours names in an error, as `KIND in WHERE: MESSAGE`."""
+    """Return the failure that our own servers name in an error, as `KIND in WHERE: MESSAGE`."""
     if reply.status < 500:
         return None
     kind, inside, rest = reply.summary.partition(" in ")
@@ -208,17 +208,17 @@ def read_named_failure(reply: GymReply) -> RolloutFailed | None:
 
 
 def read_json_reply(reply: GymReply, where: str, failure_kind: str) -> Mapping[str, JSON]:
-    """The object that a server says; anything else is a failure of the kind `failure_kind`."""
+    """Return the object of a reply; anything else is a failure of `failure_kind`."""
     if reply.status in PROXY_ERROR_STATUSES:
         raise read_named_failure(reply) or RolloutFailed(
             "environment_error", where, f"HTTP {reply.status}: {reply.summary}"
         )
     if reply.status != 200:
         raise read_named_failure(reply) or RolloutFailed(failure_kind, where, f"HTTP {reply.status}: {reply.summary}")
-    said = read_reply_object(reply)
-    if said is None:
+    value = read_reply_object(reply)
+    if value is None:
         raise RolloutFailed(failure_kind, where, f"HTTP 200 that is no JSON object: {reply.summary}")
-    return said
+    return value
 
 
 VERIFY_PATH, STEP_PATH = "/verify", "/step"
@@ -227,13 +227,13 @@ SESSION_OVER = "its session is over, and the server does not say that it scores 
 
 
 class ConnectedServer(msgspec.Struct):
-    """A server that was met. `stateless`: it says itself that its verdicts need no session."""
+    """A server that was contacted. `stateless`: it declares that its verdicts need no session."""
 
     client: GymClient
     stateless: bool = False
 
     async def connect(self, route: str) -> None:
-        """Find somebody who answers and has this route; UsageError says who is there instead."""
+        """Check that the server answers and has this route; UsageError names what is there instead."""
         try:
             await self.client.get("/")
             routes = (await self.client.get("/openapi.json")).json()
@@ -245,11 +245,11 @@ class ConnectedServer(msgspec.Struct):
             raise UsageError(f"{self.client.base}: {_describe_mismatch(paths, route)}")
 
     def check_session(self, generation: str, where: str) -> None:
-        """A server that was started again has lost the session, and some then judge an empty one without a word."""
-        now = self.client.generation
-        if generation == now or self.stateless:
+        """Fail if the session is lost: a restarted server has none, and some then silently score an empty one."""
+        current = self.client.generation
+        if generation == current or self.stateless:
             return
-        if generation.partition(".")[0] == now.partition(".")[0]:
+        if generation.partition(".")[0] == current.partition(".")[0]:
             raise RolloutFailed("environment_error", where, SESSION_LOST)
         raise RolloutFailed("verifier_error", where, SESSION_OVER)
 

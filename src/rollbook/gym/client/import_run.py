@@ -47,13 +47,13 @@ JsonObject = dict[str, JSON]
 
 
 class JsonLinesFile:
-    """A file of JSON objects, one a line, read by where they stand. `torn` says whether its last line is cut off."""
+    """A file of JSON objects, one per line, read by offset. `torn`: the last line is cut off."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.torn = path, False
 
     def __iter__(self) -> Iterator[tuple[int, JsonObject]]:
-        """Each object with the offset that it stands at; anything but a torn end is refused by its line."""
+        """Yield each object with its offset; anything but a torn end is refused by its line."""
         at = 0
         try:
             with open(self.path, "rb") as file:
@@ -80,7 +80,7 @@ class JsonLinesFile:
         return value
 
     def read_at(self, offset: int) -> JsonObject:
-        """The object at an offset."""
+        """Return the object at an offset."""
         with open(self.path, "rb") as file:
             file.seek(offset)
             value: JsonObject = parse_json(file.readline())
@@ -91,25 +91,25 @@ DEFAULT_AGENT = "agent"
 
 
 class RolloutKey(NamedTuple):
-    """A rollout by Gym's own counting."""
+    """A rollout by Gym's own indices."""
 
     task: int
     sample: int
 
 
 class LinePosition(NamedTuple):
-    """A line: in which file, and at which offset."""
+    """The position of a line: its file and offset."""
 
     lines: JsonLinesFile
     offset: int
 
     def read(self) -> JsonObject:
-        """What stands there."""
+        """Return the object at this position."""
         return self.lines.read_at(self.offset)
 
 
 class RequestedTask:
-    """One task: who plays it, where its row stands, which of its rollouts were asked for."""
+    """One task: its agent, the position of its row, and the samples that were requested."""
 
     def __init__(self, agent: str, position: LinePosition) -> None:
         self.agent, self.position = agent, position
@@ -117,7 +117,7 @@ class RequestedTask:
 
 
 class GymCollection:
-    """Reads the files of a collection once, and keeps where everything stands. `notes` says what was left out."""
+    """Indexes the files of a collection in one pass. `notes` lists what was left out."""
 
     def __init__(self, path: Path) -> None:
         files = CollectionFiles(path)
@@ -136,28 +136,28 @@ class GymCollection:
             raise UsageError(f"{path}: holds no rollouts")
 
     def _read_rows(self, path: Path) -> Iterator[tuple[RolloutKey, LinePosition, JsonObject]]:
-        lines, counting = JsonLinesFile(path), RolloutNumbering()
+        lines, numbering = JsonLinesFile(path), RolloutNumbering()
         for offset, row in lines:
-            yield read_rollout_key(row, path) or counting.next_key(row), LinePosition(lines, offset), row
+            yield read_rollout_key(row, path) or numbering.next_key(row), LinePosition(lines, offset), row
         if lines.torn:
             self.notes.append(f"{path}: its last line is cut off, and was left out")
 
     def _add_request(self, key: RolloutKey, position: LinePosition, row: JsonObject) -> None:
-        asked = self.tasks.setdefault(key.task, RequestedTask(read_agent_or_default(row), position))
-        asked.samples.add(key.sample)
+        request = self.tasks.setdefault(key.task, RequestedTask(read_agent_or_default(row), position))
+        request.samples.add(key.sample)
 
     def _read_scored(self, path: Path, known: bool) -> None:
-        twice = 0
+        repeated = 0
         for key, place, row in self._read_rows(path):
             self._check_requested(key, known, path)
             self._add_request(key, place, row)
-            twice += key in self.scored
+            repeated += key in self.scored
             if FAILURE_CLASS in row:
                 self.failed.setdefault(key, []).append(place)
             else:
                 self.scored.setdefault(key, place)
-        if twice:
-            self.notes.append(f"{path}: {twice} rollouts are there more than once; the first of each counts")
+        if repeated:
+            self.notes.append(f"{path}: {repeated} rollouts are there more than once; the first of each counts")
 
     def _read_failed(self, path: Path, known: bool) -> None:
         for key, place, row in self._read_rows(path):
@@ -170,34 +170,34 @@ class GymCollection:
             raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never asked for")
 
     def tasks_by_agent(self) -> dict[str, list[int]]:
-        """The tasks of each agent, in their order."""
-        found: dict[str, list[int]] = {}
+        """Return the tasks of each agent, in their order."""
+        by_agent: dict[str, list[int]] = {}
         for index in sorted(self.tasks):
-            found.setdefault(self.tasks[index].agent, []).append(index)
-        return found
+            by_agent.setdefault(self.tasks[index].agent, []).append(index)
+        return by_agent
 
     def has(self, key: RolloutKey) -> bool:
-        """Whether anything came of a rollout."""
+        """Whether a rollout has a result."""
         return key in self.scored or key in self.failed
 
 
 class RolloutNumbering:
-    """Numbers lines that have none, as Gym does: those that ask the same are the rollouts of one task, in order."""
+    """Numbers lines without indices as Gym does: lines with equal parameters are the samples of one task, in order."""
 
     def __init__(self) -> None:
         self._tasks: dict[bytes, int] = {}
         self._rollouts: Counter[int] = Counter()
 
     def next_key(self, row: JsonObject) -> RolloutKey:
-        """The number of the next line."""
-        asked = blake2b(encode(row.get(CREATE_PARAMS)), digest_size=16).digest()
-        task = self._tasks.setdefault(asked, len(self._tasks))
+        """Return the key of the next line."""
+        digest = blake2b(encode(row.get(CREATE_PARAMS)), digest_size=16).digest()
+        task = self._tasks.setdefault(digest, len(self._tasks))
         self._rollouts[task] += 1
         return RolloutKey(task, self._rollouts[task] - 1)
 
 
 def read_rollout_key(row: JsonObject, path: Path) -> RolloutKey | None:
-    """Which rollout a line says that it is of; None where it does not say it."""
+    """Return the rollout key in a line; None if it has none."""
     if TASK_INDEX not in row and ROLLOUT_INDEX not in row:
         return None
     task, sample = row.get(TASK_INDEX), row.get(ROLLOUT_INDEX)
@@ -211,24 +211,24 @@ def _is_count(value: JSON) -> TypeGuard[int]:
 
 
 def read_agent_or_default(row: JsonObject) -> str:
-    """Who played it."""
-    given = row.get(AGENT_REF)
-    name = given.get("name") if isinstance(given, dict) else None
+    """Return the name of the agent that ran a row."""
+    reference = row.get(AGENT_REF)
+    name = reference.get("name") if isinstance(reference, dict) else None
     return name if isinstance(name, str) and name else DEFAULT_AGENT
 
 
 def choose_task_id(row: JsonObject, index: int, seen: set[str]) -> str:
-    """The id of a task: its row's own, if it has one that no other has."""
+    """Return the id of a task: the row's own, if it has one that no other row has."""
     own = row.get("rollbook")
-    ours = own.get("task") if isinstance(own, dict) else None
-    given: JSON = ours or next((row[name] for name in ID_FIELDS if row.get(name) is not None), f"task-{index}")
-    name = str(given) if str(given) not in seen else f"{given}@{index}"
+    stored = own.get("task") if isinstance(own, dict) else None
+    task_id: JSON = stored or next((row[name] for name in ID_FIELDS if row.get(name) is not None), f"task-{index}")
+    name = str(task_id) if str(task_id) not in seen else f"{task_id}@{index}"
     seen.add(name)
     return name
 
 
 def read_task_with_row(row: JsonObject, name: str, where: str) -> Task:
-    """The task of a line, its row kept whole."""
+    """Return the task of a line, with the whole row as its fields."""
     try:
         params = read_create_params(row.get(CREATE_PARAMS))
     except UsageError as error:
@@ -241,18 +241,18 @@ def read_task_with_row(row: JsonObject, name: str, where: str) -> Task:
 
 
 def to_ranges(samples: Iterable[int]) -> list[tuple[int, int]]:
-    """Numbers as ranges.
+    """Return numbers as ranges.
 
     >>> to_ranges({0, 1, 2, 5})
     [(0, 3), (5, 6)]
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for sample in sorted(samples):
-        if found and found[-1][1] == sample:
-            found[-1] = (found[-1][0], sample + 1)
+        if ranges and ranges[-1][1] == sample:
+            ranges[-1] = (ranges[-1][0], sample + 1)
         else:
-            found.append((sample, sample + 1))
-    return found
+            ranges.append((sample, sample + 1))
+    return ranges
 
 
 IMPORT_STEP = "import"
@@ -260,35 +260,35 @@ CONCURRENCY = 16
 
 
 class ImportedEnvironment(Environment):
-    """What rollouts belong to that others played: they are there to be read, not to go on."""
+    """The environment of imported rollouts: they can be read, but not continued."""
 
     description = "rollouts that were imported"
 
     def tasks(self) -> Iterator[Task]:
-        """Only the book has them."""
+        """Refuse: only the book has the tasks."""
         raise UsageError("imported rollouts have no tasks to ask: run the environment itself")
 
     async def start(self) -> None:
-        """Nobody here can go on with it."""
+        """Refuse: an imported run cannot be continued here."""
         raise UsageError("this run was imported: it cannot go on here; give --env to score it again")
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """Whoever scored it is elsewhere."""
+        """Refuse: the environment that scored it is not available here."""
         raise RolloutFailed("verifier_error", "verify", "it was imported with its score")
 
 
 async def import_gym(path: Path, out: str | Path, say: Callable[[str], None] = lambda _: None) -> Report:
-    """Make a book at `out` of the collection whose rollouts are at `path`; gives its report."""
-    held = GymCollection(path)
-    for note in held.notes:
+    """Create a book at `out` from the collection whose rollouts are at `path`; return its report."""
+    collection = GymCollection(path)
+    for note in collection.notes:
         say(note)
-    book, keys = create_book(held, path, Path(out))
-    await fill_book(book, CollectionReader(held, keys))
+    book, keys = create_book(collection, path, Path(out))
+    await fill_book(book, CollectionReader(collection, keys))
     return make_report(book.path)
 
 
 def create_book(collection: GymCollection, path: Path, out: Path) -> tuple[Book, dict[str, int]]:
-    """The run directory with its tasks and the rollouts that were asked for; and Gym's number for each task."""
+    """Create the run directory with the tasks and requested rollouts; return it with Gym's index of each task."""
     with BookDraft(out) as draft:
         parts: list[Part] = []
         numbers: dict[str, int] = {}
@@ -304,28 +304,30 @@ def _read_tasks(
     collection: GymCollection, indices: list[int], numbers: dict[str, int], seen: set[str]
 ) -> Iterator[Task]:
     for index in indices:
-        place = collection.tasks[index].position
-        row = place.read()
+        position = collection.tasks[index].position
+        row = position.read()
         name = choose_task_id(row, index, seen)
         numbers[name] = index
-        yield read_task_with_row(row, name, f"{place.lines.path}: {TASK_INDEX} {index}")
+        yield read_task_with_row(row, name, f"{position.lines.path}: {TASK_INDEX} {index}")
 
 
 def plan_parts(samples: list[set[int]], first: int) -> list[Part]:
-    """Which samples are asked of which tasks; neighbours of whom the same is asked go together."""
-    found: list[Part] = []
+    """Return which samples are requested of which tasks; neighbouring tasks with equal samples share a part."""
+    parts: list[Part] = []
     start = 0
-    for at in range(1, len(samples) + 1):
-        if at == len(samples) or samples[at] != samples[start]:
-            found += [make_part((first + start, first + at), asked, 1) for asked in to_ranges(samples[start])]
-            start = at
-    return found
+    for end in range(1, len(samples) + 1):
+        if end == len(samples) or samples[end] != samples[start]:
+            parts += [
+                make_part((first + start, first + end), samples_range, 1) for samples_range in to_ranges(samples[start])
+            ]
+            start = end
+    return parts
 
 
 def _make_manifest(collection: GymCollection, path: Path) -> Manifest:
-    """What is known of who played: the model that the first response names, the sampling that its row asked for."""
-    place = next(iter(collection.scored.values()), None)
-    row = place.read() if place else next(iter(collection.tasks.values())).position.read()
+    """Describe the collection: the model that the first response names, and the sampling that its row requests."""
+    position = next(iter(collection.scored.values()), None)
+    row = position.read() if position else next(iter(collection.tasks.values())).position.read()
     response, params = row.get("response"), row.get(CREATE_PARAMS)
     model = response.get("model") if isinstance(response, dict) else None
     asked = params if isinstance(params, dict) else {}
@@ -345,24 +347,24 @@ def _make_manifest(collection: GymCollection, path: Path) -> Manifest:
     )
 
 
-def _read_sampling(asked: JsonObject) -> Sampling:
+def _read_sampling(params: JsonObject) -> Sampling:
     names = {"temperature": "temperature", "top_p": "top_p", "max_tokens": "max_output_tokens"}
-    given = {name: asked[key] for name, key in names.items() if isinstance(asked.get(key), int | float)}
-    return msgspec.structs.replace(Sampling(), **given)
+    values = {name: params[key] for name, key in names.items() if isinstance(params.get(key), int | float)}
+    return msgspec.structs.replace(Sampling(), **values)
 
 
 class CollectionReader:
-    """Plays a job by reading what Gym wrote of it."""
+    """Runs a job by reading what Gym wrote about it."""
 
     def __init__(self, collection: GymCollection, numbers: dict[str, int]) -> None:
         self._collection, self._numbers = collection, numbers
 
     def has(self, task: str, sample: int) -> bool:
-        """Whether anything was written of it."""
+        """Whether Gym wrote anything about a rollout."""
         return self._collection.has(RolloutKey(self._numbers[task], sample))
 
     async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
-        """The rollout as it was written, with its score or its failure."""
+        """Return the rollout as Gym wrote it, with its score or its failure."""
         key = RolloutKey(self._numbers[job.task.id], job.sample)
         rollout = Rollout(task=job.task, sample=job.sample, seed=0, round=round_number, messages=job.task.messages)
         try:
@@ -391,7 +393,7 @@ class CollectionReader:
 
 
 def _read_record(rollout: Rollout, position: LinePosition) -> JsonObject:
-    """A line, and what it tells of when and with which seed it was played."""
+    """Return a line, and copy its time stamp, seed and outcome into the rollout."""
     row = position.read()
     response, own = row.get("response"), row.get("rollbook")
     created: JSON = response.get("created_at") if isinstance(response, dict) else None
@@ -403,30 +405,30 @@ def _read_record(rollout: Rollout, position: LinePosition) -> JsonObject:
 
 
 def _read_timestamp(value: JSON) -> float:
-    """A time stamp, if it is one that a journal can hold."""
+    """Return a time stamp, or 0 if it is not a finite number."""
     try:
-        found = float(value) if isinstance(value, int | float) else 0.0
+        seconds = float(value) if isinstance(value, int | float) else 0.0
     except OverflowError:
         return 0.0
-    return found if math.isfinite(found) else 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 async def fill_book(book: Book, reader: CollectionReader) -> None:
-    """Write all that was read, as a worker writes what it plays; what nothing is known of stays pending."""
+    """Write all rollouts that were read, as a worker does; rollouts without a result stay pending."""
     round_ = book.open_round(Settings(retry=[]))
-    account = ProgressCounter(book, round_.settings)
+    progress = ProgressCounter(book, round_.settings)
 
-    def inherited(claim: Claim) -> None:
-        account.add_claim(claim)
+    def keep_known(claim: Claim) -> None:
+        progress.add_claim(claim)
         claim.todo = [todo for todo in claim.todo if reader.has(book.tasks.read(todo[0]).id, todo[1])]
         claim.keys_left = len(claim.todo)
 
-    shift = BookJobSource(book, round_, on_mark=account.record, on_claim=inherited)
-    worker = Worker(shift, reader, FixedLimit(CONCURRENCY), round_.number, dict.fromkeys(FAILURE_KINDS, 1))
-    await shift.join()
+    jobs = BookJobSource(book, round_, on_mark=progress.record, on_claim=keep_known)
+    worker = Worker(jobs, reader, FixedLimit(CONCURRENCY), round_.number, dict.fromkeys(FAILURE_KINDS, 1))
+    await jobs.join()
     try:
         await worker.run(lambda: None)
     finally:
-        await shift.leave()
-    if shift.error:
-        raise shift.error
+        await jobs.leave()
+    if jobs.error:
+        raise jobs.error

@@ -36,7 +36,7 @@ from rollbook.models import CREATE_PARAMS, AskModel, Completion, CreateParams, m
 
 
 class GymServerSession(msgspec.Struct):
-    """What one rollout has at a server: its cookies, and since when the server has been in reach."""
+    """One rollout's session at a server: its cookies, and the server's generation when it was opened."""
 
     server: ConnectedServer
     generation: str
@@ -44,24 +44,24 @@ class GymServerSession(msgspec.Struct):
 
 
 class ServerSource(Protocol):
-    """Where the servers of an environment are. `notes`: what is not as whoever set them up may think."""
+    """Provides the servers of an environment. `notes` lists surprises in their configuration."""
 
     notes: list[str]
 
     def check(self, task: Task) -> None:
-        """Refuse a task that there is no server for."""
+        """Refuse a task that has no server."""
 
     async def start(self, route: str) -> None:
-        """Meet all servers; UsageError if one is not there, or lacks the route."""
+        """Connect to all servers; UsageError if one is missing, or lacks the route."""
 
     async def stop(self) -> None:
-        """Let go of them."""
+        """Disconnect from the servers, and end those that were started."""
 
     async def wait_until_up(self, task: Task) -> None:
-        """Wait until the server of a task is there; RolloutFailed when it will not be."""
+        """Wait until the server of a task is up; RolloutFailed if it will not be."""
 
     def server_for(self, task: Task) -> ConnectedServer:
-        """The server of a task."""
+        """Return the server of a task."""
         ...
 
 
@@ -73,32 +73,32 @@ class SingleServer:
         self.notes: list[str] = []
 
     def check(self, task: Task) -> None:
-        """It takes every task."""
+        """Accept every task."""
 
     async def start(self, route: str) -> None:
-        """Meet it."""
+        """Connect to the server."""
         await self._server.client.open()
         await self._server.connect(route)
 
     async def stop(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         await self._server.client.close()
 
     async def wait_until_up(self, task: Task) -> None:
-        """It is there, or whoever asks it will hear so."""
+        """Do nothing: a request to a server that is down fails by itself."""
 
     def server_for(self, task: Task) -> ConnectedServer:
-        """It."""
+        """Return the only server."""
         return self._server
 
 
 class ServerEnvironment(Environment):
-    """An environment whose tasks are rows and whose servers are somewhere. `route` is what they must have."""
+    """An environment whose tasks are rows and whose verdicts come from servers. `route` is one they must have."""
 
     route = VERIFY_PATH
 
     def _set_up(self, servers: ServerSource, data: str | None, name: str) -> None:
-        """What `__init__` does, once it is clear where the servers are."""
+        """Do the work of `__init__`, once the servers are determined."""
         self._servers = servers
         self._rows = RowDataset(data, name, self._check, prompt_optional=self.route == STEP_PATH)
 
@@ -108,19 +108,19 @@ class ServerEnvironment(Environment):
 
     @property
     def notes(self) -> Sequence[str]:  # type: ignore[override]
-        """What rows ask for and do not get."""
+        """What the rows ask for and do not get."""
         return [*self._servers.notes, *self._rows.notes]
 
     def tasks(self) -> Iterable[Task]:
-        """One a row."""
+        """Yield one task per row."""
         return self._rows.tasks()
 
     async def start(self) -> None:
-        """Meet the servers."""
+        """Connect to the servers."""
         await self._servers.start(self.route)
 
     async def stop(self) -> None:
-        """Let go of them."""
+        """Disconnect from the servers."""
         await self._servers.stop()
 
 
@@ -137,45 +137,45 @@ class RemoteServer(ServerEnvironment):
         self._set_up(SingleServer(parse_address(url)), data, url)
 
     async def open(self, task: Task) -> GymServerSession:
-        """A session of its own for a rollout, unless nobody would ever ask for it."""
+        """Open a session for a rollout, unless the server is stateless and the row has no tools."""
         await self._servers.wait_until_up(task)
-        served = self._servers.server_for(task)
-        session = GymServerSession(served, served.client.generation, {})
-        if not served.stateless or task.fields[CREATE_PARAMS].get("tools"):
+        server = self._servers.server_for(task)
+        session = GymServerSession(server, server.client.generation, {})
+        if not server.stateless or task.fields[CREATE_PARAMS].get("tools"):
             read_json_reply(
-                await served.client.post(SEED_PATH, task.fields, session.cookies), SEED_PATH, "environment_error"
+                await server.client.post(SEED_PATH, task.fields, session.cookies), SEED_PATH, "environment_error"
             )
         return session
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
-        """The tools of its row."""
+        """Return the tools of the row."""
         return read_row_tools(task)
 
     async def use(self, name: str, arguments: dict[str, JSON], state: GymServerSession) -> str:
-        """What the server says to a call, whatever its status: that is for the model to read."""
+        """Return the server's reply to a call, whatever its status: the model reads it."""
         state.server.check_session(state.generation, f"/{name}")
-        answer = await state.server.client.post(f"/{name}", arguments, state.cookies)
-        if failure := read_named_failure(answer):
+        reply = await state.server.client.post(f"/{name}", arguments, state.cookies)
+        if failure := read_named_failure(reply):
             raise failure
-        return answer.text
+        return reply.text
 
     async def outcome(self, state: GymServerSession) -> JSON:
-        """Whose session it was: the verdict is on what the server holds for it."""
+        """Return the session's identity: the verdict depends on what the server stores for it."""
         return {"cookies": state.cookies, "era": state.generation}
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """Ask the server, in the session that was played."""
-        served, held = self._servers.server_for(task), rollout.outcome or {}
-        served.check_session(held.get("era", ""), VERIFY_PATH)
-        answer = await served.client.post(VERIFY_PATH, make_verify_body(task, rollout), dict(held.get("cookies", {})))
-        said = read_json_reply(answer, VERIFY_PATH, "verifier_error")
-        if failure := read_failure(said, VERIFY_PATH, "verifier_error"):
+        """Ask the server for a verdict, in the session of the rollout."""
+        server, session = self._servers.server_for(task), rollout.outcome or {}
+        server.check_session(session.get("era", ""), VERIFY_PATH)
+        reply = await server.client.post(VERIFY_PATH, make_verify_body(task, rollout), dict(session.get("cookies", {})))
+        verdict = read_json_reply(reply, VERIFY_PATH, "verifier_error")
+        if failure := read_failure(verdict, VERIFY_PATH, "verifier_error"):
             raise failure
-        return read_score(said, task.fields)
+        return read_score(verdict, task.fields)
 
 
 def make_verify_body(task: Task, rollout: Rollout) -> dict[str, JSON]:
-    """The row with all that was said, as a resources server takes it."""
+    """Return the row with the response of the rollout, as a resources server expects it."""
     response = make_response(
         rollout.messages[len(task.messages) :],
         [drop_tokens(turn) for turn in rollout.turns],
@@ -188,7 +188,7 @@ def make_verify_body(task: Task, rollout: Rollout) -> dict[str, JSON]:
 
 
 def drop_tokens(turn: Turn) -> Turn:
-    """A turn as a verifier needs it: ids and logprobs would only make the request many times larger."""
+    """Return a turn without ids and logprobs: verifiers do not need them, and they make requests much larger."""
     return msgspec.structs.replace(turn, prompt_ids=None, ids=None, logprobs=None) if turn.has_tokens else turn
 
 
@@ -205,7 +205,7 @@ RESET_PATH, CLOSE_PATH = "/reset", "/close"
 
 
 class SteppedSession(GymServerSession):
-    """A rollout at a server: what it was worth so far, and whether it must be closed."""
+    """A rollout at a server: its reward so far, and whether it must be closed."""
 
     observation: str | None = None
     needs_close: bool = False
@@ -214,29 +214,29 @@ class SteppedSession(GymServerSession):
 
 
 class SteppedServer(ServerEnvironment):
-    """A server at an address (`url`), or those of a configuration (`name`). `data` are the rows to play."""
+    """A server at an address (`url`), or those of a configuration (`name`). `data` are the rows."""
 
     description = "A NeMo Gym server that is played by /reset and /step, gym+step://host:port or gym+step:config.yaml."
     route = STEP_PATH
 
     def __init__(self, name: str = "", url: str = "", data: str | None = None, **overrides: JSON) -> None:
-        place = SingleServer(parse_address(url, "gym+step")) if url else ServerFleet(name, overrides)
-        self._set_up(place, data, url or f"gym+step:{name}")
+        servers = SingleServer(parse_address(url, "gym+step")) if url else ServerFleet(name, overrides)
+        self._set_up(servers, data, url or f"gym+step:{name}")
 
     async def open(self, task: Task) -> SteppedSession:
-        """Reset it: a new episode."""
+        """Reset the server: a new episode."""
         await self._servers.wait_until_up(task)
-        served = self._servers.server_for(task)
-        episode = SteppedSession(served, served.client.generation, {})
-        said = read_json_reply(
-            await served.client.post(RESET_PATH, task.fields, episode.cookies), RESET_PATH, "environment_error"
+        server = self._servers.server_for(task)
+        episode = SteppedSession(server, server.client.generation, {})
+        reply = read_json_reply(
+            await server.client.post(RESET_PATH, task.fields, episode.cookies), RESET_PATH, "environment_error"
         )
-        episode.observation = _read_observation(said, RESET_PATH)
-        episode.needs_close = _read_info(said).get("supports_explicit_close") is True
+        episode.observation = _read_observation(reply, RESET_PATH)
+        episode.needs_close = _read_info(reply).get("supports_explicit_close") is True
         return episode
 
     async def play(self, task: Task, rollout: Rollout, ask: AskModel, state: SteppedSession) -> None:
-        """Until the server says that it is over, or cuts it short, or a limit of the run does."""
+        """Step until the server ends or truncates the episode, or a limit of the run is reached."""
         tools = read_row_tools(task)
         _append_messages(rollout, [], state.observation)
         over = False
@@ -244,10 +244,10 @@ class SteppedServer(ServerEnvironment):
             completion = await ask(rollout.messages, tools=tools)
             rollout.messages = [*rollout.messages, completion.message]
             rollout.turns.append(completion.turn)
-            said = await self._step(task, rollout, completion, state)
+            reply = await self._step(task, rollout, completion, state)
             over = state.last["terminated"] is True
             if not over:
-                _append_messages(rollout, _read_tool_results(completion, said), _read_observation(said, STEP_PATH))
+                _append_messages(rollout, _read_tool_results(completion, reply), _read_observation(reply, STEP_PATH))
             if not over and state.last["truncated"]:
                 raise LimitReached("truncated")
 
@@ -263,40 +263,40 @@ class SteppedServer(ServerEnvironment):
             "response": response,
             ROLLBOOK_KEY: {"seed": rollout.seed},
         }
-        said = read_json_reply(
+        reply = read_json_reply(
             await state.server.client.post(STEP_PATH, body, state.cookies), STEP_PATH, "environment_error"
         )
-        state.reward += _read_step_reward(said)
-        state.last = {"terminated": bool(said.get("terminated")), "truncated": bool(said.get("truncated"))}
-        state.last |= {name: value for name, value in _read_info(said).items() if name != "tool_outputs"}
-        return said
+        state.reward += _read_step_reward(reply)
+        state.last = {"terminated": bool(reply.get("terminated")), "truncated": bool(reply.get("truncated"))}
+        state.last |= {name: value for name, value in _read_info(reply).items() if name != "tool_outputs"}
+        return reply
 
     async def outcome(self, state: SteppedSession) -> JSON:
-        """What it was worth, and what the last step told."""
+        """Return the total reward, and the fields of the last step."""
         return {"reward": state.reward, "last": state.last}
 
     async def close(self, state: SteppedSession) -> None:
-        """End the episode at a server that wants to be told."""
+        """Close the episode at a server that requires it."""
         if state.needs_close:
             await state.server.client.post(CLOSE_PATH, {}, state.cookies)
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """The sum of the steps; a server of ours tells the whole score with the last."""
-        held = rollout.outcome or {}
-        last = held.get("last", {})
-        return read_score({**last, "reward": held.get("reward")}, task.fields)
+        """Return the sum of the step rewards; our own servers send the whole score with the last step."""
+        outcome = rollout.outcome or {}
+        last = outcome.get("last", {})
+        return read_score({**last, "reward": outcome.get("reward")}, task.fields)
 
 
 def _append_messages(rollout: Rollout, results: list[Message], observation: str | None) -> None:
-    """What the model is to read next."""
+    """Append the tool results and the observation to the conversation."""
     rollout.messages = [*rollout.messages, *results, *([Message("user", observation)] if observation else [])]
 
 
 def _read_observation(reply: Mapping[str, JSON], where: str) -> str | None:
-    seen = reply.get("observation")
-    if seen is not None and not isinstance(seen, str):
-        raise RolloutFailed("environment_error", where, f"the observation is no text but {seen!r:.80}")
-    return seen
+    observation = reply.get("observation")
+    if observation is not None and not isinstance(observation, str):
+        raise RolloutFailed("environment_error", where, f"the observation is no text but {observation!r:.80}")
+    return observation
 
 
 def _read_info(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -312,9 +312,9 @@ def _read_step_reward(reply: Mapping[str, JSON]) -> float:
 
 
 def _read_tool_results(completion: Completion, reply: Mapping[str, JSON]) -> list[Message]:
-    """What the server's tools say to the calls of an answer; every call needs a result, or no model goes on."""
+    """Return the server's result for every call of an answer; without one per call, no model can continue."""
     listed = _read_info(reply).get("tool_outputs") or []
-    outputs = {str(one.get("call_id")): one.get("output") for one in listed if isinstance(one, dict)}
+    outputs = {str(item.get("call_id")): item.get("output") for item in listed if isinstance(item, dict)}
     calls = completion.message.tool_calls or []
     return [Message("tool", _output_text(outputs.get(call.id)), tool_call_id=call.id) for call in calls]
 

@@ -34,11 +34,11 @@ POST_ROUTES = {
     "/aggregate_metrics": "statistics over verified rows",
 }
 ROUTE_PREFIXES = ("", "/ng-rollout/{rollout}", "/ng-rollout/{rollout}/training-token-capture")
-"""Gym's own agents are also asked under these, which say whose call it is; here they change nothing."""
+"""Gym's own agents also answer under these prefixes, which name the rollout of a call; here they change nothing."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """How rollouts are played unless a row says otherwise."""
+    """How rollouts are run unless a row says otherwise."""
 
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
@@ -49,7 +49,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
 
 class AgentServer:
-    """Plays rows against one model. `say` is told, a line at a time, of what has failed."""
+    """Run rows against one model. `say` gets one line for each failure."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AgentServer:
         self._slots = asyncio.Semaphore(settings.concurrency)
 
     def make_app(self) -> web.Application:
-        """The application, for aiohttp to serve."""
+        """Return the aiohttp application."""
         app = make_gym_app(SessionCookies(f"{self._name}_agent"), self._say)
         for path in ("/", "/health"):
             app.router.add_get(path, self._health)
@@ -108,7 +108,7 @@ class AgentServer:
         return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
 
     async def _run_rollout(self, task: Task, sample: int, params: CreateParams, *, verify: bool) -> Rollout:
-        """Attempt after attempt, until it is scored or its kind of failure is out of budget."""
+        """Run attempts until one is scored, or until the budget of its failure kind is used up."""
         player, job = self._make_runner(params), RolloutJob(task, sample, KeyHistory())
         async with self._slots:
             while True:
@@ -118,8 +118,8 @@ class AgentServer:
                 await asyncio.sleep(retry_delay_s(error, job.past))
 
     def _make_runner(self, params: CreateParams) -> RolloutRunner:
-        terms = self._settings
-        sampling = params.sampling(terms.sampling)
+        settings = self._settings
+        sampling = params.sampling(settings.sampling)
         if params.seed is not None:
             sampling = msgspec.structs.replace(sampling, extra={**sampling.extra, "seed": params.seed})
         return RolloutRunner(
@@ -127,10 +127,10 @@ class AgentServer:
             {self._name: self._runtime},
             None,
             sampling,
-            terms.limits,
-            terms.seed,
-            tool_format=terms.tool_format,
-            budgets=terms.attempts,
+            settings.limits,
+            settings.seed,
+            tool_format=settings.tool_format,
+            budgets=settings.attempts,
         )
 
     def _make_response(self, rollout: Rollout) -> Mapping[str, JSON]:

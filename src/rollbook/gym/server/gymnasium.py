@@ -28,14 +28,14 @@ from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, N
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What the environment does after the model has spoken: new messages, and the rollout once that is over."""
+    """What the environment does after a step: its new messages, and the rollout once it is over."""
 
     messages: list[Message]
     rollout: Rollout | None = None
 
 
 class GymnasiumEpisode:
-    """One rollout. It is a model to its player, which waits here for the next answer."""
+    """One rollout. It acts as the model of its RolloutRunner, which waits here for the client's next completion."""
 
     def __init__(self, runtime: EnvironmentRuntime, limits: Limits, task: Task, sample: int) -> None:
         self.spec = ModelSpec("remote", "remote")
@@ -52,14 +52,14 @@ class GymnasiumEpisode:
         """Nothing to open."""
 
     async def close(self) -> None:
-        """Drop what is left of it; the state is closed on the way."""
+        """Cancel what is left of the rollout; this closes its state."""
         self._rollout_task.cancel()
         await asyncio.gather(self._rollout_task, return_exceptions=True)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
-        """The next answer that is handed in."""
+        """Return the next completion that the client hands in."""
         if len(messages) <= len(
             self._prompt
         ):  # played again from the prompt, where whoever has the model cannot follow
@@ -69,11 +69,11 @@ class GymnasiumEpisode:
         return await self._completions.get()
 
     async def begin(self) -> None:
-        """Until the first answer is wanted; an environment that does not open raises its failure."""
+        """Wait until the first completion is needed; an environment that does not open raises its failure."""
         await self._wait_for_prompt()
 
     async def step(self, completion: Completion) -> StepResult:
-        """Hand in what the model says; what the environment does then."""
+        """Hand in the model's completion and return what the environment does next."""
         if self._rollout_task.done():
             raise NoSession("this episode is over: reset for a new one")
         known = len(self._prompt) + 1
@@ -83,12 +83,12 @@ class GymnasiumEpisode:
         return StepResult((rollout.messages if rollout else self._prompt)[known:], rollout)
 
     async def _wait_for_prompt(self) -> Rollout | None:
-        """Wait until the next answer is wanted, or it is over."""
-        asked = asyncio.create_task(self._completion_wanted.wait())
+        """Wait until the next completion is needed, or return the finished rollout."""
+        wanted = asyncio.create_task(self._completion_wanted.wait())
         try:
-            await asyncio.wait({asked, self._rollout_task}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({wanted, self._rollout_task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            asked.cancel()
+            wanted.cancel()
         if not self._rollout_task.done():
             return None
         if self._rollout_task.cancelled():
@@ -120,7 +120,7 @@ class GymnasiumRoutes:
         )
 
     def add_to(self, app: web.Application) -> None:
-        """Answer on this application too."""
+        """Add the routes to an application."""
         app.cleanup_ctx.append(self.episodes.cleanup_context)
         app.router.add_post("/reset", self._reset)
         app.router.add_post("/step", self._step)
@@ -156,24 +156,24 @@ class GymnasiumRoutes:
 
 
 def read_completion(value: JSON) -> Completion:
-    """What the model says in one response; nothing at all is an empty answer."""
-    heard = read_response(value)
-    answers = [message for message in heard.messages if message.role == "assistant"]
+    """Return the model's message in one response; no message is an empty answer."""
+    response = read_response(value)
+    answers = [message for message in response.messages if message.role == "assistant"]
     message = answers[-1] if answers else Message("assistant", "")
-    return Completion(message, heard.turns[-1] if heard.turns else Turn())
+    return Completion(message, response.turns[-1] if response.turns else Turn())
 
 
 def make_step_reply(result: StepResult) -> dict[str, JSON]:
-    """What the environment did, in the words of the gymnasium agent."""
+    """Return a step's result in the form of Gym's gymnasium agent."""
     rollout = result.rollout
     results = [
         {"call_id": m.tool_call_id, "output": m.content if isinstance(m.content, str) else m.text}
         for m in result.messages
         if m.role == "tool"
     ]
-    spoken = "\n\n".join(m.text for m in result.messages if m.role != "tool")
+    text = "\n\n".join(m.text for m in result.messages if m.role != "tool")
     info: dict[str, JSON] = {"tool_outputs": results} if results else {}
-    step: dict[str, JSON] = {"observation": spoken or None, "reward": 0.0, "terminated": False, "truncated": False}
+    step: dict[str, JSON] = {"observation": text or None, "reward": 0.0, "terminated": False, "truncated": False}
     if rollout is None:
         return {**step, "info": info}
     assert rollout.score

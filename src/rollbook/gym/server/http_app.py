@@ -1,8 +1,8 @@
-"""What all our Gym servers share: JSON replies and errors, the session cookie, the OpenAPI document, the head routes.
+"""Shared by our Gym servers: JSON replies and errors, the session cookie, the OpenAPI document, the head routes.
 
 An error is a JSON string, a bad request a list of details, as Gym's servers and clients expect. The session cookie
-holds a name that cannot be guessed, signed, so that nobody can forge one. The head routes tell Gym's collector, and
-NeMo RL, where the servers are:
+holds a random name with a signature, so that nobody can guess or forge one. The head routes list the servers for Gym's
+collector and NeMo RL:
 
     GET /global_config_dict_yaml   a JSON string that holds YAML: each instance with its host and port
     GET /server_instances          the same as a list
@@ -34,20 +34,20 @@ _NOT_A_WORD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class SessionCookies:
-    """Reads and writes the cookie of one server. Other servers' cookies, which agents send along, are not touched."""
+    """Reads and writes one server's cookie; cookies of other servers, which agents send along, are not touched."""
 
     def __init__(self, server: str) -> None:
         self.name = f"Rollbook___{make_slug(server)}"
         self._secret = secrets.token_bytes(32)
 
     def read(self, request: web.Request) -> str:
-        """The session that a request is about; empty without a cookie of ours, or with one that we did not sign."""
+        """Return the session of a request; empty if our cookie is missing or not signed by us."""
         session, _, signature = request.cookies.get(self.name, "").rpartition(".")
-        given = signature.encode(errors="replace")  # a header may hold any bytes
-        return session if hmac.compare_digest(given, self._sign(session).encode()) else ""
+        received = signature.encode(errors="replace")  # a header may hold any bytes
+        return session if hmac.compare_digest(received, self._sign(session).encode()) else ""
 
     def write(self, response: web.StreamResponse, session: str) -> None:
-        """Tell the client its session."""
+        """Set the session cookie of a reply."""
         response.set_cookie(self.name, f"{session}.{self._sign(session)}", httponly=True, samesite="lax")
 
     def _sign(self, session: str) -> str:
@@ -56,12 +56,12 @@ class SessionCookies:
 
 
 def make_session_id() -> str:
-    """A name for a session."""
+    """Return a random session name."""
     return secrets.token_urlsafe(16)
 
 
 def make_slug(text: str) -> str:
-    """A text as a word that names of cookies, servers and files may hold.
+    """Return a text as a word for names of cookies, servers and files.
 
     >>> make_slug("envs/sums.py:Sums?top=9")
     'envs_sums_py_Sums_top_9'
@@ -71,7 +71,7 @@ def make_slug(text: str) -> str:
 
 MAX_BODY_BYTES = 256 << 20
 CURRENT_SESSION: ContextVar[str] = ContextVar("session")
-"""The session that the request under way is about; what it is in the end, the answer's cookie tells."""
+"""The session of the current request; its value when the request ends is written to the reply's cookie."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -94,7 +94,7 @@ async def read_json_object(request: web.Request) -> dict[str, JSON]:
 
 
 def make_gym_app(cookies: SessionCookies, say: Callable[[str], None]) -> web.Application:
-    """An application whose every answer, errors included, carries the session cookie; `say` is told of failures."""
+    """Return an application that sets the session cookie on every reply, errors included; `say` gets each failure."""
 
     @web.middleware
     async def with_cookie(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -107,7 +107,7 @@ def make_gym_app(cookies: SessionCookies, say: Callable[[str], None]) -> web.App
 
 
 async def _handle_request(request: web.Request, handler: Handler, say: Callable[[str], None]) -> web.StreamResponse:
-    """The handler's answer, or what went wrong in the form that Gym gives it."""
+    """Return the handler's reply, or its error in Gym's form."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -132,14 +132,14 @@ async def _handle_request(request: web.Request, handler: Handler, say: Callable[
 
 
 def make_openapi(title: str, posts: Mapping[str, str], gets: Mapping[str, str], tools: Sequence[JSON] = ()) -> JSON:
-    """An OpenAPI document: routes with what each is for, and `tools` in the form of chat completions."""
+    """Return an OpenAPI document: routes with their summaries, and `tools` in chat completions form."""
     paths: dict[str, JSON] = {path: {"get": _operation(path, summary)} for path, summary in gets.items()}
     for path, summary in posts.items():
         paths.setdefault(path, {})["post"] = {**_operation(path, summary), "requestBody": _body({"type": "object"})}
     for tool in tools:
         function = tool["function"]
-        named = _operation(f"/{function['name']}", function.get("description", ""))
-        paths[f"/{function['name']}"] = {"post": {**named, "requestBody": _body(function.get("parameters"))}}
+        operation = _operation(f"/{function['name']}", function.get("description", ""))
+        paths[f"/{function['name']}"] = {"post": {**operation, "requestBody": _body(function.get("parameters"))}}
     return {"openapi": "3.1.0", "info": {"title": title, "version": version("rollbook")}, "paths": paths}
 
 
@@ -155,14 +155,14 @@ IMPLEMENTATION = "rollbook"
 
 
 class HeadRoutes:
-    """Speaks of one instance: the server whose application it is added to, as the client has reached it."""
+    """Describe one instance: the server whose application this is added to, at the address the client used."""
 
     def __init__(self, name: str, kind: str, domain: str = "other") -> None:
         self._name, self._kind, self._domain = name, kind, domain
         self._started_at = time.time()
 
     def add_to(self, app: web.Application) -> None:
-        """Answer on this application too."""
+        """Add the routes to an application."""
         app.router.add_get("/global_config_dict_yaml", self._config)
         app.router.add_get("/server_instances", self._instances)
 
@@ -189,17 +189,17 @@ class HeadRoutes:
         return json_response([instance])
 
     def config(self, host: str, port: int) -> dict[str, JSON]:
-        """The merged configuration, as far as there is one."""
-        own: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
+        """Return the parts of Gym's merged configuration that exist here."""
+        settings: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
         if self._kind == "resources_servers":
-            own["domain"] = self._domain
+            settings["domain"] = self._domain
         return {
-            self._name: {self._kind: {IMPLEMENTATION: own}},
+            self._name: {self._kind: {IMPLEMENTATION: settings}},
             "head_server": {"host": host, "port": port},
             "dry_run": False,
         }
 
 
 def _address_seen_by_client(request: web.Request) -> tuple[str, int]:
-    """The address by which this client knows us: the one that we listen on may mean nothing to it."""
+    """Return the address this client used: the one we listen on may mean nothing to it."""
     return str(request.url.host), int(request.url.port or 80)

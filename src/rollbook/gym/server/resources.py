@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class GymSession:
-    """The state of one rollout; `failure` is why it can come to nothing."""
+    """The state of one rollout; after `failure` is set, every use of the state raises it."""
 
     def __init__(self, session: EnvironmentSession) -> None:
         self.session = session
@@ -50,7 +50,7 @@ class GymSession:
         self.failure: RolloutFailed | None = None
 
     async def run_guarded(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something with the state; what breaks it once has broken it for good."""
+        """Run `work` on the state; its first failure is raised again by every later call."""
         if self.failure is None:
             try:
                 return await work()
@@ -62,7 +62,7 @@ class GymSession:
 
 
 class GymSessions:
-    """The states by the name of their session: at most `max_sessions` are open, and as many outcomes are remembered."""
+    """The open states by session name. At most `max_sessions` are open, and as many outcomes are remembered."""
 
     def __init__(
         self, runtime: EnvironmentRuntime, *, idle_timeout_s: float = IDLE_TIMEOUT_S, max_sessions: int = MAX_SESSIONS
@@ -78,11 +78,11 @@ class GymSessions:
 
     @property
     def remembered(self) -> int:
-        """How many outcomes are."""
+        """The number of remembered outcomes."""
         return len(self._outcomes)
 
     async def open(self, name: str, task: Task) -> None:
-        """Open a state under a name."""
+        """Open a state under a session name."""
 
         async def seated() -> GymSession:
             try:
@@ -93,7 +93,7 @@ class GymSessions:
         await self._sessions.open(name, seated)
 
     async def call_tool(self, name: str, tool: str, arguments: str) -> str | None:
-        """What a tool says; None if there is no such tool."""
+        """Return the result of a tool call; None if there is no such tool."""
         if name in self._outcomes:
             raise NoSession("this session has been verified: seed a new one")
         async with self._sessions.use(name) as state:
@@ -102,12 +102,12 @@ class GymSessions:
             return await state.run_guarded(lambda: state.session.use(tool, arguments))
 
     async def tool_names(self, name: str) -> list[str]:
-        """The names of the tools that there are for a rollout."""
+        """Return the names of a rollout's tools."""
         async with self._sessions.use(name) as state:
             return state.tools
 
     async def conclude(self, name: str) -> JSON:
-        """What the state came to, or the failure that it came to nothing; it is closed."""
+        """Close the state and return its outcome, or raise the failure that broke it."""
         try:
             async with self._sessions.use(name) as state:
                 self._remember(name, await self._read_outcome(state))
@@ -132,7 +132,7 @@ class GymSessions:
             del self._outcomes[next(iter(self._outcomes))]
 
     def cleanup_context(self, app: object) -> AsyncIterator[None]:
-        """For aiohttp: while the server is up."""
+        """Return aiohttp's cleanup context: the sessions live as long as the server."""
         return self._sessions.cleanup_context(app)
 
 
@@ -150,7 +150,7 @@ RESERVED_NAMES = frozenset(("mcp", *(path[1:] for path in (*GET_ROUTES, *POST_RO
 
 
 class ResourcesServer:
-    """Answers for one environment on its stage. `say` is told, a line at a time, of what has failed."""
+    """Serve one environment from its runtime. `say` gets one line for each failure."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class ResourcesServer:
             raise UsageError(f"tool {taken[0]}: a route of every resources server has that name; rename the tool")
 
     def make_app(self) -> web.Application:
-        """The application, for aiohttp to serve."""
+        """Return the aiohttp application."""
         app = make_gym_app(SessionCookies(self._name), self._say)
         app.cleanup_ctx.append(self.sessions.cleanup_context)
         for path in ("/", "/health"):
@@ -199,7 +199,7 @@ class ResourcesServer:
         return json_response({"status": "ok"})
 
     async def _reverify_mode(self, _: web.Request) -> web.Response:
-        """A verdict on a state needs the state, and that is gone with its rollout."""
+        """Only stateless verdicts can be repeated: a state is gone with its rollout."""
         return json_response("unsupported" if self._stateful else "stateless")
 
     async def _openapi(self, _: web.Request) -> web.Response:
@@ -207,7 +207,7 @@ class ResourcesServer:
         return json_response(make_openapi(self._name, posts, GET_ROUTES, self._runtime.spec.tools))
 
     async def _seed_session(self, request: web.Request) -> web.Response:
-        """Always a new session: whoever seeds again starts again."""
+        """Always open a new session: seeding again starts again."""
         task = self._read_task(await read_json_object(request))
         CURRENT_SESSION.set(make_session_id())
         if self._stateful:
@@ -219,14 +219,14 @@ class ResourcesServer:
         if not self._stateful:
             raise web.HTTPNotFound
         try:
-            asked = await request.text()
+            arguments = await request.text()
         except (UnicodeDecodeError, LookupError) as error:
             raise UsageError(f"the body is no text: {error}") from None
-        words = await self.sessions.call_tool(CURRENT_SESSION.get(), name, asked)
-        if words is None:
+        result = await self.sessions.call_tool(CURRENT_SESSION.get(), name, arguments)
+        if result is None:
             known = ", ".join(await self.sessions.tool_names(CURRENT_SESSION.get()))
             return _text_response(f"Error: there is no tool called {name[:64]!r}; there are {known}", 404)
-        return _text_response(words)
+        return _text_response(result)
 
     async def _verify(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)
@@ -250,7 +250,7 @@ class ResourcesServer:
 
 
 def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """The rows of a request for statistics."""
+    """Return the rows of a request for statistics."""
     rows = body.get("verify_responses")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UsageError("verify_responses is no list of objects")
@@ -258,20 +258,20 @@ def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
 
 
 def read_rollout(body: Mapping[str, JSON], task: Task) -> Rollout:
-    """The rollout that a request for a verdict is about: a client of ours also tells its seed."""
-    heard = read_response(body.get("response"))
+    """Return the rollout that a request to verify is about; our own client also sends its seed."""
+    response = read_response(body.get("response"))
     own = body.get(ROLLBOOK_KEY)
-    told = own.get("seed") if isinstance(own, dict) else None
+    seed = own.get("seed") if isinstance(own, dict) else None
     sample = read_sample_index(body)
     return Rollout(
         task=task,
         sample=sample,
-        seed=told if isinstance(told, int) else derive_seed(0, task.id, sample),
-        messages=[*task.messages, *heard.messages],
-        turns=heard.turns,
-        ended=heard.ended,
+        seed=seed if isinstance(seed, int) else derive_seed(0, task.id, sample),
+        messages=[*task.messages, *response.messages],
+        turns=response.turns,
+        ended=response.ended,
     )
 
 
-def _text_response(words: str, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=words.encode(), content_type="text/plain", charset="utf-8")
+def _text_response(text: str, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=text.encode(), content_type="text/plain", charset="utf-8")

@@ -29,7 +29,7 @@ Log = Callable[[str], None]
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to serve, and how. `model` and what follows are for an agent."""
+    """What to serve, and how. `model` and the fields after it are for an agent."""
 
     env: str
     data: str | None = None
@@ -54,7 +54,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What is up: where, under which name, and the file of its rows if one was asked for."""
+    """The address and name of a running server, and the file of its rows if one was requested."""
 
     url: str
     name: str
@@ -62,20 +62,20 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 async def serve_gym(options: ServeOptions, ready: Callable[[ServerInfo], None], say: Log) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told once requests are taken, `say` a line for all that fails."""
+    """Serve until SIGINT or SIGTERM; call `ready` once requests are accepted, and `say` with one line per failure."""
     loaded = load_served_environment(options)
     name = make_server_name(loaded, options.eval_type)
-    async with open_runtime(loaded, options.limits, options.settings, options.judge_name) as stage:
+    async with open_runtime(loaded, options.limits, options.settings, options.judge_name) as runtime:
         data = None if options.data_dir is None else str(Path(options.data_dir) / f"{name}.jsonl")
         if data is not None:
             write_rows(loaded, Path(data), agent=f"{name}_agent")
-        making = open_agent_app if options.role == "agent" else open_resources_app
-        async with making(options, name, stage, say) as app:
+        open_app = open_agent_app if options.role == "agent" else open_resources_app
+        async with open_app(options, name, runtime, say) as app:
             await serve_app(app, options.host, options.port, lambda url: ready(ServerInfo(url, name, data)))
 
 
 def load_served_environment(options: ServeOptions) -> LoadedEnvironment:
-    """The environment that was asked for; `harness:PACKAGE` takes its arguments from beside it."""
+    """Return the environment to serve; `harness:PACKAGE` without a query takes its arguments from `harness_args`."""
     if not options.env.startswith(HARNESS_PREFIX) or "?" in options.env:
         if options.harness_args:
             raise UsageError(f"--harness-arg: {options.env} is no harness:PACKAGE")
@@ -86,7 +86,7 @@ def load_served_environment(options: ServeOptions) -> LoadedEnvironment:
 
 
 def make_server_name(loaded: LoadedEnvironment, eval_type: str = "") -> str:
-    """What an environment's server is called in Gym's configurations; its rows have the same name."""
+    """Return the name of an environment's server in Gym's configurations; its rows have the same name."""
     return make_slug(eval_type or environment_name(loaded))
 
 
@@ -94,7 +94,7 @@ def make_server_name(loaded: LoadedEnvironment, eval_type: str = "") -> str:
 async def open_resources_app(
     options: ServeOptions, name: str, runtime: EnvironmentRuntime, say: Log
 ) -> AsyncIterator[web.Application]:
-    """The application of a resources server."""
+    """Open the application of a resources server."""
     if options.model or options.model_name:
         raise UsageError("--model: only an agent asks a model; add --as agent")
     app = ResourcesServer(
@@ -109,19 +109,19 @@ async def open_resources_app(
 async def open_agent_app(
     options: ServeOptions, name: str, runtime: EnvironmentRuntime, say: Log
 ) -> AsyncIterator[web.Application]:
-    """The application of an agent, with its model open."""
+    """Open the application of an agent, and its model."""
     async with open_agent_model(options, say) as model:
         request = Request(env=options.env, out="", tool_format=options.tool_format)
-        at_once = options.settings.concurrency
-        terms = AgentSettings(
+        concurrency = options.settings.concurrency
+        settings = AgentSettings(
             options.sampling,
             options.limits,
             choose_tool_format(request, model.spec),
             options.seed,
             options.settings.attempts,
-            at_once if isinstance(at_once, int) else AgentSettings().concurrency,
+            concurrency if isinstance(concurrency, int) else AgentSettings().concurrency,
         )
-        app = AgentServer(name, runtime, model, terms, say).make_app()
+        app = AgentServer(name, runtime, model, settings, say).make_app()
         if options.head:
             HeadRoutes(f"{name}_agent", "responses_api_agents").add_to(app)
         yield app
@@ -129,7 +129,7 @@ async def open_agent_app(
 
 @asynccontextmanager
 async def open_agent_model(options: ServeOptions, say: Log) -> AsyncIterator[Model]:
-    """The model that was asked for."""
+    """Open the model of the options."""
     spec, urls = resolve_model(options.model, options.model_name)
     model = open_model(spec, msgspec.structs.replace(options.settings, urls=urls), say=say)
     try:

@@ -1,4 +1,4 @@
-"""Stands in for Ray in servers of NeMo Gym that never use it, but import it: a cluster of twenty processes less."""
+"""Stub of Ray for servers of NeMo Gym that import it but never use it: saves a cluster of twenty processes."""
 
 from typing import NoReturn
 
@@ -6,7 +6,7 @@ __version__ = "0"
 
 
 def is_initialized() -> bool:
-    """So that nobody starts a cluster."""
+    """Return True, so that nobody starts a cluster."""
     return True
 
 
