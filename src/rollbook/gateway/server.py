@@ -18,11 +18,9 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import msgspec
 from aiohttp import web
 
-from rollbook.core import JSON, Rollout, decode, encode
-from rollbook.errors import UsageError
+from rollbook.core import Rollout
 from rollbook.gateway.anthropic import ANTHROPIC
 from rollbook.gateway.chat_completions import CHAT
 from rollbook.gateway.protocol import (
@@ -36,6 +34,7 @@ from rollbook.gateway.protocol import (
 from rollbook.gateway.recorder import Recorder
 from rollbook.gateway.responses import RESPONSES
 from rollbook.models import AskModel
+from rollbook.processes import json_response, read_json_object
 
 BODY_LIMIT = 32 << 20
 BODY_TIMEOUT_S = 60.0
@@ -82,10 +81,10 @@ class GatewayServer:
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
                 recorder = self._find_recorder(request)
-                asked = protocol.read(await read_json_object(request))
+                asked = protocol.read(await read_json_object(request, BODY_TIMEOUT_S))
                 if asked.stream:
                     return await self._stream(request, protocol, recorder, asked)
-                return make_json_response(200, protocol.answer(asked, await recorder.complete(asked)))
+                return json_response(protocol.answer(asked, await recorder.complete(asked)))
             except ConnectionError:
                 raise  # whoever asked is gone
             except Exception as error:  # noqa: BLE001 - told to the agent, and kept by the recorder
@@ -119,7 +118,7 @@ class GatewayServer:
 
     def _make_error_response(self, protocol: WireProtocol, error: Exception) -> web.Response:
         trouble = self._make_error_reply(error)
-        return make_json_response(trouble.status, protocol.error(trouble), trouble.headers)
+        return json_response(protocol.error(trouble), trouble.status, trouble.headers)
 
     def _make_error_reply(self, error: Exception) -> ErrorReply:
         trouble = make_error_reply(error, BODY_LIMIT)
@@ -136,40 +135,22 @@ class GatewayServer:
         theirs = {"type": "model", "display_name": self._model, "created_at": "1970-01-01T00:00:00Z"}
         name = request.match_info.get("name")
         if name is None:
-            return make_json_response(200, {"object": "list", "data": [{**row, **theirs}], "has_more": False})
+            return json_response({"object": "list", "data": [{**row, **theirs}], "has_more": False})
         if name != self._model:
             trouble = ErrorReply(404, "not_found", f"there is no model {name} here, only {self._model}")
-            return make_json_response(404, CHAT.error(trouble))
-        return make_json_response(200, {**row, **theirs})
+            return json_response(CHAT.error(trouble), 404)
+        return json_response({**row, **theirs})
 
     async def _not_found(self, request: web.Request) -> web.Response:
         dialect = ANTHROPIC if request.match_info["rest"].startswith("v1/messages") else CHAT
         known = ", ".join([*(f"POST {path}" for path in PROTOCOLS), "GET /v1/models"])
         words = f"{request.method} /{request.match_info['rest']} is not served here; there are {known}"
-        return make_json_response(404, dialect.error(ErrorReply(404, "not_found", words)))
+        return json_response(dialect.error(ErrorReply(404, "not_found", words)), 404)
 
 
 def make_error_event(protocol: WireProtocol, reply: ErrorReply) -> bytes:
     """An error in a stream that has begun already."""
     return encode_event(protocol.error(reply), protocol.error_event)
-
-
-async def read_json_object(request: web.Request) -> dict[str, JSON]:
-    """The body of a request, in time; UsageError if it is no JSON object."""
-    async with asyncio.timeout(BODY_TIMEOUT_S):
-        body = await request.read()
-    try:
-        value = decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError("the body is no JSON object")
-    return value
-
-
-def make_json_response(status: int, value: JSON, headers: dict[str, str] | None = None) -> web.Response:
-    """An answer in JSON."""
-    return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)
 
 
 HOST = "127.0.0.1"

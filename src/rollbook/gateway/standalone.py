@@ -29,14 +29,13 @@ from rollbook.gateway.protocol import ErrorReply, RolloutEnded, TooManyCalls, ma
 from rollbook.gateway.recorder import Record, Recorder, make_record
 from rollbook.gateway.server import (
     BODY_LIMIT,
+    BODY_TIMEOUT_S,
     ROLLOUT_PATH,
     GatewayServer,
-    make_json_response,
     make_rollout_name,
-    read_json_object,
 )
 from rollbook.models import ChatModel, Model, open_model, resolve_model
-from rollbook.processes import serve_app
+from rollbook.processes import json_response, read_json_object, serve_app
 from rollbook.sandbox import run_to_completion
 
 MAX_ROLLOUTS = 4096
@@ -97,19 +96,19 @@ class StandaloneGateway:
         async def answer(request: web.Request) -> web.Response:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(errors="replace"), self._key.encode()):
-                return make_json_response(401, {"error": {"message": "no key of this gateway, or a wrong one"}})
+                return json_response({"error": {"message": "no key of this gateway, or a wrong one"}}, 401)
             try:
-                return make_json_response(200, await handler(request))
+                return json_response(await handler(request))
             except (UsageError, RolloutEnded, TooManyCalls, TimeoutError, web.HTTPRequestEntityTooLarge) as error:
                 trouble = make_error_reply(error, BODY_LIMIT)
-                return make_json_response(trouble.status, CHAT.error(trouble), trouble.headers)
+                return json_response(CHAT.error(trouble), trouble.status, trouble.headers)
 
         return answer
 
     async def _open_rollout(self, request: web.Request) -> JSON:
         if len(self._open) >= self._terms.rollouts:
             raise TooManyCalls(f"{self._terms.rollouts} rollouts are open: end one with DELETE /rollout/NAME")
-        asked = await read_json_object(request) if request.can_read_body else {}
+        asked = await read_json_object(request, BODY_TIMEOUT_S) if request.can_read_body else {}
         name, seed = asked.get("name", ""), asked.get("seed")
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
             raise UsageError(f"name is no text of at most {MAX_NAME_CHARS} characters")
@@ -196,7 +195,7 @@ class StandaloneGateway:
 
 async def _not_found(request: web.Request) -> web.Response:
     words = f"{request.method} {request.path} is not served here: open a rollout with POST /rollout, ask under its URL"
-    return make_json_response(404, CHAT.error(ErrorReply(404, "not_found", words)))
+    return json_response(CHAT.error(ErrorReply(404, "not_found", words)), 404)
 
 
 Say = Callable[[str], None]

@@ -22,6 +22,7 @@ from rollbook.core import JSON, encode
 from rollbook.environments import LoadedEnvironment
 from rollbook.errors import UsageError
 from rollbook.gym.dataset import write_rows
+from rollbook.gym.rows import AGENTS, MODELS, RESOURCES, SERVER_KINDS
 from rollbook.gym.server.http_app import make_slug
 from rollbook.gym.server.serve import ServeOptions, load_served_environment, make_server_name
 from rollbook.models import normalize_base_url
@@ -33,7 +34,6 @@ DOMAINS = (
     *("math", "coding", "agent", "knowledge", "instruction_following", "long_context", "safety", "games"),
     *("translation", "e2e", "rlhf", "other"),
 )
-SERVER_TYPES = ("resources_servers", "responses_api_agents", "responses_api_models")
 RESERVED_SERVER_NAMES = frozenset(
     (
         *("config_paths", "entrypoint", "default_host", "head_server", "disallowed_ports", "head_server_deps"),
@@ -84,8 +84,8 @@ def generate_gym_config(
     rows = {"name": name, "type": "validation", "jsonl_fpath": str(Path(data_dir) / f"{name}.jsonl")}
     agent_settings: dict[str, JSON] = {
         "entrypoint": "app.py",
-        "resources_server": {"type": "resources_servers", "name": name},
-        "model_server": {"type": "responses_api_models", "name": model_server_name},
+        "resources_server": {"type": RESOURCES, "name": name},
+        "model_server": {"type": MODELS, "name": model_server_name},
         **({} if max_steps is None else {"max_steps": max_steps}),
         "datasets": [{**rows, "license": license}],
     }
@@ -98,9 +98,9 @@ def generate_gym_config(
         "uses_reasoning_parser": True,
     }
     config = {
-        name: {"resources_servers": {name: server}},
-        f"{name}_agent": {"responses_api_agents": {agent: agent_settings}},
-        model_server_name: {"responses_api_models": {"vllm_model": model}},
+        name: {RESOURCES: {name: server}},
+        f"{name}_agent": {AGENTS: {agent: agent_settings}},
+        model_server_name: {MODELS: {"vllm_model": model}},
     }
     check_gym_config(config)
     return config
@@ -159,7 +159,7 @@ def check_gym_config(config: JSON) -> None:
         raise UsageError(f"{name}: Gym has another meaning for that name; give the server another")
     servers = {str(name): _read_server(str(name), block) for name, block in config.items()}
     for name, (kind, server) in servers.items():
-        if kind == "resources_servers" and server.domain not in DOMAINS:
+        if kind == RESOURCES and server.domain not in DOMAINS:
             raise UsageError(f"{name}: domain {server.domain!r}; known are {', '.join(DOMAINS)}")
         for ref in (server.resources_server, server.model_server):
             if ref and (ref.name not in servers or servers[ref.name][0] != ref.type):
@@ -171,9 +171,9 @@ def check_gym_config(config: JSON) -> None:
 
 def _read_server(name: str, block: JSON) -> tuple[str, ServerConfig]:
     kind = next(iter(block), "") if isinstance(block, dict) else ""
-    inner = block[kind] if kind in SERVER_TYPES and len(block) == 1 else None
+    inner = block[kind] if kind in SERVER_KINDS and len(block) == 1 else None
     if not isinstance(inner, dict) or len(inner) != 1:
-        raise UsageError(f"{name}: a server is one of {', '.join(SERVER_TYPES)} with one implementation")
+        raise UsageError(f"{name}: a server is one of {', '.join(SERVER_KINDS)} with one implementation")
     try:
         return kind, msgspec.convert(next(iter(inner.values())), ServerConfig)
     except msgspec.ValidationError as error:

@@ -14,7 +14,7 @@ from rollbook.engine import iterate_tasks
 from rollbook.environments import DataRow, LoadedEnvironment, explain_error, read_offered_tools, rows
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.harness import HarnessEnvironment, read_harness_dataset
-from rollbook.gym.rows import AGENT_REF, ANSWER_KEYS, TASK_INDEX, make_row, read_task
+from rollbook.gym.rows import AGENT_REF, TASK_INDEX, is_index, make_agent_ref, make_row, read_expected_answer, read_task
 from rollbook.models import CREATE_PARAMS, CreateParams, get_foreign_item, read_create_params, to_chat_tools
 from rollbook.reports import write_lines_atomically
 
@@ -22,10 +22,9 @@ from rollbook.reports import write_lines_atomically
 def make_rows(loaded: LoadedEnvironment, agent: str = "") -> Iterator[dict[str, JSON]]:
     """Yield the environment's tasks as rows, each with its tools; the rows of a harness are yielded unchanged."""
     if isinstance(loaded.instance, HarnessEnvironment):
-        ref = {AGENT_REF: {"type": "responses_api_agents", "name": agent}} if agent else {}
         for number, row in enumerate(read_harness_dataset(loaded.instance.harness)):
             _check_row(row, number)
-            yield {**row, **ref}
+            yield {**row, **make_agent_ref(agent)}
         return
     for task in iterate_tasks(loaded):
         yield make_row(task, [*loaded.spec.tools, *_offered_tools(loaded, task)], agent)
@@ -132,8 +131,7 @@ class RowDataset:
         self._extra |= params.extra.keys()
         name = row.id if row.id not in seen else f"{row.id}@{row.line}"
         seen.add(name)
-        answer = next((row.values[key] for key in ANSWER_KEYS if row.values.get(key) is not None), None)
-        task = Task(name, messages=params.messages, answer=answer)
+        task = Task(name, messages=params.messages, answer=read_expected_answer(row.values))
         task.fields = {**row.values, TASK_INDEX: _read_task_index(row.values, index)}
         self._check(task, params)
         return task
@@ -142,7 +140,7 @@ class RowDataset:
 def _read_task_index(values: dict[str, JSON], index: int) -> int:
     """Return the task index of a row, by default its position in the file."""
     value = values.get(TASK_INDEX, index)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not is_index(value):
         raise UsageError(f"{TASK_INDEX} is no whole number but {value!r:.80}")
     return value
 

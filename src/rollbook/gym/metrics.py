@@ -16,7 +16,7 @@ from statistics import fmean, median, stdev
 
 from rollbook.core import JSON, encode
 from rollbook.errors import UsageError
-from rollbook.gym.rows import ROLLOUT_INDEX, TASK_INDEX
+from rollbook.gym.rows import AGENT_REF, EXTRACTED_ANSWER, ROLLOUT_INDEX, TASK_INDEX
 
 Row = Mapping[str, JSON]
 
@@ -98,7 +98,7 @@ def _group_metrics(index: int, rows: Sequence[Row]) -> dict[str, JSON]:
     return {
         TASK_INDEX: index,
         **describe_rows(rows),
-        "sample": {"agent_ref": {"name": "agent"}},
+        "sample": {AGENT_REF: {"name": "agent"}},
         "num_rollouts": len(rows),
         "expected_num_rollouts": len(rows),
         "missing_num_rollouts": 0,
@@ -112,16 +112,14 @@ def _rollout_info(row: Row) -> dict[str, JSON]:
     return {"rollout_id": f"{task}:{rollout}", TASK_INDEX: task, ROLLOUT_INDEX: rollout, **_read_numbers(row)}
 
 
-PassRow = Mapping[str, JSON]
 Scores = list[list[dict[str, float]]]
 
-ANSWER_KEY = "extracted_answer"
 _SPREAD_KEYS = ("std_dev_across_runs", "std_err_across_runs")
 
 
-def compute_pass_metrics(tasks: Sequence[Sequence[PassRow]]) -> dict[str, JSON]:
+def compute_pass_metrics(tasks: Sequence[Sequence[Row]]) -> dict[str, JSON]:
     """Return all pass metrics. Only if some row has an answer are there majorities and `no_answer`."""
-    answered = any(row.get(ANSWER_KEY) is not None for rows in tasks for row in rows)
+    answered = any(row.get(EXTRACTED_ANSWER) is not None for rows in tasks for row in rows)
     scores = [[_row_scores(row, answered) for row in rows] for rows in tasks]
     names = sorted({name for rows in scores for row in rows for name in row})
     max_k = max((len(rows) for rows in tasks), default=0)
@@ -141,9 +139,9 @@ def compute_pass_metrics(tasks: Sequence[Sequence[PassRow]]) -> dict[str, JSON]:
     return metrics
 
 
-def _row_scores(row: PassRow, has_answers: bool) -> dict[str, float]:
+def _row_scores(row: Row, has_answers: bool) -> dict[str, float]:
     accuracy = {"accuracy": float(row["reward"])}
-    return {**accuracy, "no_answer": float(row.get(ANSWER_KEY) is None)} if has_answers else accuracy
+    return {**accuracy, "no_answer": float(row.get(EXTRACTED_ANSWER) is None)} if has_answers else accuracy
 
 
 def _mean_percent(key: str, values: Sequence[float]) -> dict[str, float]:
@@ -158,11 +156,13 @@ def _pass_at_k(values: Sequence[float], k: int) -> float:
     return 1.0 - math.comb(wrong, k) / math.comb(len(values), k)
 
 
-def _majority_rewards(tasks: Sequence[Sequence[PassRow]], values: Sequence[Sequence[float]], k: int) -> Iterator[float]:
+def _majority_rewards(tasks: Sequence[Sequence[Row]], values: Sequence[Sequence[float]], k: int) -> Iterator[float]:
     """Yield the reward of the most frequent of the first k answers; ties are averaged, and no answer is zero."""
     for rows, scores in zip(tasks, values, strict=True):
         pairs = zip(rows[:k], scores[:k], strict=True)
-        counts = Counter((encode(row[ANSWER_KEY]), score) for row, score in pairs if row.get(ANSWER_KEY) is not None)
+        counts = Counter(
+            (encode(row[EXTRACTED_ANSWER]), score) for row, score in pairs if row.get(EXTRACTED_ANSWER) is not None
+        )
         highest = max(counts.values(), default=0)
         yield fmean([score for (_, score), count in counts.items() if count == highest] or [0.0])
 

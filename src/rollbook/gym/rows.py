@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from typing import TypeGuard
 
 import msgspec
 
@@ -23,6 +24,8 @@ ANSWER_KEYS = ("expected_answer", "answer")
 ID_KEYS = ("id", "unique_id", "uuid", "task_id")
 TASK_INDEX, ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
 AGENT_REF = "agent_ref"
+RESOURCES, AGENTS, MODELS = "resources_servers", "responses_api_agents", "responses_api_models"
+SERVER_KINDS = (RESOURCES, AGENTS, MODELS)
 
 _PROTOCOL_KEYS = {CREATE_PARAMS, VERIFIER_METADATA, AGENT_REF, "skills_ref", "response", "id", *ANSWER_KEYS}
 
@@ -34,7 +37,12 @@ def make_row(task: Task, tools: Sequence[JSON] = (), agent: str = "") -> dict[st
         row["expected_answer"] = task.answer
     if task.fields:
         row[VERIFIER_METADATA] = task.fields
-    return {**row, AGENT_REF: {"type": "responses_api_agents", "name": agent}} if agent else row
+    return {**row, **make_agent_ref(agent)}
+
+
+def make_agent_ref(agent: str) -> dict[str, JSON]:
+    """Return the field of a row that names its agent; empty without a name."""
+    return {AGENT_REF: {"type": AGENTS, "name": agent}} if agent else {}
 
 
 def read_task(row: Mapping[str, JSON], env: str = "") -> Task:
@@ -44,10 +52,14 @@ def read_task(row: Mapping[str, JSON], env: str = "") -> Task:
         raise UsageError(f"{VERIFIER_METADATA} is no object but {metadata!r:.80}")
     params = read_create_params(row.get(CREATE_PARAMS))
     extra = {name: value for name, value in row.items() if name not in _PROTOCOL_KEYS and not name.startswith("_ng_")}
-    answer = next((row[name] for name in ANSWER_KEYS if row.get(name) is not None), None)
-    task = Task(read_row_id(row), messages=params.messages, answer=answer, env=env)
+    task = Task(read_row_id(row), messages=params.messages, answer=read_expected_answer(row), env=env)
     task.fields = {**extra, **(metadata or {})}
     return task
+
+
+def read_expected_answer(row: Mapping[str, JSON]) -> JSON:
+    """Return the expected answer of a row; None if it has none."""
+    return next((row[name] for name in ANSWER_KEYS if row.get(name) is not None), None)
 
 
 def read_row_id(row: Mapping[str, JSON]) -> str:
@@ -66,9 +78,15 @@ def has_row_id(row: Mapping[str, JSON]) -> bool:
 def read_sample_index(row: Mapping[str, JSON]) -> int:
     """Return the sample number of a row."""
     index = row.get(ROLLOUT_INDEX)
-    return index if isinstance(index, int) and not isinstance(index, bool) and index >= 0 else 0
+    return index if is_index(index) else 0
 
 
+def is_index(value: JSON) -> TypeGuard[int]:
+    """Whether a value is a whole number from 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+REWARD_COMPONENTS, EXTRACTED_ANSWER = "reward_components", "extracted_answer"
 ROLLBOOK_KEY = "rollbook"
 """The key of everything that Gym has no field for: the whole score, and the outcome it was computed from."""
 
@@ -80,9 +98,9 @@ MASK_SAMPLE, NO_PERSIST = "mask_sample", "_ng_no_persist"
 def make_scored_row(body: Mapping[str, JSON], score: Score, outcome: JSON = None) -> dict[str, JSON]:
     """Return the request with its score. Parts are top-level numbers, where Gym's statistics look for them."""
     parts = {name: value for name, value in score.parts.items() if name not in body}
-    components = {"reward_components": score.parts} if _is_sum_of_parts(score) else {}
+    components = {REWARD_COMPONENTS: score.parts} if _is_sum_of_parts(score) else {}
     own = {"score": msgspec.to_builtins(score), "outcome": outcome}
-    result = {"reward": score.reward, "extracted_answer": score.answer}
+    result = {"reward": score.reward, EXTRACTED_ANSWER: score.answer}
     return {**parts, **body, **components, **result, ROLLBOOK_KEY: own}
 
 
@@ -109,8 +127,6 @@ def make_failed_row(body: Mapping[str, JSON], kind: str, message: str) -> dict[s
 TERMINAL_KIND = "verifier_error"
 """The kind of a failure that, according to the server, would happen again."""
 
-
-REWARD_COMPONENTS, EXTRACTED_ANSWER = "reward_components", "extracted_answer"
 _STANDARD_FIELDS = frozenset(
     (CREATE_PARAMS, "response", "reward", REWARD_COMPONENTS, EXTRACTED_ANSWER, AGENT_REF, ROLLBOOK_KEY)
 )

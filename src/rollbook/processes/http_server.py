@@ -1,4 +1,4 @@
-"""Serves an aiohttp application until SIGINT or SIGTERM."""
+"""Serves an aiohttp application until SIGINT or SIGTERM; JSON requests and replies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+import msgspec
 from aiohttp import web
 
+from rollbook.core import JSON, decode, encode
 from rollbook.errors import UsageError
 from rollbook.processes.event_loop import run_event_loop
 
@@ -38,3 +40,21 @@ async def serve_app(
         await told.wait()
     finally:
         await runner.cleanup()
+
+
+async def read_json_object(request: web.Request, timeout_s: float | None = None) -> dict[str, JSON]:
+    """Return the body of a request, by a deadline; UsageError if it is not a JSON object."""
+    async with asyncio.timeout(timeout_s):
+        body = await request.read()
+    try:
+        value = decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("the body is no JSON object")
+    return value
+
+
+def json_response(value: JSON, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return a reply in JSON."""
+    return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)

@@ -30,8 +30,9 @@ from typing import Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from rollbook.core import JSON, encode
+from rollbook.core import JSON
 from rollbook.errors import UsageError
+from rollbook.processes import json_response
 from rollbook.sandbox.errors import SandboxError, SandboxFull, TestsBroken
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.inner.plain_data import NotPlain, unpack
@@ -327,7 +328,7 @@ class SandboxServer:
     async def _health(self, request: web.Request) -> web.Response:
         self._check_token(request)
         walls: dict[str, JSON] = {"isolation": self._box.isolation, "packages": self._box.packages}
-        return make_response(200, {**walls, "under_way": self._under_way, "room": self._room})
+        return json_response({**walls, "under_way": self._under_way, "room": self._room})
 
     def _make_handler(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
         """The same gate for every kind of request: token, room, and every failure in its own status."""
@@ -338,17 +339,17 @@ class SandboxServer:
                 return make_full_response("too many requests under way")
             self._under_way += 1
             try:
-                return make_response(200, await handler(await request.read(), request.match_info.get("session", "")))
+                return json_response(await handler(await request.read(), request.match_info.get("session", "")))
             except web.HTTPRequestEntityTooLarge:
-                return make_response(413, {"error": f"a request of more than {MAX_BODY_BYTES} bytes"})
+                return json_response({"error": f"a request of more than {MAX_BODY_BYTES} bytes"}, 413)
             except UsageError as error:
-                return make_response(400, {"error": str(error)})
+                return json_response({"error": str(error)}, 400)
             except SandboxFull as error:
                 return make_full_response(str(error))
             except TestsBroken as error:
-                return make_response(422, {"error": str(error)})
+                return json_response({"error": str(error)}, 422)
             except SandboxError as error:
-                return make_response(503, {"error": str(error)})
+                return json_response({"error": str(error)}, 503)
             finally:
                 self._under_way -= 1
 
@@ -395,14 +396,9 @@ def decode_files(files: dict[str, str]) -> dict[str, bytes]:
     return {name: decode_file(name, text) for name, text in files.items()}
 
 
-def make_response(status: int, value: JSON, headers: dict[str, str] | None = None) -> web.Response:
-    """An answer in JSON."""
-    return web.Response(status=status, body=encode(value), content_type="application/json", headers=headers)
-
-
 def make_full_response(words: str) -> web.Response:
     """There is no room: try again."""
-    return make_response(429, {"error": words}, {"Retry-After": str(RETRY_AFTER_S)})
+    return json_response({"error": words}, 429, {"Retry-After": str(RETRY_AFTER_S)})
 
 
 def parse_request(body: bytes, kind: type[T]) -> T:

@@ -22,10 +22,10 @@ import msgspec
 from rollbook.core import JSON, Rollout, Sampling, Score, Task, decode, encode
 from rollbook.environments import Environment
 from rollbook.errors import InvalidReward, RolloutFailed, UsageError
-from rollbook.gym.client.config import AGENTS, ServerBlock, read_blocks, resolve
+from rollbook.gym.client.config import ServerBlock, read_blocks, resolve
 from rollbook.gym.client.http_client import GymClient, parse_address, read_json_reply
 from rollbook.gym.dataset import RowDataset, read_agent_name
-from rollbook.gym.rows import AGENT_REF, ROLLOUT_INDEX, read_failure, read_score
+from rollbook.gym.rows import AGENT_REF, AGENTS, ROLLOUT_INDEX, read_failure, read_score
 from rollbook.models import CREATE_PARAMS, AskModel, CreateParams, check_finite_logprobs, read_response, read_tokens
 
 RUN_PATH = "/run"

@@ -19,11 +19,10 @@ import msgspec
 from rollbook.core import JSON, YamlFile
 from rollbook.environments import import_closure
 from rollbook.errors import UsageError
+from rollbook.gym.rows import RESOURCES, SERVER_KINDS
 
 Config = dict[str, JSON]
 
-RESOURCES, MODELS, AGENTS = "resources_servers", "responses_api_models", "responses_api_agents"
-SERVER_KINDS = (RESOURCES, MODELS, AGENTS)
 INCLUDES = "config_paths"
 _DIRECTIVES = {"_inherit_from": "inherit_from", "_copy": "copy"}
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")

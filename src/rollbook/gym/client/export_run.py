@@ -16,6 +16,7 @@ from rollbook.errors import UsageError
 from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.rows import (
     AGENT_REF,
+    EXTRACTED_ANSWER,
     ROLLBOOK_KEY,
     ROLLOUT_INDEX,
     TASK_INDEX,
@@ -166,7 +167,7 @@ def _sampling_params(sampling: Sampling) -> Row:
 def select_numbers(row: Row) -> Row:
     """Return the fields of a row that statistics need."""
     numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-    return {**numbers, "extracted_answer": row.get("extracted_answer"), "response": {"usage": row["response"]["usage"]}}
+    return {**numbers, EXTRACTED_ANSWER: row.get(EXTRACTED_ANSWER), "response": {"usage": row["response"]["usage"]}}
 
 
 def _order_metrics(metrics: Row) -> Row:

@@ -21,11 +21,8 @@ import yaml
 from rollbook.core import JSON, Task
 from rollbook.errors import ChildFailed, RolloutFailed, UsageError
 from rollbook.gym.client.config import (
-    AGENTS,
     INCLUDES,
-    MODELS,
     RAY_STUB_FOLDER,
-    RESOURCES,
     Config,
     GymCheckout,
     ServerBlock,
@@ -35,6 +32,7 @@ from rollbook.gym.client.config import (
 )
 from rollbook.gym.client.http_client import ConnectedServer, GymClient
 from rollbook.gym.dataset import read_agent_name
+from rollbook.gym.rows import AGENTS, MODELS, RESOURCES
 from rollbook.processes import Child, module_argv
 
 LOCAL_HOST = "127.0.0.1"

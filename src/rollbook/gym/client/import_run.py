@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,10 +36,20 @@ from rollbook.core import (
 from rollbook.engine import BookJobSource, FixedLimit, ProgressCounter, RolloutJob, Worker, package_versions
 from rollbook.environments import ID_FIELDS, Environment
 from rollbook.errors import InvalidReward, RolloutFailed, UsageError
-from rollbook.gym.client.agents import read_rollout_into
+from rollbook.gym.client.agents import DEFAULT_AGENT, read_rollout_into
 from rollbook.gym.client.export_run import CollectionFiles
 from rollbook.gym.client.http_client import parse_json
-from rollbook.gym.rows import AGENT_REF, ANSWER_KEYS, FAILURE_CLASS, ROLLOUT_INDEX, TASK_INDEX, read_failure, read_score
+from rollbook.gym.rows import (
+    AGENT_REF,
+    FAILURE_CLASS,
+    ROLLBOOK_KEY,
+    ROLLOUT_INDEX,
+    TASK_INDEX,
+    is_index,
+    read_expected_answer,
+    read_failure,
+    read_score,
+)
 from rollbook.models import CREATE_PARAMS, read_create_params
 from rollbook.reports import Report, make_report
 
@@ -85,9 +95,6 @@ class JsonLinesFile:
             file.seek(offset)
             value: JsonObject = parse_json(file.readline())
         return value
-
-
-DEFAULT_AGENT = "agent"
 
 
 class RolloutKey(NamedTuple):
@@ -201,13 +208,9 @@ def read_rollout_key(row: JsonObject, path: Path) -> RolloutKey | None:
     if TASK_INDEX not in row and ROLLOUT_INDEX not in row:
         return None
     task, sample = row.get(TASK_INDEX), row.get(ROLLOUT_INDEX)
-    if not _is_count(task) or not _is_count(sample):
+    if not is_index(task) or not is_index(sample):
         raise UsageError(f"{path}: {TASK_INDEX} {task!r}, {ROLLOUT_INDEX} {sample!r}: whole numbers are needed")
     return RolloutKey(task, sample)
-
-
-def _is_count(value: JSON) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def read_agent_or_default(row: JsonObject) -> str:
@@ -219,7 +222,7 @@ def read_agent_or_default(row: JsonObject) -> str:
 
 def choose_task_id(row: JsonObject, index: int, seen: set[str]) -> str:
     """Return the id of a task: the row's own, if it has one that no other row has."""
-    own = row.get("rollbook")
+    own = row.get(ROLLBOOK_KEY)
     stored = own.get("task") if isinstance(own, dict) else None
     task_id: JSON = stored or next((row[name] for name in ID_FIELDS if row.get(name) is not None), f"task-{index}")
     name = str(task_id) if str(task_id) not in seen else f"{task_id}@{index}"
@@ -233,9 +236,8 @@ def read_task_with_row(row: JsonObject, name: str, where: str) -> Task:
         params = read_create_params(row.get(CREATE_PARAMS))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    answer = next((row[key] for key in ANSWER_KEYS if row.get(key) is not None), None)
-    task = Task(name, messages=params.messages, answer=answer)
-    left_out = ("response", "reward", ROLLOUT_INDEX, "rollbook")
+    task = Task(name, messages=params.messages, answer=read_expected_answer(row))
+    left_out = ("response", "reward", ROLLOUT_INDEX, ROLLBOOK_KEY)
     task.fields = {key: value for key, value in row.items() if key not in left_out}
     return task
 
@@ -395,7 +397,7 @@ class CollectionReader:
 def _read_record(rollout: Rollout, position: LinePosition) -> JsonObject:
     """Return a line, and copy its time stamp, seed and outcome into the rollout."""
     row = position.read()
-    response, own = row.get("response"), row.get("rollbook")
+    response, own = row.get("response"), row.get(ROLLBOOK_KEY)
     created: JSON = response.get("created_at") if isinstance(response, dict) else None
     rollout.timing = Timing(start=_read_timestamp(created))
     if isinstance(own, dict):

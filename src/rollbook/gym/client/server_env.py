@@ -184,6 +184,10 @@ def make_verify_body(task: Task, rollout: Rollout) -> dict[str, JSON]:
         created=rollout.timing.start,
         ended=rollout.ended,
     )
+    return _add_response(task, rollout, response)
+
+
+def _add_response(task: Task, rollout: Rollout, response: JSON) -> dict[str, JSON]:
     return {**task.fields, ROLLOUT_INDEX: rollout.sample, "response": response, ROLLBOOK_KEY: {"seed": rollout.seed}}
 
 
@@ -257,12 +261,7 @@ class SteppedServer(ServerEnvironment):
         state.server.check_session(state.generation, STEP_PATH)
         name = f"{task.id}_{rollout.sample}_{len(rollout.turns)}"
         response = make_response([completion.message], [drop_tokens(completion.turn)], name=name, model="model")
-        body = {
-            **task.fields,
-            ROLLOUT_INDEX: rollout.sample,
-            "response": response,
-            ROLLBOOK_KEY: {"seed": rollout.seed},
-        }
+        body = _add_response(task, rollout, response)
         reply = read_json_reply(
             await state.server.client.post(STEP_PATH, body, state.cookies), STEP_PATH, "environment_error"
         )

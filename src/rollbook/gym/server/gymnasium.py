@@ -22,9 +22,16 @@ from rollbook.engine import RolloutJob, RolloutRunner
 from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
-from rollbook.gym.server.http_app import CURRENT_SESSION, json_response, make_session_id, read_json_object
+from rollbook.gym.server.http_app import CURRENT_SESSION, make_session_id
 from rollbook.models import Completion, read_response
-from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, NoSession
+from rollbook.processes import (
+    IDLE_TIMEOUT_S,
+    MAX_SESSIONS,
+    ExpiringSessions,
+    NoSession,
+    json_response,
+    read_json_object,
+)
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -60,10 +67,8 @@ class GymnasiumEpisode:
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Return the next completion that the client hands in."""
-        if len(messages) <= len(
-            self._prompt
-        ):  # played again from the prompt, where whoever has the model cannot follow
-            raise RolloutFailed("environment_error", "environment", "the process of this state was lost")
+        if len(messages) <= len(self._prompt):  # run again from the prompt, where the client's model cannot follow
+            raise process_lost()
         self._prompt = list(messages)
         self._completion_wanted.set()
         return await self._completions.get()
@@ -97,6 +102,11 @@ class GymnasiumEpisode:
         if error is not None:
             raise error
         return rollout
+
+
+def process_lost() -> RolloutFailed:
+    """Return the failure of a rollout whose environment process died."""
+    return RolloutFailed("environment_error", "environment", "the process of this state was lost")
 
 
 POST_ROUTES = {"/reset": "begin an episode", "/step": "hand in what the model says", "/close": "end an episode"}

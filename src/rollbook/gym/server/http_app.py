@@ -22,13 +22,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from importlib.metadata import version
 
-import msgspec
 import yaml
 from aiohttp import web
 
-from rollbook.core import JSON, decode, encode
+from rollbook.core import JSON
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
-from rollbook.processes import NoSession
+from rollbook.gym.rows import RESOURCES
+from rollbook.processes import NoSession, json_response
 
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -74,23 +74,6 @@ CURRENT_SESSION: ContextVar[str] = ContextVar("session")
 """The session of the current request; its value when the request ends is written to the reply's cookie."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def json_response(value: JSON, status: int = 200) -> web.Response:
-    """An answer in JSON."""
-    return web.Response(status=status, body=encode(value), content_type="application/json")
-
-
-async def read_json_object(request: web.Request) -> dict[str, JSON]:
-    """The body of a request; UsageError if it is no JSON object."""
-    body = await request.read()
-    try:
-        value = decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError("the body is no JSON object")
-    return value
 
 
 def make_gym_app(cookies: SessionCookies, say: Callable[[str], None]) -> web.Application:
@@ -191,7 +174,7 @@ class HeadRoutes:
     def config(self, host: str, port: int) -> dict[str, JSON]:
         """Return the parts of Gym's merged configuration that exist here."""
         settings: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
-        if self._kind == "resources_servers":
+        if self._kind == RESOURCES:
             settings["domain"] = self._domain
         return {
             self._name: {self._kind: {IMPLEMENTATION: settings}},

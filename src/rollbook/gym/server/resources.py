@@ -25,18 +25,23 @@ from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.rows import ROLLBOOK_KEY, make_judge_failed_row, make_scored_row, read_sample_index, read_task
 from rollbook.gym.server import gymnasium
-from rollbook.gym.server.gymnasium import GymnasiumRoutes
+from rollbook.gym.server.gymnasium import GymnasiumRoutes, process_lost
 from rollbook.gym.server.http_app import (
     CURRENT_SESSION,
     SessionCookies,
-    json_response,
     make_gym_app,
     make_openapi,
     make_session_id,
-    read_json_object,
 )
 from rollbook.models import read_response
-from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, NoSession
+from rollbook.processes import (
+    IDLE_TIMEOUT_S,
+    MAX_SESSIONS,
+    ExpiringSessions,
+    NoSession,
+    json_response,
+    read_json_object,
+)
 
 T = TypeVar("T")
 
@@ -55,7 +60,7 @@ class GymSession:
             try:
                 return await work()
             except SessionLost:
-                self.failure = _process_lost()
+                self.failure = process_lost()
             except RolloutFailed as error:
                 self.failure = error
         raise self.failure
@@ -88,7 +93,7 @@ class GymSessions:
             try:
                 return GymSession(await self._runtime.open_session(task, name))
             except SessionLost:
-                raise _process_lost() from None
+                raise process_lost() from None
 
         await self._sessions.open(name, seated)
 
@@ -134,10 +139,6 @@ class GymSessions:
     def cleanup_context(self, app: object) -> AsyncIterator[None]:
         """Return aiohttp's cleanup context: the sessions live as long as the server."""
         return self._sessions.cleanup_context(app)
-
-
-def _process_lost() -> RolloutFailed:
-    return RolloutFailed("environment_error", "environment", "the process of this state was lost")
 
 
 GET_ROUTES = {"/": "alive?", "/health": "alive?", "/reverify_mode": "may a response be verified again?"}

@@ -17,6 +17,7 @@ from rollbook.environments import EnvironmentRuntime, LoadedEnvironment, load_in
 from rollbook.errors import UsageError
 from rollbook.gym.dataset import write_rows
 from rollbook.gym.harness import HarnessEnvironment, open_runtime
+from rollbook.gym.rows import AGENTS, RESOURCES
 from rollbook.gym.server.agent import AgentServer, AgentSettings
 from rollbook.gym.server.http_app import HeadRoutes, make_slug
 from rollbook.gym.server.resources import ResourcesServer
@@ -101,7 +102,7 @@ async def open_resources_app(
         name, runtime, options.limits, idle_timeout_s=options.lease_s, max_sessions=options.sessions, say=say
     ).make_app()
     if options.head:
-        HeadRoutes(name, "resources_servers").add_to(app)
+        HeadRoutes(name, RESOURCES).add_to(app)
     yield app
 
 
@@ -123,7 +124,7 @@ async def open_agent_app(
         )
         app = AgentServer(name, runtime, model, settings, say).make_app()
         if options.head:
-            HeadRoutes(f"{name}_agent", "responses_api_agents").add_to(app)
+            HeadRoutes(f"{name}_agent", AGENTS).add_to(app)
         yield app
 
 
