@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import rollbook
+from rollbook.agents import check_agent_unchanged, choose_agent, make_program, resolve_agent
 from rollbook.agents.program import ANSWER_LIMIT, Program, resolve_command
-from rollbook.agents.selection import check_agent_unchanged, choose_agent, make_program, resolve_agent
 from rollbook.book import Book, rollouts
 from rollbook.core import JSON, AgentSpec, EnvironmentSpec, Limits, Message, Rollout, Sampling, Task, Turn
 from rollbook.environments.session import StatelessSession

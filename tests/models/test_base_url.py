@@ -1,7 +1,7 @@
 import pytest
 
 from rollbook.errors import UsageError
-from rollbook.models.targets import normalize_base_url
+from rollbook.models.model import normalize_base_url
 
 
 @pytest.mark.parametrize(

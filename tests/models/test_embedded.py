@@ -16,7 +16,7 @@ import pytest
 from rollbook.core import JSON, Message, Sampling, Settings
 from rollbook.errors import ContextFull, RolloutFailed, UsageError
 from rollbook.models.embedded import EmbeddedModel
-from rollbook.models.targets import resolve_model
+from rollbook.models.model import resolve_model
 from support.alive import alive, eventually, read_pid
 
 real = [
@@ -68,7 +68,7 @@ class TestTheRealModel:
 
     def test_the_server_does_not_outlive_a_killed_parent(self, tmp_path: Path) -> None:
         code = (
-            "import asyncio, sys, time\nfrom rollbook.models.targets import *\nfrom rollbook.models.embedded import *\n"
+            "import asyncio, sys, time\nfrom rollbook.models.model import *\nfrom rollbook.models.embedded import *\n"
         )
         code += "async def main():\n model = EmbeddedModel(resolve_model([])[0], Settings(), threads=1)\n"
         code += " await model.open()\n open(sys.argv[1], 'w').write(f'{model._child.pid}\\n')\n time.sleep(60)\n"

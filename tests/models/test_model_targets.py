@@ -8,8 +8,8 @@ from rollbook.core import ModelSpec, Settings
 from rollbook.errors import UsageError
 from rollbook.models.chat import ChatModel
 from rollbook.models.embedded import EmbeddedModel
+from rollbook.models.model import open_model, resolve_model
 from rollbook.models.scripted import ScriptedModel
-from rollbook.models.targets import open_model, resolve_model
 from rollbook.models.weights import SHA256
 
 
@@ -43,6 +43,6 @@ def test_each_kind_opens_its_own_model(tmp_path: Path) -> None:
 
 
 def test_resolving_a_model_imports_nothing_heavy() -> None:
-    code = "import sys; from rollbook.models.targets import resolve_model; resolve_model(['http://a:1/v1'], 'm')\n"
+    code = "import sys; from rollbook.models.model import resolve_model; resolve_model(['http://a:1/v1'], 'm')\n"
     code += "assert not {'aiohttp', 'xllamacpp', 'numpy'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0

@@ -6,9 +6,8 @@ import pytest
 
 from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, encode_line
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models.model import Completion
+from rollbook.models.model import Completion, resolve_model
 from rollbook.models.scripted import ScriptedModel
-from rollbook.models.targets import resolve_model
 
 
 def write(path: Path, *lines: JSON) -> Path:

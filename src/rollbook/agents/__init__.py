@@ -10,15 +10,15 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.agents.agent import Agent, EnvironmentAccess
-    from rollbook.agents.program import Program
-    from rollbook.agents.selection import check_agent_unchanged, choose_agent, make_program, resolve_agent
+    from rollbook.agents.builtin import choose_agent
+    from rollbook.agents.program import Program, check_agent_unchanged, make_program, resolve_agent
 else:
     __getattr__, __dir__ = export_lazily(
         __name__,
         {
             "agent": "Agent EnvironmentAccess",
-            "program": "Program",
-            "selection": "check_agent_unchanged choose_agent make_program resolve_agent",
+            "builtin": "choose_agent",
+            "program": "Program check_agent_unchanged make_program resolve_agent",
         },
     )
 

@@ -1,7 +1,4 @@
-"""What every agent does: carry one rollout from its prompt to its last message.
-
-An agent drives the conversation of one rollout; it never scores.
-"""
+"""The interface of every agent: it drives the conversation of one rollout, and never scores."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ class EnvironmentAccess(Protocol):
     tools: Sequence[JSON]
 
     async def use(self, name: str, arguments: str) -> str:
-        """Call a tool with the arguments as the model wrote them; its mistakes come back as words for the model."""
+        """Call a tool with the arguments as the model wrote them; a misuse returns a message for the model."""
         ...
 
     async def reply(self, rollout: Rollout) -> Message | None:
-        """What the environment says to the model's last message; None ends the conversation."""
+        """Return the environment's reply to the model's last message; None ends the conversation."""
 
 
 class Agent(Protocol):
-    """Plays a rollout: every answer goes into `rollout.messages` and `rollout.turns` as it comes, never later."""
+    """Runs a rollout: every answer is added to `rollout.messages` and `rollout.turns` as it comes, never later."""
 
     async def play(self, rollout: Rollout, ask: AskModel, environment: EnvironmentAccess) -> None:
         """Carry the conversation to its end."""

@@ -1,8 +1,8 @@
 """An outside program as an agent: any command that asks a model over HTTP, recorded call by call.
 
-The program learns from its environment variables where the model is and what the task is. It runs in a folder of its
-own, as long as the rollout may take, and ends with everything it started. It is trusted as its user is: this is no
-sandbox. The gateway that serves the model lies in a higher layer and is found by entry point.
+The program gets the model's address and the task in environment variables. It runs in a folder of its own, as long as
+the rollout may take, and ends with everything it started. It is trusted like its user: this is no sandbox. The gateway
+that serves the model is in a higher layer and is found by entry point.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from pathlib import Path
 from typing import Protocol
 
 from rollbook.agents.agent import EnvironmentAccess
-from rollbook.core import Message, Rollout, encode_pretty
+from rollbook.core import AgentSpec, EnvironmentSpec, Message, Rollout, encode_pretty
 from rollbook.errors import ChildFailed, ContextFull, LimitReached, RolloutFailed, UsageError
 from rollbook.models import AskModel
 from rollbook.processes import Child, module_argv
 
 WHERE = "program"
+PROGRAM_PREFIX = "program:"
 TASK_VARIABLE, ANSWER_VARIABLE = "ROLLBOOK_TASK", "ROLLBOOK_ANSWER"
 GATEWAY_GROUP = "rollbook.gateways"
-"""The entry points of what serves a model over HTTP: that lies above us, and is found as environments are."""
+"""The entry points of gateways that serve a model over HTTP: they are in a higher layer."""
 
 ANSWER_LIMIT = 1 << 20
 MERGE_OUTPUTS = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
-"""Makes both outputs of a command one, which is taken as it comes: nothing of it is piled up on a disk."""
+"""Merges both outputs of a command into one stream, which is read as it comes: none of it accumulates on a disk."""
 
 TAIL_LINES, TAIL_CHARS = 20, 1500
-"""Lines and characters of its last words: the end says most, and a failure's message is cut there."""
+"""Lines and characters of the output's end: it says most, and a failure's message is cut there."""
 
 SIGNAL_EXIT_BASE = 128
 _READ_BYTES = 1 << 16
@@ -47,33 +48,33 @@ _LOOPBACK = "127.0.0.1,localhost"
 
 
 class GatewayEndpoint(Protocol):
-    """Where one program finds the model. `broken` comes when it may as well stop."""
+    """The address of the model for one program. `broken` is set when continuing is useless."""
 
     url: str
     broken: asyncio.Event
 
     @property
     def calls(self) -> int:
-        """How many calls were answered."""
+        """The number of answered calls."""
         ...
 
     def raise_failure(self) -> None:
-        """Raise what the calls came to, if it was not an answer to each."""
+        """Raise the failure of the calls, if not every one was answered."""
 
 
 class ModelGateway(Protocol):
-    """Whoever can put a model behind an address."""
+    """Serves a model at an address."""
 
     def open(self, rollout: Rollout, ask: AskModel) -> AbstractAsyncContextManager[GatewayEndpoint]:
-        """An address that answers with `ask` and records into the rollout, for as long as the context is open."""
+        """Open an address that answers with `ask` and records into the rollout, while the context is open."""
         ...
 
 
 class Program:
-    """Runs a command for each rollout; words of it that name files mean those files, wherever it runs.
+    """Runs a command for each rollout; relative names of files in it are resolved once.
 
-    What it leaves in the file that ROLLBOOK_ANSWER names is the rollout's last message, under the name `program`.
-    `hidden` names variables that it must not see: those that hold keys of real endpoints.
+    The content of the file ROLLBOOK_ANSWER becomes the rollout's last message, under the name `program`. `hidden` are
+    variables that the program must not see: those that hold keys of real endpoints.
     """
 
     def __init__(
@@ -86,25 +87,25 @@ class Program:
         return f"Program({shlex.join(self.command)!r})"
 
     async def play(self, rollout: Rollout, ask: AskModel, environment: EnvironmentAccess) -> None:
-        """From its start to its end, however that comes."""
+        """Run the program from start to end, however it ends."""
         if environment.tools:
             raise UsageError(f"{self!r} cannot call the tools of {rollout.task.env}: leave the agent out")
         gateway = self._gateway or _load_gateway()
-        async with _temporary_folder() as folder, gateway.open(rollout, ask) as door:
-            run = _ProgramProcess(self.command, folder, _make_environ(rollout, folder, door.url, self._hidden))
-            code = await run.wait(door)
+        async with _temporary_folder() as folder, gateway.open(rollout, ask) as endpoint:
+            run = _ProgramProcess(self.command, folder, _make_environ(rollout, folder, endpoint.url, self._hidden))
+            code = await run.wait(endpoint)
             try:
-                door.raise_failure()
+                endpoint.raise_failure()
             except (ContextFull, LimitReached):
                 _read_answer(rollout, folder / "answer")
                 raise
-            _check_exit(code, run.output_tail(), door.calls)
+            _check_exit(code, run.output_tail(), endpoint.calls)
             _read_answer(rollout, folder / "answer")
 
 
 @asynccontextmanager
 async def _temporary_folder() -> AsyncIterator[Path]:
-    """A folder of one rollout, gone with it; what a program leaves there may take long to remove."""
+    """Yield the folder of one rollout, deleted afterwards; removing what a program leaves there may take long."""
     folder = tempfile.TemporaryDirectory(prefix="rollbook-program-", ignore_cleanup_errors=True)
     try:
         yield Path(folder.name)
@@ -113,12 +114,12 @@ async def _temporary_folder() -> AsyncIterator[Path]:
 
 
 class _ProgramProcess:
-    """One process of the program, with its keeper: whoever dies, nothing of it is left."""
+    """One process of the program, with its supervisor: if either dies, nothing of it is left."""
 
     def __init__(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
         work = folder / "work"
         work.mkdir()
-        self._said = b""
+        self._output = b""
         self._ours, theirs = socket.socketpair()
         names = ",".join(name for name in environ if "," not in name)
         with theirs:
@@ -128,24 +129,24 @@ class _ProgramProcess:
             except ChildFailed as error:
                 self._ours.close()
                 raise RolloutFailed("agent_error", WHERE, str(error)) from error
-        self._ours.shutdown(socket.SHUT_WR)  # there is nothing to read on its standard input
+        self._ours.shutdown(socket.SHUT_WR)  # its standard input is empty
         self._ours.setblocking(False)
 
     async def wait(self, endpoint: GatewayEndpoint) -> int:
-        """Its exit code. It is killed where the door is broken, or nobody waits for it any more."""
+        """Return the exit code. Kill the program if the endpoint breaks or the caller is cancelled."""
         done = asyncio.Event()
         self._child.call_on_exit(asyncio.get_running_loop(), done.set)
-        watching = [asyncio.create_task(work) for work in (done.wait(), endpoint.broken.wait(), self._drain())]
+        tasks = [asyncio.create_task(work) for work in (done.wait(), endpoint.broken.wait(), self._drain())]
         try:
-            await asyncio.wait(watching[:2], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in watching:
+            for task in tasks:
                 task.cancel()
             code = await asyncio.shield(self._kill())
         return code
 
     async def _kill(self) -> int:
-        """Kill what is left of it, and let go."""
+        """Kill what is left of the program, and close the socket."""
         try:
             code = await self._child.kill_tree()
             with suppress(BlockingIOError, ConnectionError):
@@ -158,23 +159,23 @@ class _ProgramProcess:
         return code
 
     async def _drain(self) -> None:
-        """Take what it prints: a pipe that nobody empties would stop it."""
+        """Read its output: a pipe that nobody reads would block the program."""
         with suppress(ConnectionError):
             while self._append_output(await asyncio.get_running_loop().sock_recv(self._ours, _READ_BYTES)):
                 continue
 
     def _append_output(self, data: bytes) -> bool:
-        self._said = (self._said + data)[-_READ_BYTES:]
+        self._output = (self._output + data)[-_READ_BYTES:]
         return bool(data)
 
     def output_tail(self) -> str:
-        """The end of what it said; where it could not even start, of why."""
-        said = self._said.decode(errors="replace").strip() or self._child.log_tail(TAIL_LINES).strip()
-        return "\n".join(said.splitlines()[-TAIL_LINES:])[-TAIL_CHARS:]
+        """Return the end of the output; if the program could not start, the reason."""
+        text = self._output.decode(errors="replace").strip() or self._child.log_tail(TAIL_LINES).strip()
+        return "\n".join(text.splitlines()[-TAIL_LINES:])[-TAIL_CHARS:]
 
 
 def _check_exit(code: int, output: str, calls: int) -> None:
-    """A program that fails, or asks nobody, has failed, whatever the record holds."""
+    """Fail if the program failed or never called the model, whatever was recorded."""
     if code:
         raise RolloutFailed("agent_error", WHERE, f"{_describe_exit(code)}: {output or 'it said nothing'}")
     if not calls:
@@ -182,15 +183,15 @@ def _check_exit(code: int, output: str, calls: int) -> None:
 
 
 def _describe_exit(code: int) -> str:
-    signalled = code - SIGNAL_EXIT_BASE if code > 0 else -code  # as shells tell it, and as its keeper does
+    signalled = code - SIGNAL_EXIT_BASE if code > 0 else -code  # reported by a shell, or by the supervisor
     return f"killed by signal {signalled}" if signalled in signal.valid_signals() else f"exit {code}"
 
 
 def _read_answer(rollout: Rollout, path: Path) -> None:
-    """The answer that the program left, if it left one; what would keep us waiting is none."""
+    """Append the answer that the program left, if any; refuse anything but a small regular file."""
     try:
-        found = path.lstat()
-        raw = path.read_bytes() if stat.S_ISREG(found.st_mode) and found.st_size <= ANSWER_LIMIT else None
+        status = path.lstat()
+        raw = path.read_bytes() if stat.S_ISREG(status.st_mode) and status.st_size <= ANSWER_LIMIT else None
     except FileNotFoundError:
         return
     except OSError as error:
@@ -202,12 +203,12 @@ def _read_answer(rollout: Rollout, path: Path) -> None:
 
 
 def _make_environ(rollout: Rollout, folder: Path, url: str, hidden: frozenset[str]) -> dict[str, str]:
-    """What the program sees: everything we do, and instead of any real endpoint and key, ours."""
-    shown = {"id": rollout.task.id, "sample": rollout.sample, "prompt": rollout.task.prompt}
-    (folder / "task.json").write_bytes(encode_pretty({**shown, "messages": rollout.task.messages}))
+    """Return the program's variables: all of ours, with our gateway in place of real endpoints and keys."""
+    task = {"id": rollout.task.id, "sample": rollout.sample, "prompt": rollout.task.prompt}
+    (folder / "task.json").write_bytes(encode_pretty({**task, "messages": rollout.task.messages}))
     key = "rollbook"
     environ = {name: value for name, value in os.environ.items() if name not in hidden | {"ANTHROPIC_AUTH_TOKEN"}}
-    around = ",".join(filter(None, (environ.get("NO_PROXY") or environ.get("no_proxy"), _LOOPBACK)))
+    no_proxy = ",".join(filter(None, (environ.get("NO_PROXY") or environ.get("no_proxy"), _LOOPBACK)))
     return {
         **environ,
         "OPENAI_BASE_URL": f"{url}/v1",
@@ -215,15 +216,15 @@ def _make_environ(rollout: Rollout, folder: Path, url: str, hidden: frozenset[st
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": key,
-        "NO_PROXY": around,
-        "no_proxy": around,
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
         TASK_VARIABLE: str(folder / "task.json"),
         ANSWER_VARIABLE: str(folder / "answer"),
     }
 
 
 def resolve_command(command: str | Sequence[str]) -> list[str]:
-    """The words of a command, files by their full names; UsageError if there is no such program."""
+    """Return the words of a command, with files as absolute paths; UsageError if there is no such program."""
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError as error:
@@ -232,8 +233,8 @@ def resolve_command(command: str | Sequence[str]) -> list[str]:
         raise UsageError("program: give a command, as in --agent 'program:python agent.py'")
     if shutil.which(words[0]) is None:
         raise UsageError(f"program:{words[0]}: there is no such program")
-    named = Path(words[0]).name != words[0]  # else it is found on PATH, whatever lies here
-    return [_absolute_path(word) if number or named else word for number, word in enumerate(words)]
+    has_path = Path(words[0]).name != words[0]  # else it is found on PATH, whatever is in this folder
+    return [_absolute_path(word) if number or has_path else word for number, word in enumerate(words)]
 
 
 def _absolute_path(word: str) -> str:
@@ -241,13 +242,13 @@ def _absolute_path(word: str) -> str:
 
 
 def hash_command_files(words: Sequence[str]) -> str:
-    """The sha256 of all files that a command names by their full names, in their order."""
-    found = hashlib.sha256()
+    """Return the sha256 of all files that a command names by absolute paths, in their order."""
+    digest = hashlib.sha256()
     for word in words:
         if Path(word).is_absolute() and Path(word).is_file():
             with open(word, "rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 @cache
@@ -256,3 +257,36 @@ def _load_gateway() -> ModelGateway:
         gateway: ModelGateway = entry.load()()
         return gateway
     raise UsageError("no gateway is installed: install rollbook again")
+
+
+def resolve_agent(agent: str, environments: Mapping[str, EnvironmentSpec]) -> AgentSpec | None:
+    """Return what a run stores of `--agent`; UsageError if a program cannot run these environments."""
+    if not agent:
+        return None
+    if not agent.startswith(PROGRAM_PREFIX):
+        raise UsageError(
+            f"--agent {agent}: write {PROGRAM_PREFIX}COMMAND, as in --agent '{PROGRAM_PREFIX}python agent.py'"
+        )
+    for name, spec in environments.items():
+        if reason := _explain_no_program(spec):
+            raise UsageError(f"--agent {agent}: {name} {reason}, which only an agent of ours can meet; leave it out")
+    words = resolve_command(agent.removeprefix(PROGRAM_PREFIX))
+    return AgentSpec(words, hash_command_files(words))
+
+
+def _explain_no_program(spec: EnvironmentSpec) -> str:
+    if spec.plays:
+        return "plays its rollouts itself"
+    return "has tools" if spec.tools or spec.offers else "speaks back" if spec.replies else ""
+
+
+def check_agent_unchanged(spec: AgentSpec | None) -> None:
+    """Refuse to continue a run with another program than it was planned with."""
+    if spec is not None and hash_command_files(spec.command) != spec.digest:
+        files = ", ".join(word for word in spec.command if word.startswith("/"))
+        raise UsageError(f"--agent: {files} was edited since the run was planned, or is gone: start a new run")
+
+
+def make_program(spec: AgentSpec | None, hidden: Collection[str]) -> Program | None:
+    """Return the program of a run, with these variables hidden from it; None if environments use their own agents."""
+    return None if spec is None else Program(spec.command, hidden=hidden)

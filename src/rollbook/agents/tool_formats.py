@@ -1,6 +1,6 @@
-"""How tools are offered to a model and its calls read: by the server's own fields, or as JSON in the text.
+"""How tools are offered to a model and its calls read: in the server's own fields, or as JSON in the text.
 
-The text format is one JSON object an answer, either `calls` or the `answer`. No I/O here.
+The text format is one JSON object per answer, either `calls` or the `answer`. No I/O here.
 
     {"calls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
     {"answer": "3"}
@@ -26,17 +26,17 @@ MAX_CALLS_AT_ONCE = 8
 """Calls that the schema lets a model write in one answer."""
 
 MAX_BRACES = 256
-"""Braces that open no JSON object and are passed over; whoever writes more of them is not calling a tool."""
+"""Braces without a JSON object that are skipped; a text with more of them is not calling a tool."""
 
 _CALL_ATTEMPT = re.compile(r"""\{\s*["'](calls|name)["']\s*:""")
 _decoder = json.JSONDecoder()
 
 
 def write_instructions(tools: Sequence[JSON]) -> str:
-    """What a model is told of its tools and of how to call them."""
-    shown = "\n".join(encode(tool["function"]).decode() for tool in tools)
+    """Return the system message that lists the tools and how to call them."""
+    functions = "\n".join(encode(tool["function"]).decode() for tool in tools)
     return (
-        f"You can call these tools:\n{shown}\n\n"
+        f"You can call these tools:\n{functions}\n\n"
         "To call tools, answer with one JSON object and nothing else:\n"
         '{"calls": [{"name": "TOOL", "arguments": {...}}]}\n'
         "You are then told what they returned. When you need no more tools, answer with:\n"
@@ -45,17 +45,17 @@ def write_instructions(tools: Sequence[JSON]) -> str:
 
 
 def make_answer_schema(tools: Sequence[JSON]) -> JSON:
-    """The JSON schema of an answer: calls that fit the tools, or the answer."""
+    """Return the JSON schema of an answer: calls that fit the tools, or the answer."""
     calls: list[JSON] = []
-    others: dict[str, JSON] = {}
+    definitions: dict[str, JSON] = {}
     for tool in tools:
         name, parameters = tool["function"]["name"], dict(tool["function"]["parameters"])
-        named = {f"{name}.{other}": schema for other, schema in parameters.pop("$defs", {}).items()}
-        others |= {other: _rewrite_references(schema, name) for other, schema in named.items()}
+        named = {f"{name}.{definition}": schema for definition, schema in parameters.pop("$defs", {}).items()}
+        definitions |= {definition: _rewrite_references(schema, name) for definition, schema in named.items()}
         calls.append(_object_schema(name={"const": name}, arguments=_rewrite_references(parameters, name)))
     items = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": MAX_CALLS_AT_ONCE}
     schema = {"anyOf": [_object_schema(calls=items), _object_schema(answer={"type": "string"})]}
-    return {**schema, "$defs": others} if others else schema
+    return {**schema, "$defs": definitions} if definitions else schema
 
 
 def _object_schema(**properties: JSON) -> JSON:
@@ -63,7 +63,7 @@ def _object_schema(**properties: JSON) -> JSON:
 
 
 def _rewrite_references(schema: JSON, tool: str) -> JSON:
-    """A tool's schema with its references leading to where its definitions now are."""
+    """Return a tool's schema with its references pointing to the renamed definitions."""
     if isinstance(schema, list):
         return [_rewrite_references(item, tool) for item in schema]
     if not isinstance(schema, dict):
@@ -77,10 +77,10 @@ def _rewrite_references(schema: JSON, tool: str) -> JSON:
 
 
 def render_messages(messages: Sequence[Message], preamble: str) -> list[Message]:
-    """A conversation as it is sent: the tools explained first, answers as they were written, results as text."""
+    """Return a conversation as it is sent: tools explained first, answers as they were written, results as text."""
     sent: list[Message] = []
     names: dict[str, str] = {}
-    results = False
+    after_result = False
     for message in messages:
         names |= {call.id: call.function.name for call in message.tool_calls or ()}
         if message.role == "assistant":
@@ -89,12 +89,12 @@ def render_messages(messages: Sequence[Message], preamble: str) -> list[Message]
         elif message.role != "tool":
             sent.append(message)
         else:
-            said = f"{_result_title(names.get(message.tool_call_id or '', ''))}\n{message.text}"
-            if results:
-                sent[-1] = Message("user", f"{sent[-1].text}\n\n{said}")
+            result = f"{_result_title(names.get(message.tool_call_id or '', ''))}\n{message.text}"
+            if after_result:
+                sent[-1] = Message("user", f"{sent[-1].text}\n\n{result}")
             else:
-                sent.append(Message("user", said))
-        results = message.role == "tool"
+                sent.append(Message("user", result))
+        after_result = message.role == "tool"
     return _add_preamble(sent, preamble)
 
 
@@ -110,40 +110,40 @@ def _add_preamble(messages: list[Message], preamble: str) -> list[Message]:
 
 
 def read_calls(message: Message, turn: int) -> Message:
-    """The message with the calls, or the answer, that stand in its text; `written` keeps the text."""
-    text, said = message.text, _remove_thinking(message.text)
-    functions = list(_find_functions(said))
+    """Return the message with the calls, or the answer, in its text; `written` keeps the text."""
+    text, visible = message.text, _remove_thinking(message.text)
+    functions = list(_find_functions(visible))
     if functions:
-        calls = [ToolCall(f"call_{turn}_{at}", function) for at, function in enumerate(functions)]
+        calls = [ToolCall(f"call_{turn}_{index}", function) for index, function in enumerate(functions)]
         return msgspec.structs.replace(message, content=None, tool_calls=calls, written=text)
-    answer = _read_answer(said)
+    answer = _read_answer(visible)
     return message if answer is None else msgspec.structs.replace(message, content=answer, written=text)
 
 
 def _remove_thinking(text: str) -> str:
-    """A text without its thoughts; thoughts that were cut before their end leave nothing said."""
-    _, ended, said = text.rpartition("</think>")
-    return "" if not ended and text.lstrip().startswith("<think>") else said
+    """Return a text without its reasoning; nothing is left of reasoning that was cut off."""
+    _, ended, visible = text.rpartition("</think>")
+    return "" if not ended and text.lstrip().startswith("<think>") else visible
 
 
 def _find_functions(text: str) -> Iterator[Function]:
-    """The calls in a text, in their order; an attempt at one that is no JSON comes without a name."""
-    at = passed = 0
-    while (at := text.find("{", at)) >= 0 and passed < MAX_BRACES:
-        value, end = _decode_at(text, at)
+    """Yield the calls in a text, in order; an attempt at one that is not JSON has no name."""
+    position = skipped = 0
+    while (position := text.find("{", position)) >= 0 and skipped < MAX_BRACES:
+        value, end = _decode_at(text, position)
         if end is not None:
             yield from _calls_in(value)
-            at = end
-        elif _CALL_ATTEMPT.match(text, at):
-            yield Function("", text[at:])
+            position = end
+        elif _CALL_ATTEMPT.match(text, position):
+            yield Function("", text[position:])
             return
         else:
-            at, passed = at + 1, passed + 1
+            position, skipped = position + 1, skipped + 1
 
 
-def _decode_at(text: str, at: int) -> tuple[JSON, int | None]:
+def _decode_at(text: str, position: int) -> tuple[JSON, int | None]:
     try:
-        return _decoder.raw_decode(text, at)
+        return _decoder.raw_decode(text, position)
     except (ValueError, RecursionError):
         return None, None
 
@@ -162,7 +162,7 @@ def _calls_in(value: JSON) -> Iterator[Function]:
 
 
 def _read_function(call: JSON) -> Function | None:
-    """A call that names its tool and its arguments; what else stands in it does not matter."""
+    """Return a call that names its tool and has arguments; further fields do not matter."""
     if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or "arguments" not in call:
         return None
     arguments = call["arguments"]
@@ -170,7 +170,7 @@ def _read_function(call: JSON) -> Function | None:
 
 
 def _read_answer(text: str) -> str | None:
-    """The answer of a text that is nothing but {"answer": "..."}, fences and an empty `calls` aside."""
+    """Return the answer of a text that is only {"answer": "..."}, fences and an empty `calls` aside."""
     bare = re.sub(r"^```\w*\n(.*)\n```$", r"\1", text.strip(), flags=re.DOTALL)
     value, end = _decode_at(bare, 0) if bare.startswith("{") else (None, None)
     if end != len(bare) or not isinstance(value, dict) or value.keys() - {"calls"} != {"answer"}:
@@ -180,28 +180,28 @@ def _read_answer(text: str) -> str | None:
 
 
 def describe_broken_call(written: str) -> str:
-    """What is wrong with an attempt at a call, to the letter."""
-    way = 'write {"calls": [{"name": "TOOL", "arguments": {...}}]}'
+    """Return what exactly is wrong with an attempt at a call."""
+    advice = 'write {"calls": [{"name": "TOOL", "arguments": {...}}]}'
     try:
         value, _ = _decoder.raw_decode(written)
     except json.JSONDecodeError as error:
-        return f"the call is not valid JSON at line {error.lineno} column {error.colno}: {error.msg}; {way}"
+        return f"the call is not valid JSON at line {error.lineno} column {error.colno}: {error.msg}; {advice}"
     except RecursionError:
-        return f"the call is nested too deeply; {way}"
+        return f"the call is nested too deeply; {advice}"
     if isinstance(value, dict) and "calls" in value:
-        return f'`calls` must be a list of one call or more; {way}, or {{"answer": "..."}} when you need no tools'
-    return f"a call needs a name and arguments; {way}"
+        return f'`calls` must be a list of one call or more; {advice}, or {{"answer": "..."}} when you need no tools'
+    return f"a call needs a name and arguments; {advice}"
 
 
 class ToolCallFormat(Protocol):
-    """Asks a model that has tools. A call that could not even be read has an empty name; `explain_misread` says why."""
+    """Asks a model that has tools. An unreadable call has an empty name; `explain_misread` says why."""
 
     async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
-        """One answer, its calls read out of it."""
+        """Return one answer, with its calls read."""
         ...
 
     def explain_misread(self, written: str) -> str:
-        """What is wrong with a call that could not be read, in words for the model."""
+        """Return what is wrong with an unreadable call, for the model."""
         ...
 
 
@@ -209,11 +209,11 @@ class NativeToolCalls:
     """The server parses the calls."""
 
     async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
-        """One answer."""
+        """Return one answer."""
         return await ask(messages, tools=tools)
 
     def explain_misread(self, written: str) -> str:
-        """A server that found a call without a name in the answer."""
+        """Return the error for a call without a name."""
         return "Error: the call names no tool"
 
 
@@ -221,28 +221,28 @@ class TextToolCalls:
     """The model writes its calls as JSON; if `constrained`, the server lets it write nothing else."""
 
     def __init__(self, constrained: bool) -> None:
-        self._held = constrained
+        self._constrained = constrained
 
     async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
-        """One answer. The record holds calls and results as any other; only what is sent is text."""
-        words, schema = _make_instructions(encode(tools))
-        extra = {"response_format": schema} if self._held else None
-        completion = await ask(render_messages(messages, words), extra=extra)
-        at = sum(message.role == "assistant" for message in messages)
-        return msgspec.structs.replace(completion, message=read_calls(completion.message, at))
+        """Return one answer. The record holds calls and results as usual; only what is sent is text."""
+        instructions, schema = _make_instructions(encode(tools))
+        extra = {"response_format": schema} if self._constrained else None
+        completion = await ask(render_messages(messages, instructions), extra=extra)
+        turn = sum(message.role == "assistant" for message in messages)
+        return msgspec.structs.replace(completion, message=read_calls(completion.message, turn))
 
     def explain_misread(self, written: str) -> str:
-        """Where the JSON of a call is broken."""
+        """Return where the JSON of a call is broken."""
         return f"Error: {describe_broken_call(written)}"
 
 
 @lru_cache(maxsize=64)
 def _make_instructions(tools: bytes) -> tuple[str, JSON]:
-    shown = msgspec.json.decode(tools)
-    schema = {"name": "answer", "strict": True, "schema": make_answer_schema(shown)}
-    return write_instructions(shown), {"type": "json_schema", "json_schema": schema}
+    decoded = msgspec.json.decode(tools)
+    schema = {"name": "answer", "strict": True, "schema": make_answer_schema(decoded)}
+    return write_instructions(decoded), {"type": "json_schema", "json_schema": schema}
 
 
 def get_tool_format(name: ToolFormat) -> ToolCallFormat:
-    """The format of that name."""
+    """Return the format of a name."""
     return NativeToolCalls() if name == "native" else TextToolCalls(constrained=name == "schema")

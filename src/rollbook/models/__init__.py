@@ -1,6 +1,6 @@
 """Models: an OpenAI-compatible endpoint (vLLM first of all), the embedded model, or a script.
 
-`open_model(spec, settings)` returns one of them; all implement `Model`. The package knows nothing of environments or
+`open_model(spec, settings)` returns one of them; all implement `Model`. The package does not use environments or
 run directories. A model never invents data: what the server did not send is None or raises `RolloutFailed`.
 """
 
@@ -10,19 +10,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.models.chat import RAW_LOGPROBS, ChatModel
     from rollbook.models.chat_protocol import read_models
-    from rollbook.models.model import REMOTE_MODEL_SPEC, AskModel, Completion, Model
+    from rollbook.models.model import (
+        EMBEDDED_SLOTS,
+        REMOTE_MODEL_SPEC,
+        AskModel,
+        Completion,
+        Model,
+        normalize_base_url,
+        open_model,
+        resolve_model,
+    )
     from rollbook.models.responses_api import (
+        CREATE_PARAMS,
         FOREIGN_ITEM,
+        CreateParams,
         get_foreign_item,
+        make_create_params,
         make_response,
         make_rollout_response,
+        make_sampling_params,
+        read_create_params,
         read_response,
         read_tokens,
         to_chat_tools,
     )
-    from rollbook.models.responses_request import CREATE_PARAMS, CreateParams, make_create_params, read_create_params
+    from rollbook.models.router import describe_connection_error
     from rollbook.models.server_errors import check_finite_logprobs, read_context_limit
-    from rollbook.models.targets import EMBEDDED_SLOTS, normalize_base_url, open_model, resolve_model
     from rollbook.models.token_continuation import AnsweredCall, TokenContinuingModel, require_continuing
     from rollbook.models.weights import has_weights, pull_weights, weights_path
 else:
@@ -31,14 +44,15 @@ else:
         {
             "chat": "ChatModel RAW_LOGPROBS",
             "chat_protocol": "read_models",
-            "model": "AskModel Completion Model REMOTE_MODEL_SPEC",
-            "responses_api": (
-                "FOREIGN_ITEM get_foreign_item make_response make_rollout_response read_response read_tokens "
-                "to_chat_tools"
+            "model": (
+                "AskModel Completion EMBEDDED_SLOTS Model REMOTE_MODEL_SPEC normalize_base_url open_model resolve_model"
             ),
-            "responses_request": "CREATE_PARAMS CreateParams make_create_params read_create_params",
+            "responses_api": (
+                "CREATE_PARAMS CreateParams FOREIGN_ITEM get_foreign_item make_create_params make_response "
+                "make_rollout_response make_sampling_params read_create_params read_response read_tokens to_chat_tools"
+            ),
+            "router": "describe_connection_error",
             "server_errors": "check_finite_logprobs read_context_limit",
-            "targets": "EMBEDDED_SLOTS normalize_base_url open_model resolve_model",
             "token_continuation": "AnsweredCall TokenContinuingModel require_continuing",
             "weights": "has_weights pull_weights weights_path",
         },
@@ -58,11 +72,13 @@ __all__ = [
     "Model",
     "TokenContinuingModel",
     "check_finite_logprobs",
+    "describe_connection_error",
     "get_foreign_item",
     "has_weights",
     "make_create_params",
     "make_response",
     "make_rollout_response",
+    "make_sampling_params",
     "normalize_base_url",
     "open_model",
     "pull_weights",

@@ -1,8 +1,8 @@
 """The chat model: any OpenAI-compatible endpoint, on one replica or many; with vLLM, exact tokens too.
 
-Also what has to be learned from an endpoint before it is used: which models it lists, whether it is a vLLM that can
-report exact tokens, and whether its logprobs are those of the distribution that was sampled from or of the model
-before temperature, top-p and the like.
+Before first use it finds out which models an endpoint lists, whether it is a vLLM that can report exact tokens, and
+whether its logprobs are those of the distribution that was sampled from, or of the model before temperature, top-p and
+the like.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rollbook.models.chat_protocol import (
     text_body,
     without_reasoning,
 )
-from rollbook.models.model import Completion
+from rollbook.models.model import Completion, normalize_base_url
 from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, describe_outage, open_http_session
 from rollbook.models.server_errors import (
     WHERE,
@@ -43,12 +43,11 @@ from rollbook.models.server_errors import (
     read_context_limit,
     read_server_message,
 )
-from rollbook.models.targets import normalize_base_url
 from rollbook.models.token_continuation import AnsweredCall, PromptContinuer
 
 
 class EndpointModels(msgspec.Struct, frozen=True):
-    """The names served and which of them by vLLM; `names` is None where the endpoint does not list any."""
+    """The names that an endpoint serves, and which of them with vLLM; `names` is None if it lists none."""
 
     base: str
     names: list[str] | None
@@ -56,7 +55,7 @@ class EndpointModels(msgspec.Struct, frozen=True):
 
 
 async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str, has_key: bool) -> EndpointModels:
-    """What a replica serves; RolloutFailed("model_unavailable") if it is away, UsageError if it never will do."""
+    """Return what a replica serves; RolloutFailed("model_unavailable") if it is down, UsageError if it is wrong."""
     status, raw = await replica.get(replica.models, timeout_s)
     if status in (401, 403):
         raise UsageError(f"{replica.base}: HTTP {status}; {_key_advice(key_env, has_key)}")
@@ -75,21 +74,21 @@ async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str
 
 
 def choose_model_name(name: str, endpoints: Sequence[EndpointModels]) -> str:
-    """The name to ask for: the one given, which all must serve, or the only one there is."""
+    """Return the model name to request: the one given, which all endpoints must serve, or the only one there is."""
     listed = [s for s in endpoints if s.names is not None]
     if name:
-        for one in listed:
-            check_model_name(name, one)
+        for endpoint in listed:
+            check_model_name(name, endpoint)
         return name
     names = sorted({n for s in listed for n in s.names or ()})
     if len(names) == 1 and all(s.names == names for s in endpoints):
         return names[0]
-    found = f"serves {', '.join(names)}" if names else "does not say what it serves"
-    raise UsageError(f"{endpoints[0].base} {found}; say which model with --model-name")
+    offered = f"serves {', '.join(names)}" if names else "does not say what it serves"
+    raise UsageError(f"{endpoints[0].base} {offered}; say which model with --model-name")
 
 
 def check_model_name(name: str, endpoint: EndpointModels) -> None:
-    """UsageError if the endpoint lists its models and this is not one of them."""
+    """Raise UsageError if the endpoint lists its models and this is not one of them."""
     if endpoint.names is None or name in endpoint.names:
         return
     close = get_close_matches(name, endpoint.names, n=1, cutoff=0.4)
@@ -123,22 +122,22 @@ _LIKELIEST_TOKEN = Sampling(max_tokens=1, extra={"top_k": 1})
 
 
 def is_shaped(sampling: Sampling) -> bool:
-    """Whether tokens are sampled from another distribution than the model's own; greedily chosen ones are not sampled.
+    """Whether tokens are sampled from another distribution than the model's own; greedy choices are not sampled.
 
     >>> [is_shaped(s) for s in (Sampling(), Sampling(0.7), Sampling(0.0), Sampling(extra={"top_k": 5}))]
     [False, True, False, True]
     """
     if sampling.temperature == 0:
         return False
-    usual = UNSHAPED_SAMPLING | dict.fromkeys(PENALTY_FIELDS, 0.0)
-    other = any(sampling.extra.get(name, value) != value for name, value in usual.items())
+    neutral = UNSHAPED_SAMPLING | dict.fromkeys(PENALTY_FIELDS, 0.0)
+    other = any(sampling.extra.get(name, value) != value for name, value in neutral.items())
     return other or sampling.temperature != 1 or sampling.top_p != 1 or "logit_bias" in sampling.extra
 
 
 async def find_logprobs_mode(replica: Replica, name: str) -> LogprobsMode | None:
-    """Told by one token that had to be the likeliest: what was sampled from gave it all probability, the model less.
+    """Determine the mode from one forced token: the sampled distribution gives it all probability, the model less.
 
-    None where the server reports no logprob.
+    Return None if the server reports no logprob.
     """
     body = chat_body(name, [Message("user", "Hello")], _LIKELIEST_TOKEN, 0, (), True)
     _, choice, _ = read_answer(await replica.post(replica.chat, body))
@@ -152,11 +151,11 @@ PROBE_TIMEOUT_S = 5.0
 
 
 class ChatModel:
-    """Speaks chat completions to every URL of the settings.
+    """Sends chat completions to every URL of the settings.
 
-    `tokens` asks for exact ids and logprobs: by default wherever all replicas are vLLM. True insists: an answer
+    `tokens` asks for exact ids and logprobs: by default wherever all replicas are vLLM. True requires them: an answer
     without them is a `token_mismatch`. The logprobs are those of the server's --logprobs-mode; vLLM's default is
-    before temperature and top_p. `version` is stamped on each turn as it starts. What a model thought is not sent
+    before temperature and top_p. `version` is recorded on each turn as it starts. A model's reasoning is not sent
     back to it in later turns unless `send_reasoning` is set: the protocol has no field for it.
     """
 
@@ -184,7 +183,7 @@ class ChatModel:
         self._session: aiohttp.ClientSession | None = None
         self._router: Router | None = None
         self._checked: Sampling | None = None
-        self._shape_known = False
+        self._logprobs_checked = False
         self._say = say or (lambda _: None)
         self._continuer = PromptContinuer(self._say)
 
@@ -196,13 +195,13 @@ class ChatModel:
         self._session = open_http_session(self._settings, self._key)
         try:
             replicas = [Replica(base, self._session, self._settings.call_s, self._scrub) for base in self._bases]
-            met = await self._wait_for_replicas(replicas)
-            served = [s for s in met if isinstance(s, EndpointModels)]
+            results = await self._wait_for_replicas(replicas)
+            served = [s for s in results if isinstance(s, EndpointModels)]
             self.spec = msgspec.structs.replace(self.spec, name=choose_model_name(self.spec.name, served))
             if self._forced is None:
                 self.tokens = all(self.spec.name in s.vllm for s in served)
             self._router = Router(replicas, self._probe, self._settings.outage_s)
-            for replica, result in zip(replicas, met, strict=True):
+            for replica, result in zip(replicas, results, strict=True):
                 if isinstance(result, RolloutFailed):
                     self._router.take_out(replica, result.message)
         except BaseException:
@@ -210,7 +209,7 @@ class ChatModel:
             raise
 
     async def close(self) -> None:
-        """Let go of every connection and probe."""
+        """Close all connections and stop all probes."""
         if self._router:
             await self._router.close()
         if self._session:
@@ -239,10 +238,10 @@ class ChatModel:
         rollout: str,
         tools: Sequence[JSON] = (),
     ) -> Completion:
-        """Answer once, the prompt being the ids of an earlier call and of its answer, and what the new messages add.
+        """Answer once, with the ids of an earlier call and its answer as prompt, plus what the new messages add.
 
-        Where that cannot be proven, or the server takes no ids, it is asked as ever. The turn records what the
-        server says it was shown, whatever that is.
+        Where that cannot be proven, or the server takes no ids, the messages are sent as usual. The turn records the
+        prompt that the server reports, whatever it is.
         """
         return await self._complete(messages, sampling, seed, rollout, tools, previous if self.tokens else None)
 
@@ -263,8 +262,8 @@ class ChatModel:
             await self._warn_of_raw_logprobs(sampling)
         if not self.send_reasoning:
             messages = without_reasoning(messages)
-        told = prepare_messages(messages)
-        plain = chat_body(self.spec.name, told, sampling, seed, tools, self.tokens)
+        prepared = prepare_messages(messages)
+        plain = chat_body(self.spec.name, prepared, sampling, seed, tools, self.tokens)
         version = self.version
 
         async def call(replica: Replica) -> Completion:
@@ -275,7 +274,7 @@ class ChatModel:
                 if await self._continuer.needs_text_completions(replica):
                     url, body = replica.text, text_body(name, ids, sampling, seed)
                 else:
-                    body = chat_body(name, told, sampling, seed, tools, True, ids)
+                    body = chat_body(name, prepared, sampling, seed, tools, True, ids)
             started = perf_counter()
             raw = await replica.post(url, body)
             completion = self._read_completion(raw, perf_counter() - started, version, url is replica.text)
@@ -291,18 +290,18 @@ class ChatModel:
             raise _add_advice(error, bool(tools), "response_format" in sampling.extra) from None
 
     async def _warn_of_raw_logprobs(self, sampling: Sampling) -> None:
-        """Say it, once, if the logprobs are not those of what is sampled from."""
-        if self._shape_known or not self.tokens or not is_shaped(sampling):
+        """Warn once if the logprobs are not those of the sampled distribution."""
+        if self._logprobs_checked or not self.tokens or not is_shaped(sampling):
             return
-        self._shape_known = True
+        self._logprobs_checked = True
         try:
             if await self.find_logprobs_mode() == "raw":
                 self._say(f"warning: the logprobs are {RAW_LOGPROBS}")
         except (RolloutFailed, ContextFull):
-            self._shape_known = False  # nothing is learned of a server that does not answer now
+            self._logprobs_checked = False  # a server that does not answer now tells us nothing
 
     async def find_logprobs_mode(self) -> LogprobsMode | None:
-        """Whose logprobs the server reports, found out by asking it for one token."""
+        """Ask the server for one token to find out whose logprobs it reports."""
         assert self._router is not None
         return await self._router.send("", lambda replica: find_logprobs_mode(replica, self.spec.name))
 
@@ -315,12 +314,12 @@ class ChatModel:
         usage = answer.usage
         counts = ((usage.prompt_tokens or 0) if usage else 0, (usage.completion_tokens or 0) if usage else 0)
         ids: tuple[list[int] | None, list[int] | None, list[float] | None] = (None, None, None)
-        if self.tokens and (found := self._read_ids(answer, choice)):
-            ids, counts = found, (len(found[0]), len(found[1]))
+        if self.tokens and (exact := self._read_ids(answer, choice)):
+            ids, counts = exact, (len(exact[0]), len(exact[1]))
         return Completion(make_message(choice.message), Turn(*ids, *counts, reason, seconds, version))
 
     def _read_ids(self, answer: ChatAnswer, choice: AnswerChoice) -> tuple[list[int], list[int], list[float]] | None:
-        """What the server reports, if it adds up; None from a vLLM too old to report it, unless tokens are a must."""
+        """Return the reported ids, checked; None from a vLLM too old to report them, unless tokens are required."""
         if answer.prompt_token_ids is None and choice.token_ids is None and not self._forced:
             return None
         logprobs = choice.logprobs.content if choice.logprobs else None
@@ -336,27 +335,29 @@ class ChatModel:
         return answer.prompt_token_ids, choice.token_ids, numbers
 
     def _explain_error_body(self, raw: bytes, error: RolloutFailed) -> Exception:
-        """A 200 that holds an error: in the server's words, and by what it says."""
+        """Return the failure for a 200 that contains an error, with the server's message."""
         if error.kind == "bad_completion" and b'"error"' in raw[:4096]:
-            words = self._scrub(read_server_message(raw))
+            message = self._scrub(read_server_message(raw))
             return (
-                ContextFull(words) if is_context_error(raw) else make_bad_completion(f"HTTP 200 with an error: {words}")
+                ContextFull(message)
+                if is_context_error(raw)
+                else make_bad_completion(f"HTTP 200 with an error: {message}")
             )
         return RolloutFailed(error.kind, error.where, self._scrub(error.message))
 
     async def _wait_for_replicas(self, replicas: Sequence[Replica]) -> list[EndpointModels | RolloutFailed]:
-        """What each replica serves, as soon as one of them answers."""
+        """Return what each replica serves, as soon as one of them answers."""
         loop = asyncio.get_running_loop()
         deadline, delay = loop.time() + self._settings.outage_s, FIRST_PROBE_S
         while True:
-            met = await asyncio.gather(*(self._fetch_models(replica) for replica in replicas))
-            away = [result.message for result in met if isinstance(result, RolloutFailed)]
-            if len(away) < len(met):
-                return met
+            results = await asyncio.gather(*(self._fetch_models(replica) for replica in replicas))
+            reasons = [result.message for result in results if isinstance(result, RolloutFailed)]
+            if len(reasons) < len(results):
+                return results
             if loop.time() + delay > deadline:
-                raise EndpointDown(describe_outage("; ".join(away), self._settings.outage_s, "try again"))
+                raise EndpointDown(describe_outage("; ".join(reasons), self._settings.outage_s, "try again"))
             if delay == FIRST_PROBE_S:
-                self._say(f"waiting for the model, {self._settings.outage_s:g} s at most: {'; '.join(away)}")
+                self._say(f"waiting for the model, {self._settings.outage_s:g} s at most: {'; '.join(reasons)}")
             await asyncio.sleep(delay)
             delay = min(delay * 2, SLOWEST_PROBE_S)
 
@@ -383,16 +384,16 @@ class ChatModel:
 
 
 def _add_advice(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:
-    """A server that takes no tools, or no schema, says so for every prompt: name the way out."""
-    words = error.message.lower()
-    if error.kind != "model_rejected" or not ((tools and "tool" in words) or (schema and "schema" in words)):
+    """Name the way out if a server takes no tools, or no schema: it refuses every prompt."""
+    text = error.message.lower()
+    if error.kind != "model_rejected" or not ((tools and "tool" in text) or (schema and "schema" in text)):
         return error
-    way = "--tool-format schema" if tools else "--tool-format text"
-    return RolloutFailed(error.kind, error.where, f"{error.message}; for a server that cannot do this: {way}")
+    option = "--tool-format schema" if tools else "--tool-format text"
+    return RolloutFailed(error.kind, error.where, f"{error.message}; for a server that cannot do this: {option}")
 
 
 def _max_tokens_error(message: str, sampling: Sampling) -> RolloutFailed | None:
-    """The prompt is not to blame when max_tokens alone fills the context: a mistake in the settings is not a score."""
+    """Return a failure if max_tokens alone fills the context: a mistake in the settings is not a score."""
     limit = read_context_limit(message)
     if limit is None or sampling.max_tokens < limit:
         return None

@@ -18,28 +18,28 @@ RESERVED_FIELDS = frozenset(
     {"messages", "model", "n", "stream", "tools", "logprobs", "return_token_ids", "kv_transfer_params"}
 )
 UNSHAPED_SAMPLING: dict[str, JSON] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What vLLM would else take from the generation_config.json of the weights."""
+"""The values that vLLM would otherwise take from the generation_config.json of the weights."""
 
 _UNFINISHED = frozenset({None, "", "abort", "error"})
 _NOT_A_NUMBER = re.compile(rb'"(logprob"\s*:\s*|token_logprobs"\s*:\s*\[[^\]]*)(NaN|-?Infinity)')
 
 
 class AnswerFunction(msgspec.Struct):
-    """The function of a tool call; some servers write the arguments as an object."""
+    """The function of a tool call; some servers send the arguments as an object."""
 
     name: str
     arguments: JSON = ""
 
 
 class AnswerToolCall(msgspec.Struct):
-    """A tool call; some servers leave the id out."""
+    """A tool call; some servers omit the id."""
 
     function: AnswerFunction
     id: str | None = None
 
 
 class AnswerMessage(msgspec.Struct, gc=False):
-    """The message of a choice; its reasoning goes by two names."""
+    """The message of a choice; its reasoning has two names."""
 
     content: str | list[dict[str, JSON]] | None = None
     reasoning: str | None = None
@@ -124,14 +124,14 @@ class TextAnswer(msgspec.Struct):
     usage: AnswerUsage | None = None
 
     def to_chat_answer(self) -> ChatAnswer:
-        """The same as an answer to a chat."""
+        """Return the same as an answer to a chat."""
         if not self.choices:
             return ChatAnswer()
-        told = self.choices[0]
-        numbers = told.logprobs.token_logprobs if told.logprobs else None
+        source = self.choices[0]
+        numbers = source.logprobs.token_logprobs if source.logprobs else None
         logprobs = None if numbers is None else AnswerLogprobs([AnswerLogprob(number) for number in numbers])
-        choice = AnswerChoice(AnswerMessage(told.text), told.finish_reason, logprobs, told.token_ids)
-        return ChatAnswer([choice], self.usage, told.prompt_token_ids)
+        choice = AnswerChoice(AnswerMessage(source.text), source.finish_reason, logprobs, source.token_ids)
+        return ChatAnswer([choice], self.usage, source.prompt_token_ids)
 
 
 _text_decoder = msgspec.json.Decoder(TextAnswer)
@@ -152,9 +152,9 @@ def chat_body(
     tokens: bool,
     prompt_ids: list[int] | None = None,
 ) -> bytes:
-    """The request. Sampling is always sent in full, so that no server default can decide; `extra` has the last word.
+    """Return the request. Sampling is always sent in full, so that no server default applies; `extra` overrides it.
 
-    `prompt_ids` stand for the messages where the server takes them.
+    `prompt_ids` replace the messages where the server accepts them.
     """
     body = {
         "model": name,
@@ -171,7 +171,7 @@ def chat_body(
 
 
 def text_body(name: str, prompt_ids: list[int], sampling: Sampling, seed: int) -> bytes:
-    """The request of a text completion that goes on from ids, and reports its own."""
+    """Return the request of a text completion that continues ids, and reports its own."""
     body = {"model": name, "prompt": prompt_ids, **_sampling_fields(sampling, seed, UNSHAPED_SAMPLING)}
     return encode({**body, "logprobs": 1, "return_token_ids": True})
 
@@ -187,21 +187,21 @@ def _sampling_fields(sampling: Sampling, seed: int, unless_given: dict[str, JSON
 
 
 def without_reasoning(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages as the protocol knows them: what the model thought is not part of what is sent back."""
+    """Return the messages without reasoning, which is not sent back in this protocol."""
     if not any(m.reasoning for m in messages):
         return messages
     return [msgspec.structs.replace(m, reasoning=None) if m.reasoning else m for m in messages]
 
 
 def prepare_messages(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages as servers take them back: templates read a call's arguments, so they must be a JSON object.
+    """Return the messages as servers accept them: templates read a call's arguments, so these must be a JSON object.
 
-    What a model wrote instead is told back to it inside of one. The record keeps it as it was.
+    Anything else that a model wrote is sent back inside of one. The record keeps the original.
     """
     if not any(m.tool_calls or m.items for m in messages):
         return messages
-    plain = [msgspec.structs.replace(m, items=None) if m.items else m for m in messages]
-    return [_replace_calls(m, m.tool_calls) if m.tool_calls else m for m in plain]
+    without_items = [msgspec.structs.replace(m, items=None) if m.items else m for m in messages]
+    return [_replace_calls(m, m.tool_calls) if m.tool_calls else m for m in without_items]
 
 
 def _replace_calls(message: Message, calls: Sequence[ToolCall]) -> Message:
@@ -216,14 +216,14 @@ def _prepare_call(call: ToolCall) -> ToolCall:
         readable = False
     if readable:
         return call
-    kept = encode({"unreadable": text}).decode() if text.strip() else "{}"
-    return msgspec.structs.replace(call, function=Function(call.function.name, kept))
+    arguments = encode({"unreadable": text}).decode() if text.strip() else "{}"
+    return msgspec.structs.replace(call, function=Function(call.function.name, arguments))
 
 
 def read_answer(raw: bytes, text: bool = False) -> tuple[ChatAnswer, AnswerChoice, str]:
-    """The answer, its one choice and why it ended; RolloutFailed("bad_completion") if that is not what came.
+    """Return the answer, its one choice and its finish reason; RolloutFailed("bad_completion") if it is malformed.
 
-    `text` says that a text completion was asked for.
+    `text`: a text completion was requested.
     """
     try:
         answer = _text_decoder.decode(raw).to_chat_answer() if text else _chat_decoder.decode(raw)
@@ -241,16 +241,16 @@ def read_answer(raw: bytes, text: bool = False) -> tuple[ChatAnswer, AnswerChoic
 
 
 def make_message(answer: AnswerMessage) -> Message:
-    """What the model said. No content and no tool call is an empty answer: the policy's doing, not a failure."""
+    """Return the model's message. No content and no tool call is an empty answer: the policy's fault."""
     calls = [_make_call(i, call) for i, call in enumerate(answer.tool_calls or ())] or None
     content = answer.content if answer.content is not None or calls else ""
     return Message("assistant", content, answer.reasoning or answer.reasoning_content or None, calls)
 
 
-def _make_call(at: int, call: AnswerToolCall) -> ToolCall:
+def _make_call(index: int, call: AnswerToolCall) -> ToolCall:
     arguments = call.function.arguments
     text = arguments if isinstance(arguments, str) else encode(arguments).decode()
-    return ToolCall(call.id or f"call_{at}", Function(call.function.name, text))
+    return ToolCall(call.id or f"call_{index}", Function(call.function.name, text))
 
 
 def _explain_undecodable(raw: bytes, error: Exception) -> RolloutFailed:

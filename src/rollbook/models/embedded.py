@@ -25,17 +25,17 @@ from yarl import URL
 from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, Turn, decode, encode
 from rollbook.errors import ChildFailed, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import check_extra, without_reasoning
+from rollbook.models.model import EMBEDDED_SLOTS as SLOTS
 from rollbook.models.model import Completion
 from rollbook.models.router import Replica, open_http_session
 from rollbook.models.server_errors import WHERE, check_logprobs, make_bad_completion
-from rollbook.models.targets import EMBEDDED_SLOTS as SLOTS
 from rollbook.models.weights import ensure_weights
 from rollbook.processes import Child, module_argv, start_ready
 
 Key = TypeVar("Key")
 
 MESSAGE_END = "<|im_end|>"
-"""What the embedded model's template ends a message with."""
+"""The end of a message in the embedded model's template."""
 MAX_CACHED_PROMPTS = 256
 MAX_MISSING_LOGPROBS = 64
 _TOP_LOGPROBS = (1_000, 1_000_000)
@@ -43,14 +43,14 @@ _FORCING_BIAS = 1_000.0
 
 
 class TokenLogprob(msgspec.Struct):
-    """One of the tokens that could have come."""
+    """A candidate token."""
 
     id: int
     logprob: float | None = None
 
 
 class SampledToken(msgspec.Struct):
-    """A token that came."""
+    """A sampled token."""
 
     id: int
     logprob: float | None = None
@@ -58,7 +58,7 @@ class SampledToken(msgspec.Struct):
 
 
 class LlamaAnswer(msgspec.Struct):
-    """What /completion says."""
+    """The reply of /completion."""
 
     content: str
     tokens: list[int]
@@ -86,33 +86,33 @@ class LlamaServer:
         self._replica = Replica(url, session, call_s, scrub=str)
         self._completion = URL(f"{url}/completion")
         self._prompts: OrderedDict[bytes, LlamaPrompt] = OrderedDict()
-        self._said: OrderedDict[str, LlamaPrompt] = OrderedDict()
-        self._plain: int | None = None
+        self._conversations: OrderedDict[str, LlamaPrompt] = OrderedDict()
+        self._plain_token: int | None = None
 
     async def make_prompt(self, messages: Sequence[Message], rollout: str = "") -> LlamaPrompt:
-        """A conversation as the server's own chat endpoint would make it.
+        """Return a conversation as the server's own chat endpoint would render it.
 
-        One that goes on keeps the ids that were sampled: the same text could be cut into other tokens.
+        A continued conversation keeps the ids that were sampled: the same text could be split into other tokens.
         """
-        if said := self._said.get(rollout):
+        if so_far := self._conversations.get(rollout):
             text = await self._render(messages)
-            if text.startswith(said.text):
-                rest = await self._tokenize(text[len(said.text) :], special=False)
-                return LlamaPrompt(text, [*said.ids, *rest])
+            if text.startswith(so_far.text):
+                rest = await self._tokenize(text[len(so_far.text) :], special=False)
+                return LlamaPrompt(text, [*so_far.ids, *rest])
         key = encode(messages)
-        known = self._prompts.get(key)
-        if known is None:
+        prompt = self._prompts.get(key)
+        if prompt is None:
             text = await self._render(messages)
-            known = self._prompts[key] = LlamaPrompt(text, await self._tokenize(text))
+            prompt = self._prompts[key] = LlamaPrompt(text, await self._tokenize(text))
         mark_recently_used(self._prompts, key)
-        return known
+        return prompt
 
     def remember(self, rollout: str, prompt: LlamaPrompt, answer: LlamaAnswer) -> None:
-        """What was said last in a rollout, for the prompt that goes on from there."""
+        """Remember a rollout's conversation up to this answer, for the prompt that continues it."""
         ended = answer.stop_type == "eos" and bool(answer.tokens)
         ids = answer.tokens[:-1] if ended else answer.tokens
-        self._said[rollout] = LlamaPrompt(prompt.text + answer.content, [*prompt.ids, *ids])
-        mark_recently_used(self._said, rollout)
+        self._conversations[rollout] = LlamaPrompt(prompt.text + answer.content, [*prompt.ids, *ids])
+        mark_recently_used(self._conversations, rollout)
 
     async def _render(self, messages: Sequence[Message]) -> str:
         text = (await self._post("apply-template", {"messages": messages})).get("prompt")
@@ -121,7 +121,7 @@ class LlamaServer:
         return text
 
     async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> LlamaAnswer:
-        """Continue the ids. The server's defaults for top_k and min_p are switched off; `extra` has the last word."""
+        """Continue the ids. The server's defaults for top_k and min_p are switched off; `extra` overrides all."""
         body = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -139,27 +139,27 @@ class LlamaServer:
         return await self._complete(body)
 
     async def find_logprobs(self, prompt_ids: Sequence[int], answer: LlamaAnswer) -> list[float | None]:
-        """One logprob for each sampled id.
+        """Return one logprob for each sampled id.
 
         The server leaves out tokens that end in the middle of a character, and one that completes a stop word. Those
-        few are asked for again: the same ids up to that token, and the model's logprob of it as the next one.
+        few are requested again: the same ids up to that token, and the model's logprob of it as the next one.
         """
-        known = align_logprobs(answer.tokens, answer.completion_probabilities)
-        if sum(p is None for p in known) > MAX_MISSING_LOGPROBS:
+        entries = align_logprobs(answer.tokens, answer.completion_probabilities)
+        if sum(p is None for p in entries) > MAX_MISSING_LOGPROBS:
             raise RolloutFailed(
                 "token_mismatch", WHERE, f"more than {MAX_MISSING_LOGPROBS} tokens came without a logprob"
             )
         return [
             await self._find_logprob([*prompt_ids, *answer.tokens[:at]], answer.tokens[at]) if p is None else p.logprob
-            for at, p in enumerate(known)
+            for at, p in enumerate(entries)
         ]
 
     async def _find_logprob(self, before: list[int], token: int) -> float | None:
-        if self._plain is None:
-            self._plain = (await self._tokenize("a"))[-1]
-        # Some whole token is forced to come, so that the list of all that could have come is reported with it.
+        if self._plain_token is None:
+            self._plain_token = (await self._tokenize("a"))[-1]
+        # Some whole token is forced to come, so that the list of all candidates is reported with it.
         body: dict[str, JSON] = {"prompt": before, "n_predict": 1, "temperature": 0.0, "return_tokens": True}
-        body["logit_bias"] = [[self._plain, _FORCING_BIAS]]
+        body["logit_bias"] = [[self._plain_token, _FORCING_BIAS]]
         for width in _TOP_LOGPROBS:
             sampled = (await self._complete({**body, "n_probs": width})).completion_probabilities
             for likely in sampled[0].top_logprobs if sampled else ():
@@ -168,8 +168,8 @@ class LlamaServer:
         raise RolloutFailed("token_mismatch", WHERE, f"the server does not report the logprob of token {token}")
 
     async def _tokenize(self, text: str, special: bool = True) -> list[int]:
-        said = await self._post("tokenize", {"content": text, "add_special": special, "parse_special": True})
-        ids = said.get("tokens")
+        reply = await self._post("tokenize", {"content": text, "add_special": special, "parse_special": True})
+        ids = reply.get("tokens")
         if not isinstance(ids, list):
             raise make_bad_completion("the server did not tokenise the conversation")
         return ids
@@ -177,10 +177,10 @@ class LlamaServer:
     async def _post(self, path: str, body: JSON) -> dict[str, JSON]:
         raw = await self._replica.post(URL(f"{self.url}/{path}"), encode(body))
         try:
-            said = decode(raw)
+            reply = decode(raw)
         except msgspec.DecodeError as error:
             raise make_bad_completion(f"/{path}: {error}") from None
-        return said if isinstance(said, dict) else {}
+        return reply if isinstance(reply, dict) else {}
 
     async def _complete(self, body: dict[str, JSON]) -> LlamaAnswer:
         raw = await self._replica.post(self._completion, encode(body))
@@ -191,14 +191,14 @@ class LlamaServer:
 
 
 def mark_recently_used(cache: OrderedDict[Key, LlamaPrompt], key: Key) -> None:
-    """Mark one as used now, and let go of the one that was not for longest."""
+    """Mark an entry as used now, and drop the one that was not used for longest."""
     cache.move_to_end(key)
     if len(cache) > MAX_CACHED_PROMPTS:
         cache.popitem(last=False)
 
 
 def _extra_fields(sampling: Sampling) -> dict[str, JSON]:
-    """Further sampling, the chat protocol's response_format as the grammar that /completion takes.
+    """Return further sampling, with the chat protocol's response_format as the grammar that /completion takes.
 
     With its field json_schema an answer would end in <|endoftext|>, and no next prompt would continue it.
     """
@@ -211,30 +211,30 @@ def _extra_fields(sampling: Sampling) -> dict[str, JSON]:
 
 
 def align_logprobs(tokens: Sequence[int], sampled: Sequence[SampledToken]) -> list[SampledToken | None]:
-    """Which entry belongs to which token, where that can only be one; `sampled` may leave some tokens out.
+    """Assign each entry to its token where only one assignment is possible; `sampled` may leave some tokens out.
 
-    Matched once from the left and once from the right: an entry that lands on the same token both
-    times can be nowhere else.
+    Matched once from the left and once from the right: an entry that gets the same token both
+    times can belong to no other.
     """
     left = _match_from_left(tokens, [s.id for s in sampled])
     right = [len(tokens) - 1 - at for at in reversed(_match_from_left(tokens[::-1], [s.id for s in reversed(sampled)]))]
-    found: list[SampledToken | None] = [None] * len(tokens)
+    aligned: list[SampledToken | None] = [None] * len(tokens)
     if len(left) == len(sampled):
         for entry, a, b in zip(sampled, left, right, strict=True):
             if a == b:
-                found[a] = entry
-    return found
+                aligned[a] = entry
+    return aligned
 
 
 def _match_from_left(tokens: Sequence[int], ids: Sequence[int]) -> list[int]:
-    places: list[int] = []
-    at = iter(range(len(tokens)))
-    for wanted in ids:
-        place = next((i for i in at if tokens[i] == wanted), None)
-        if place is None:
+    positions: list[int] = []
+    remaining = iter(range(len(tokens)))
+    for token in ids:
+        position = next((i for i in remaining if tokens[i] == token), None)
+        if position is None:
             break
-        places.append(place)
-    return places
+        positions.append(position)
+    return positions
 
 
 CONTEXT_TOKENS = 2048
@@ -244,10 +244,10 @@ _FINISH_REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 
 
 class EmbeddedModel:
-    """Starts the server on `open` and ends it on `close`; one that crashes is started again, three times at most.
+    """Starts the server on `open` and ends it on `close`; restarts one that crashes, three times at most.
 
     With `Settings.urls` it joins a server that another process of ours has started (its `url`) and starts none. `log`
-    is where the server's own words go. It takes text only, and tools only as text: its template has no place for them.
+    is the file of the server's log. It takes text only, and tools only as text: its template has no place for them.
     """
 
     def __init__(
@@ -274,11 +274,11 @@ class EmbeddedModel:
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The server's address."""
         return self._server.url
 
     async def open(self) -> None:
-        """Fetch the weights if need be, start the server and wait until it is ready."""
+        """Fetch the weights if needed, start the server and wait until it is ready."""
         self._session = open_http_session(self._settings, connections=SLOTS)
         try:
             if self._settings.urls:
@@ -293,7 +293,7 @@ class EmbeddedModel:
             raise
 
     async def close(self) -> None:
-        """End the server and every connection to it."""
+        """End the server and close every connection to it."""
         if self._session:
             await self._session.close()
         if self._child:
@@ -343,7 +343,7 @@ class EmbeddedModel:
         return self._llama
 
     async def _running_server(self) -> LlamaServer:
-        """The server, started again if it has crashed."""
+        """Return the server, restarted if it has crashed."""
         llama, child = self._server, self._child
         if child is None or child.returncode is None:
             return llama
@@ -366,10 +366,10 @@ class EmbeddedModel:
             "rollbook.models.embedded_server", "--weights", str(weights), "--threads", str(self._threads)
         )
         argv += ["--slots", str(SLOTS), "--context", str(CONTEXT_TOKENS)]
-        self._child, said = await start_ready(
+        self._child, info = await start_ready(
             argv, timeout_s=START_TIMEOUT_S, name="the embedded model's server", log=self._log
         )
-        self._llama = LlamaServer(said["url"], session, self._settings.call_s)
+        self._llama = LlamaServer(info["url"], session, self._settings.call_s)
 
 
 def _check_supported(messages: Sequence[Message], tools: Sequence[JSON]) -> None:

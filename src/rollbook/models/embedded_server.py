@@ -16,10 +16,10 @@ from pathlib import Path
 from rollbook.processes import die_with_parent, publish_ready
 
 MAX_THREADS = 8
-"""More threads than this gain a model of 135M parameters nothing."""
+"""A model of 135M parameters gains nothing from more threads."""
 
 HTTP_THREADS = 64
-"""Each open connection holds one."""
+"""Each open connection needs one."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def count_idle_cores(sample_s: float = 0.2) -> int:
-    """How many threads to compute with: a thread that has to share its core makes all the others wait for it."""
+    """Return the number of threads to use: a thread that shares its core makes all the others wait for it."""
     cores = (
         min(len(os.sched_getaffinity(0)), _read_cpu_quota())
         if hasattr(os, "sched_getaffinity")
@@ -75,7 +75,7 @@ def _read_cpu_ticks() -> tuple[int, int]:
 
 
 def _read_cpu_quota() -> int:
-    """The whole cores that the control group grants; as many as there are where it sets no limit."""
+    """Return the whole cores that the control group grants; all cores if it sets no limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, int(quota) // int(period))

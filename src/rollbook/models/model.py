@@ -1,43 +1,46 @@
-"""What every model does: answer a conversation; and how agents and environments ask one for a rollout.
+"""The interface of every model, how agents ask one during a rollout, and which model the targets of -m name.
 
-A model never invents: what the server did not report is None, or a RolloutFailed. `AbsentModel` stands in where a run
-has no model of its own, because its rollouts are carried out elsewhere.
+A model never invents data: what the server did not report is None, or a RolloutFailed. `AbsentModel` is used where a
+run has no model of its own, because its rollouts run elsewhere. A target is nothing (the embedded model),
+scripted:FILE, or URLs of endpoints; URLs are checked and normalised here, and never contain a secret. Model classes are
+imported only when they are opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
-from rollbook.core import JSON, Message, ModelSpec, Sampling, Turn
-from rollbook.errors import RolloutFailed
+from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, Turn
+from rollbook.errors import RolloutFailed, UsageError
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """What the model said, and the turn that records how."""
+    """The model's message, and the turn that records the call."""
 
     message: Message
     turn: Turn
 
 
 class Model(Protocol):
-    """Someone who answers.
+    """Answers conversations.
 
-    `complete` raises RolloutFailed (with a kind of core/failure.py) when no answer came, ContextFull when the prompt
-    does not fit, EndpointDown when nobody has answered for the whole outage allowance; `rollout` names the rollout, so
-    that its turns may stay on one replica. `version` is stamped on every turn; whoever changes the weights sets it.
+    `complete` raises RolloutFailed (with a kind of FAILURE_KINDS) when no answer came, ContextFull when the prompt does
+    not fit, EndpointDown when no server answered for the whole outage allowance; `rollout` names the rollout, so that
+    its turns may stay on one replica. `version` is recorded on every turn; code that changes the weights sets it.
     """
 
     spec: ModelSpec
     version: str | None
 
     async def open(self) -> None:
-        """Connect, find the served name, learn what the server can report."""
+        """Connect, find the served name, and find out what the server can report."""
 
     async def close(self) -> None:
-        """Let go of every connection and process."""
+        """Close every connection and process."""
 
     async def complete(
         self,
@@ -55,7 +58,7 @@ class Model(Protocol):
 class AskModel(Protocol):
     """Ask the model once, with the rollout's own sampling and seed.
 
-    ContextFull and LimitReached end the conversation and are let through: what there is of it is scored.
+    ContextFull and LimitReached end the conversation and must not be caught: the part that exists is scored.
     """
 
     sampling: Sampling
@@ -63,7 +66,7 @@ class AskModel(Protocol):
     async def __call__(
         self, messages: Sequence[Message], *, tools: Sequence[JSON] = (), extra: Mapping[str, JSON] | None = None
     ) -> Completion:
-        """One answer. `tools` are offered by the server's own fields, `extra` is further sampling."""
+        """Return one answer. `tools` are offered in the server's own fields, `extra` is further sampling."""
         ...
 
 
@@ -71,17 +74,17 @@ REMOTE_MODEL_SPEC = ModelSpec("remote", "remote")
 
 
 class AbsentModel:
-    """Stands where a run has its model, and is never asked."""
+    """The model of a run whose rollouts run elsewhere; it is never asked."""
 
     def __init__(self, spec: ModelSpec = REMOTE_MODEL_SPEC) -> None:
         self.spec = spec
         self.version: str | None = None
 
     async def open(self) -> None:
-        """Nobody to connect to."""
+        """Nothing to connect to."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     async def complete(
         self,
@@ -92,5 +95,97 @@ class AbsentModel:
         rollout: str,
         tools: Sequence[JSON] = (),
     ) -> Completion:
-        """Nobody is here to answer."""
+        """Fail: this run has no model."""
         raise RolloutFailed("agent_error", "model", "this run has no model: its rollouts are played elsewhere")
+
+
+_EXAMPLE = "give one like http://host:8000/v1"
+
+
+def normalize_base_url(text: str) -> str:
+    """Return an endpoint's base URL without its last slash; UsageError explains what is wrong with it.
+
+    A missing /v1 is left missing: not every endpoint has one. `open` suggests it if the URL itself is not an endpoint.
+
+    >>> normalize_base_url("http://host:8000/v1/")
+    'http://host:8000/v1'
+    """
+    text = text.strip()
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError as error:
+        raise UsageError(f"-m {_without_secrets(text)}: not a URL ({error}); {_EXAMPLE}") from None
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0 or " " in text:
+        raise UsageError(f"-m {_without_secrets(text)}: not a URL; {_EXAMPLE}")
+    if "@" in url.netloc:
+        raise UsageError(
+            f"-m {_without_secrets(text)}: no user or password in the URL; the key goes into OPENAI_API_KEY"
+        )
+    if url.query or url.fragment:
+        raise UsageError(f"-m {_without_secrets(text)}: the URL must end at its path, without ? or #")
+    return text.rstrip("/")
+
+
+def _without_secrets(text: str) -> str:
+    # What precedes an @ or follows a ? may be a secret.
+    scheme, mark, rest = text.rpartition("://")
+    return scheme + mark + rest.rpartition("@")[2].partition("?")[0]
+
+
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+EMBEDDED_SLOTS = 16
+"""How many answers the embedded model writes at once; more rollouts than that would only wait for it."""
+SCRIPTED_PREFIX = "scripted:"
+
+
+def resolve_model(targets: Sequence[str], name: str = "") -> tuple[ModelSpec, list[str]]:
+    """Return the spec of a model (part of a run's meaning) and its addresses for `Settings.urls` (not part of it).
+
+    An endpoint's empty name is filled in by `open`, if the endpoint serves exactly one model.
+    """
+    if not targets:
+        return _resolve_embedded(name), []
+    if any(target.startswith(SCRIPTED_PREFIX) for target in targets):
+        return _resolve_scripted(targets, name)
+    urls = [normalize_base_url(target) for target in targets]
+    if len(set(urls)) < len(urls):
+        raise UsageError(f"-m {next(u for u in urls if urls.count(u) > 1)}: given twice; each replica has its own URL")
+    return ModelSpec(name, "chat"), urls
+
+
+def open_model(spec: ModelSpec, settings: Settings, *, say: Callable[[str], None] | None = None) -> Model:
+    """Return the model of a spec, not yet opened. `say` gets one line about anything that takes long."""
+    if spec.kind == "chat":
+        from rollbook.models.chat import ChatModel
+
+        return ChatModel(spec, settings, say=say)
+    if spec.kind == "scripted":
+        from rollbook.models.scripted import ScriptedModel
+
+        return ScriptedModel(spec, settings)
+    if spec.kind == "embedded":
+        from rollbook.models.embedded import EmbeddedModel
+
+        return EmbeddedModel(spec, settings, say=say)
+    if spec.kind == "remote":
+        return AbsentModel(spec)
+    raise UsageError(f"model kind {spec.kind!r} is unknown; known: chat, embedded, remote, scripted")
+
+
+def _resolve_embedded(name: str) -> ModelSpec:
+    from rollbook.models.weights import SHA256
+
+    if name and name != EMBEDDED_NAME:
+        raise UsageError(f"--model-name {name}: without -m the embedded {EMBEDDED_NAME} answers; give -m URL as well")
+    return ModelSpec(EMBEDDED_NAME, "embedded", SHA256)
+
+
+def _resolve_scripted(targets: Sequence[str], name: str) -> tuple[ModelSpec, list[str]]:
+    from rollbook.models.scripted import hash_script, parse_script_path, read_script
+
+    if len(targets) > 1:
+        raise UsageError(f"-m {targets[0]} -m {targets[1]}: a script answers alone; give one -m")
+    path = parse_script_path(targets)
+    read_script(path)
+    return ModelSpec(name or path.name, "scripted", hash_script(path)), [f"{SCRIPTED_PREFIX}{path}"]

@@ -1,6 +1,7 @@
-"""The Responses API: items, tools, usage and whole responses, from and to our messages and turns. No I/O.
+"""The Responses API: items, tools, usage, responses and requests, from and to our messages and turns. No I/O.
 
-NeMo Gym's servers and the gateway share this codec.
+NeMo Gym's servers and the gateway share this codec. Gym stores a request in each row as `responses_create_params`; the
+gateway reads the same form from agents.
 
 A message of the model becomes up to three kinds of items, in this order: its reasoning, its text, its tool calls. So
 an item that cannot follow the one before it begins a new message, and so does the first item after one with token
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from rollbook.core import JSON, Function, Message, Rollout, ToolCall, Turn, Usage
+from rollbook.core import JSON, Function, Message, Rollout, Sampling, ToolCall, Turn, Usage, decode
 from rollbook.errors import UsageError
 
 COMPLETED, INCOMPLETE = "completed", "incomplete"
@@ -29,9 +30,9 @@ _FINISH_REASONS = {reason: finish for finish, reason in _INCOMPLETE_REASONS.item
 
 
 def make_status_fields(finish_reason: str, ended: str = "") -> dict[str, JSON]:
-    """`status` and `incomplete_details` of a response; `ended` is the limit of ours that ended the conversation.
+    """Return `status` and `incomplete_details` of a response; `ended` is our limit that ended the conversation.
 
-    What the Responses API has no word for rides along under our own.
+    What the Responses API has no field for is added under our own names.
     """
     if finish_reason in _COMPLETE_REASONS and not ended:
         return {"status": COMPLETED, "incomplete_details": None}
@@ -44,7 +45,7 @@ def make_status_fields(finish_reason: str, ended: str = "") -> dict[str, JSON]:
 
 
 def read_finish_reason(response: Mapping[str, JSON], calls: bool) -> str:
-    """Why the last model call of a response ended; `calls` says whether its message calls tools."""
+    """Return why the last model call of a response ended; `calls`: its message calls tools."""
     details = response.get("incomplete_details")
     if isinstance(details, dict):
         if isinstance(own := details.get("finish_reason"), str):
@@ -54,13 +55,13 @@ def read_finish_reason(response: Mapping[str, JSON], calls: bool) -> str:
 
 
 def read_ended(response: Mapping[str, JSON]) -> str:
-    """The limit of ours that ended the conversation, if one did."""
+    """Return our limit that ended the conversation, if one did."""
     details = response.get("incomplete_details")
     return str(details.get("ended") or "") if isinstance(details, dict) else ""
 
 
 def choose_item_status(finish_reason: str) -> str:
-    """The status of the last item of a model call."""
+    """Return the status of the last item of a model call."""
     return INCOMPLETE if finish_reason == "length" else COMPLETED
 
 
@@ -71,12 +72,12 @@ _CHAT_TYPES = {"input_text": "text", "output_text": "text", "input_video": "vide
 
 
 def to_input_parts(parts: Sequence[Part]) -> list[Part]:
-    """Chat parts as input parts; a part that only one of them knows stays as it is."""
+    """Convert chat parts to input parts; a part that only one side has stays as it is."""
     return [_to_input_part(part) for part in parts]
 
 
 def to_chat_parts(parts: Sequence[Part]) -> list[Part]:
-    """The way back."""
+    """Convert input and output parts to chat parts."""
     return [_to_chat_part(part) for part in parts]
 
 
@@ -97,29 +98,29 @@ def _to_chat_part(part: Part) -> Part:
 
 
 def join_text(parts: Sequence[Part]) -> str:
-    """All that parts say; a refusal is what the model said, too."""
+    """Return the text of all parts; a refusal also counts as text."""
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
 
 
 TurnTokens = tuple[list[int], list[int], list[float]]
-"""What the model saw, what it said, and the logprobs of that."""
+"""The ids of the prompt, the ids of the answer, and their logprobs."""
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 
 def make_token_fields(turn: Turn | None) -> dict[str, JSON]:
-    """What an item carries for a turn; nothing where the ids were not recorded."""
+    """Return the token fields of an item for a turn; empty if the ids were not recorded."""
     if turn is None or turn.ids is None:
         return {}
     return dict(zip(TOKEN_FIELDS, (turn.prompt_ids, turn.ids, turn.logprobs), strict=True))
 
 
 def read_tokens(item: Mapping[str, JSON], where: str) -> TurnTokens | None:
-    """The ids and logprobs that an item carries, if any; a part of them, or unequal lengths, is refused."""
-    held: list[JSON] = [item.get(name) for name in TOKEN_FIELDS]
-    if all(value is None for value in held):
+    """Return the ids and logprobs of an item, if any; incomplete fields or unequal lengths are refused."""
+    values: list[JSON] = [item.get(name) for name in TOKEN_FIELDS]
+    if all(value is None for value in values):
         return None
-    prompt, ids, logprobs = held
+    prompt, ids, logprobs = values
     if not (_is_list_of(prompt, int) and _is_list_of(ids, int) and _is_list_of(logprobs, (int, float))):
         raise UsageError(f"{where}: {', '.join(TOKEN_FIELDS)} must be three lists of numbers, or none of them there")
     if any(number < 0 for number in (*prompt, *ids)):
@@ -134,7 +135,7 @@ def _is_list_of(value: JSON, kind: type | tuple[type, ...]) -> bool:
 
 
 def remove_token_fields(item: Mapping[str, JSON]) -> dict[str, JSON]:
-    """An item as others know it."""
+    """Return an item without the token fields."""
     return {name: value for name, value in item.items() if name not in TOKEN_FIELDS}
 
 
@@ -142,25 +143,27 @@ Item = dict[str, JSON]
 
 INPUT_ROLES = ("user", "system", "developer")
 FOREIGN_ITEM = "responses_item"
-"""The one part of a message that holds an item which chat completions cannot say: a hosted search, an MCP call."""
+"""The type of a message's only part if it holds an item that chat completions cannot express, as an MCP call."""
 
 _EXTRA_FIELDS = ("name", "written")
 _FINAL_STATUSES = (COMPLETED, INCOMPLETE)
 
 
 def make_items(messages: Sequence[Message], turns: Sequence[Turn] = (), id_prefix: str = "") -> list[Item]:
-    """Messages as items. The turns are those of the model's messages, in order; `name` makes the items' ids unique."""
+    """Return messages as items. `turns` belong to the model's messages, in order; `id_prefix` makes item ids unique."""
     items: list[Item] = []
-    left = iter(turns)
+    remaining = iter(turns)
     before: Message | None = None
     for number, message in enumerate(messages):
         if foreign := get_foreign_item(message):
             items.append(foreign)
         elif message.role == "assistant":
             apart = before is not None and before.role == "assistant" and not get_foreign_item(before)
-            made = [dict(item) for item in message.items or _make_output_items(message, f"{id_prefix}{number}", apart)]
-            made[-1] |= _make_turn_fields(made[-1], next(left, None))
-            items += made
+            output = [
+                dict(item) for item in message.items or _make_output_items(message, f"{id_prefix}{number}", apart)
+            ]
+            output[-1] |= _make_turn_fields(output[-1], next(remaining, None))
+            items += output
         else:
             items += message.items or [_make_input_item(message)]
         before = message
@@ -168,7 +171,7 @@ def make_items(messages: Sequence[Message], turns: Sequence[Turn] = (), id_prefi
 
 
 def _make_input_item(message: Message) -> Item:
-    """What the model did not say itself."""
+    """Return the item of a message that is not the model's."""
     content = to_input_parts(message.content) if isinstance(message.content, list) else message.content or ""
     if message.role == "tool":
         call = message.tool_call_id or ""
@@ -177,14 +180,14 @@ def _make_input_item(message: Message) -> Item:
 
 
 def _make_output_items(message: Message, name: str, apart: bool) -> Iterator[Item]:
-    """What the model said. `apart`: another message of its own came right before, and must not swallow this one."""
-    own = _get_extra_fields(message)
+    """Yield the items of a model's message. `apart`: the model's previous message must not absorb this one."""
+    extra = _get_extra_fields(message)
     if message.reasoning is not None:
         summary = [{"type": "summary_text", "text": message.reasoning}] if message.reasoning else []
-        yield {"type": "reasoning", "id": f"rs_{name}", "summary": summary, **own}
-    own = {} if message.reasoning is not None else own
-    if message.content is not None or not message.tool_calls or (apart and message.reasoning is None) or own:
-        yield {**_make_text_item(message.content, name), **own}
+        yield {"type": "reasoning", "id": f"rs_{name}", "summary": summary, **extra}
+    extra = {} if message.reasoning is not None else extra
+    if message.content is not None or not message.tool_calls or (apart and message.reasoning is None) or extra:
+        yield {**_make_text_item(message.content, name), **extra}
     for call in message.tool_calls or []:
         yield _make_call_item(call)
 
@@ -213,7 +216,7 @@ def _get_extra_fields(message: Message) -> Item:
 
 
 def get_foreign_item(message: Message) -> Item | None:
-    """The item that a message was made for, as it came."""
+    """Return the item that a message was made for, unchanged."""
     content = message.content
     if isinstance(content, list) and len(content) == 1 and content[0].get("type") == FOREIGN_ITEM:
         item: Item = content[0]["item"]
@@ -222,35 +225,35 @@ def get_foreign_item(message: Message) -> Item | None:
 
 
 def read_items(value: JSON, where: str = "input") -> list[Message]:
-    """The messages that items say; text alone is a user's message. UsageError names the item that is wrong."""
+    """Return the messages of items; a plain text is a user's message. UsageError names the invalid item."""
     return read_output(value, where)[0]
 
 
 def read_output(value: JSON, where: str = "output") -> tuple[list[Message], list[Turn]]:
-    """The same, with one turn for each message of the model: exact tokens where the items carry them."""
+    """Return messages, and one turn for each message of the model: with exact tokens where the items have them."""
     if isinstance(value, str):
         return [Message("user", value)], []
     if not isinstance(value, list):
         raise UsageError(f"{where} is neither text nor a list of items")
-    reading = _ItemReader()
+    reader = _ItemReader()
     for number, item in enumerate(value):
         if not isinstance(item, dict):
             raise UsageError(f"{where}[{number}] is no object but {item!r:.80}")
-        reading.add(item, f"{where}[{number}]")
-    reading.flush()
-    return reading.messages, reading.turns
+        reader.add(item, f"{where}[{number}]")
+    reader.flush()
+    return reader.messages, reader.turns
 
 
 _ITEM_ORDER = {"reasoning": 0, "message": 1, "function_call": 2}
 
 
 class _ItemReader:
-    """Gathers the items of one message until the next one begins."""
+    """Collects the items of one message until the next one begins."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.turns: list[Turn] = []
-        self._held: list[Item] = []
+        self._pending: list[Item] = []
 
     def add(self, item: Item, where: str) -> None:
         kind = item.get("type") or ("message" if "role" in item else None)
@@ -272,52 +275,52 @@ class _ItemReader:
 
     def _add_output(self, item: Item, where: str) -> None:
         _check_item(item, where)
-        last = _ITEM_ORDER[self._held[-1]["type"]] if self._held else -1
-        now = _ITEM_ORDER[item["type"]]
-        if now < last or now == last == _ITEM_ORDER["message"]:
+        last = _ITEM_ORDER[self._pending[-1]["type"]] if self._pending else -1
+        position = _ITEM_ORDER[item["type"]]
+        if position < last or position == last == _ITEM_ORDER["message"]:
             self.flush()
-        self._held.append(item)
+        self._pending.append(item)
         if tokens := read_tokens(item, where):
             self.flush(tokens)
 
     def flush(self, tokens: TurnTokens | None = None) -> None:
-        """End the message of the model that is being read, if one is."""
-        held, self._held = self._held, []
-        if not held:
+        """End the model's message that is being read, if any."""
+        items, self._pending = self._pending, []
+        if not items:
             return
-        message = _read_answer(held)
-        cut = held[-1].get("status") == INCOMPLETE
+        message = _read_answer(items)
+        cut = items[-1].get("status") == INCOMPLETE
         reason = "length" if cut else "tool_calls" if message.tool_calls else "stop"
-        self.messages.append(_keep_items(message, held))
+        self.messages.append(_keep_items(message, items))
         self.turns.append(_make_turn(tokens, reason))
 
 
 def _keep_items(message: Message, items: Sequence[Item]) -> Message:
-    """A message with the items that it was read from, unless it says all that they do."""
-    said = (
+    """Return a message with the items it was read from, unless it converts back to the same items."""
+    rebuilt = (
         list(_make_output_items(message, "", _starts_with_empty_text(items)))
         if message.role == "assistant"
         else [_make_input_item(message)]
     )
-    if [*map(_normalize_item, said)] == [*map(_normalize_item, items)]:
+    if [*map(_normalize_item, rebuilt)] == [*map(_normalize_item, items)]:
         return message
     return msgspec.structs.replace(message, items=[remove_token_fields(item) for item in items])
 
 
 def _starts_with_empty_text(items: Sequence[Item]) -> bool:
-    """Whether an empty text stands before the calls, to keep two messages apart."""
+    """Whether an empty text precedes the calls, to keep two messages apart."""
     return len(items) > 1 and items[0]["type"] == "message" and items[0].get("content") == []
 
 
 def _normalize_item(item: Item) -> Item:
-    """What an item says; its id, its good end, its tokens and what it would be taken for anyway do not count."""
+    """Return an item without what does not matter: id, final status, tokens and default fields."""
     kind = item.get("type") or "message"
-    gist = {name: value for name, value in remove_token_fields(item).items() if name != "id"}
-    if gist.get("status") in _FINAL_STATUSES:
-        del gist["status"]
-    if kind == "message" and isinstance(gist.get("content"), list):
-        gist["content"] = [*map(_add_annotations, gist["content"])]
-    return {**gist, "type": kind}
+    fields = {name: value for name, value in remove_token_fields(item).items() if name != "id"}
+    if fields.get("status") in _FINAL_STATUSES:
+        del fields["status"]
+    if kind == "message" and isinstance(fields.get("content"), list):
+        fields["content"] = [*map(_add_annotations, fields["content"])]
+    return {**fields, "type": kind}
 
 
 def _add_annotations(part: Item) -> Item:
@@ -331,9 +334,9 @@ def _make_turn(tokens: TurnTokens | None, reason: str) -> Turn:
 
 
 def _check_item(item: Item, where: str) -> None:
-    """Refuse an item that would be read as something else than it says."""
-    wanted = {"reasoning": (), "message": (), "function_call": ("call_id", "name", "arguments")}[item["type"]]
-    for name in wanted:
+    """Refuse an item with fields of the wrong type."""
+    required = {"reasoning": (), "message": (), "function_call": ("call_id", "name", "arguments")}[item["type"]]
+    for name in required:
         if not isinstance(item.get(name), str):
             raise UsageError(f"{where}: a function_call needs its {name} as text")
     content = item.get("content")
@@ -393,12 +396,12 @@ def _read_answer(items: Sequence[Item]) -> Message:
 
 
 def _get_first_text_field(items: Sequence[Item], name: str) -> str | None:
-    """A field of ours, which the first item that is not a call carries."""
+    """Return a field of our own, which is on the first item that is not a call."""
     return next(
         (
-            word
+            text
             for item in items
-            if item["type"] != "function_call" and (word := _get_text_field(item, name)) is not None
+            if item["type"] != "function_call" and (text := _get_text_field(item, name)) is not None
         ),
         None,
     )
@@ -410,7 +413,7 @@ def _get_text_field(item: Item, name: str) -> str | None:
 
 
 def _read_reasoning(item: Mapping[str, JSON]) -> str:
-    """What was thought: word for word where the item has that, else its summary."""
+    """Return the reasoning in full if the item has it, else its summary."""
     return "\n".join(str(part.get("text", "")) for part in item.get("content") or item.get("summary") or [])
 
 
@@ -421,17 +424,17 @@ def _read_output_content(item: Mapping[str, JSON]) -> str | list[dict[str, JSON]
     if not content:
         return None
     kinds = {part.get("type") for part in content}
-    spoken = kinds <= {"output_text", "refusal"} and ("output_text" in kinds or "id" in item)
-    return join_text(content) if spoken else to_chat_parts(content)
+    only_text = kinds <= {"output_text", "refusal"} and ("output_text" in kinds or "id" in item)
+    return join_text(content) if only_text else to_chat_parts(content)
 
 
 def to_response_tools(tools: Sequence[JSON]) -> list[JSON]:
-    """Chat tools as Responses tools. `strict` must be said there, and is not what chat completions assumes."""
+    """Convert chat tools to Responses tools. `strict` is required there, and its default differs."""
     return [_to_response_tool(tool) for tool in tools]
 
 
 def to_chat_tools(tools: Sequence[JSON]) -> list[JSON]:
-    """The way back; a tool that is no function stays as it is."""
+    """Convert Responses tools to chat tools; a tool that is not a function stays as it is."""
     return [_to_chat_tool(tool, number) for number, tool in enumerate(tools)]
 
 
@@ -456,7 +459,7 @@ def _to_chat_tool(tool: JSON, number: int) -> JSON:
 
 
 def make_usage(usage: Usage) -> dict[str, JSON]:
-    """A response's `usage`; what nobody counted is null, not nought."""
+    """Return a response's `usage`; what nobody counted is null, not zero."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": None},
@@ -467,7 +470,7 @@ def make_usage(usage: Usage) -> dict[str, JSON]:
 
 
 def read_usage(value: JSON) -> Usage:
-    """What a response's `usage` says; none at all is nothing counted."""
+    """Read a response's `usage`; a missing one counts nothing."""
     if value is None:
         return Usage()
     if not isinstance(value, dict):
@@ -479,7 +482,7 @@ def read_usage(value: JSON) -> Usage:
 
 
 class ResponseContent(msgspec.Struct, frozen=True):
-    """What a response says: messages after the prompt, a turn for each of the model's, the limit that ended it."""
+    """The content of a response: messages after the prompt, a turn for each of the model's, the limit that ended it."""
 
     messages: list[Message]
     turns: list[Turn]
@@ -496,7 +499,7 @@ def make_response(
     tools: Sequence[JSON] = (),
     ended: str = "",
 ) -> dict[str, JSON]:
-    """The response of one rollout; `messages` are those after the prompt, `tools` in the form of chat completions."""
+    """Return the response of one rollout; `messages` follow the prompt, `tools` are in chat completions form."""
     usage = Usage(sum(turn.prompt_tokens for turn in turns), sum(turn.completion_tokens for turn in turns))
     return {
         "id": f"resp_{name}",
@@ -513,7 +516,7 @@ def make_response(
 
 
 def make_rollout_response(rollout: Rollout, model: str, tools: Sequence[JSON] = ()) -> dict[str, JSON]:
-    """The response of a rollout of ours."""
+    """Return the response of a recorded rollout."""
     return make_response(
         rollout.messages[len(rollout.task.messages) :],
         rollout.turns,
@@ -526,9 +529,9 @@ def make_rollout_response(rollout: Rollout, model: str, tools: Sequence[JSON] = 
 
 
 def read_response(value: JSON, where: str = "response") -> ResponseContent:
-    """What a response says; UsageError names what is wrong with it.
+    """Read a response; UsageError names what is wrong with it.
 
-    Where no item carries tokens, the tokens of the whole response are counted on the last turn: the sum is right.
+    Where no item has tokens, the last turn gets the counts of the whole response, so that the sum is right.
     """
     if not isinstance(value, dict):
         raise UsageError(f"{where} is no object")
@@ -545,10 +548,152 @@ def _add_usage(turn: Turn, usage: Usage) -> Turn:
 
 
 def _set_finish_reason(value: Mapping[str, JSON], messages: Sequence[Message], turns: list[Turn]) -> list[Turn]:
-    """The turns, the last ended as the response says; a prompt that did not fit is a turn without a message."""
+    """Set the response's end reason on the last turn; a prompt that did not fit is a turn without a message."""
     if not isinstance(value.get("incomplete_details"), dict):
         return turns
     reason = read_finish_reason(value, calls=bool(messages and messages[-1].tool_calls))
     if reason == "context_length":
         return [*turns, Turn(finish_reason=reason)]
     return [*turns[:-1], msgspec.structs.replace(turns[-1], finish_reason=reason)] if turns else turns
+
+
+CREATE_PARAMS = "responses_create_params"
+UNSUPPORTED = ("previous_response_id", "prompt", "background", "stream")
+"""Fields that would make the request mean something we cannot do."""
+
+
+class CreateParams(msgspec.Struct, frozen=True):
+    """A request for a response, in our types. None means not requested."""
+
+    messages: list[Message]
+    tools: list[JSON] = []
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    extra: dict[str, JSON] = {}
+
+    def sampling(self, base: Sampling) -> Sampling:
+        """Return the sampling of the request, with `base` for what it leaves open."""
+        requested = {name: getattr(self, name) for name in ("temperature", "top_p", "max_tokens")}
+        values = {name: value for name, value in requested.items() if value is not None}
+        return msgspec.structs.replace(base, **values, extra={**base.extra, **self.extra})
+
+
+def make_create_params(
+    messages: Sequence[Message], tools: Sequence[JSON] = (), sampling: Sampling | None = None
+) -> JSON:
+    """Return the parameters for these messages and chat tools; without `sampling`, the reader decides it."""
+    params: dict[str, JSON] = {"input": make_items(messages)}
+    if tools:
+        params["tools"] = to_response_tools(tools)
+    if sampling is not None:
+        params |= make_sampling_params(sampling)
+    return params
+
+
+def make_sampling_params(sampling: Sampling) -> dict[str, JSON]:
+    """Return sampling under the names of the Responses API."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_output_tokens": sampling.max_tokens,
+    }
+
+
+def read_create_params(value: JSON, where: str = CREATE_PARAMS) -> CreateParams:
+    """Read a request; UsageError names what is missing, wrong or unsupported."""
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is missing" if value is None else f"{where} is no object")
+    for name in UNSUPPORTED:
+        if value.get(name):
+            raise UsageError(f"{where}.{name} is not supported here")
+    if not value.get("input"):
+        raise UsageError(f"{where}.input is missing or empty")
+    tools = value.get("tools") or []
+    if not isinstance(tools, list):
+        raise UsageError(f"{where}.tools is no list")
+    if not isinstance(value.get("metadata"), dict | None):
+        raise UsageError(f"{where}.metadata is no object")
+    extra = _read_extra_options(value, bool(tools), where)
+    return CreateParams(
+        _prepend_instructions(read_items(value["input"], f"{where}.input"), value.get("instructions")),
+        to_chat_tools(tools),
+        _read_number(value, "temperature", where),
+        _read_number(value, "top_p", where),
+        _read_int(value.get("max_output_tokens"), f"{where}.max_output_tokens"),
+        _read_int(extra.pop("seed", None), f"{where}.metadata.extra_body.seed"),
+        extra,
+    )
+
+
+def _prepend_instructions(messages: list[Message], instructions: JSON) -> list[Message]:
+    """Put the instructions first, in one message with the system messages that follow: many servers take only one."""
+    if not instructions:
+        return messages
+    leading = 0
+    while leading < len(messages) and messages[leading].role in ("system", "developer"):
+        leading += 1
+    texts = [str(instructions), *(message.text for message in messages[:leading])]
+    return [Message("system", "\n\n".join(texts)), *messages[leading:]]
+
+
+def _read_extra_options(value: Mapping[str, JSON], has_tools: bool, where: str) -> dict[str, JSON]:
+    """Return the remaining options under their names in chat completions."""
+    extra: dict[str, JSON] = {}
+    if has_tools and value.get("tool_choice") not in (None, "auto"):
+        extra["tool_choice"] = _to_chat_tool_choice(value["tool_choice"])
+    if has_tools and value.get("parallel_tool_calls") is False:
+        extra["parallel_tool_calls"] = False
+    if effort := _get_field(value.get("reasoning"), "effort"):
+        extra["reasoning_effort"] = effort
+    if form := _to_chat_response_format(_get_field(value.get("text"), "format")):
+        extra["response_format"] = form
+    metadata = value.get("metadata")
+    if kwargs := _get_field(metadata, "chat_template_kwargs"):
+        extra["chat_template_kwargs"] = _parse_object(kwargs, f"{where}.metadata.chat_template_kwargs")
+    if body := _get_field(metadata, "extra_body"):
+        extra |= _parse_object(body, f"{where}.metadata.extra_body")
+    return extra
+
+
+def _get_field(value: JSON, name: str) -> JSON:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _to_chat_tool_choice(value: JSON) -> JSON:
+    if isinstance(value, dict) and value.get("type") == "function" and "name" in value:
+        return {"type": "function", "function": {"name": value["name"]}}
+    return value
+
+
+def _to_chat_response_format(value: JSON) -> JSON:
+    kind = _get_field(value, "type")
+    if kind != "json_schema":
+        return value if kind == "json_object" else None
+    schema = {name: part for name, part in value.items() if name != "type"}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _parse_object(value: JSON, where: str) -> dict[str, JSON]:
+    """Return an object that is sent as text, because metadata holds only text."""
+    try:
+        parsed = decode(value) if isinstance(value, str) else value
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{where} is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise UsageError(f"{where} is no object")
+    return parsed
+
+
+def _read_number(value: Mapping[str, JSON], name: str, where: str) -> float | None:
+    number = value.get(name)
+    if number is not None and (not isinstance(number, int | float) or isinstance(number, bool)):
+        raise UsageError(f"{where}.{name} is no number but {number!r:.80}")
+    return None if number is None else float(number)
+
+
+def _read_int(value: JSON, where: str) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise UsageError(f"{where} is no whole number but {value!r:.80}")
+    return value

@@ -24,7 +24,7 @@ _IDLE_CONNECTION_S = 3.0
 
 
 def open_http_session(settings: Settings, key: str = "", connections: int = 0) -> aiohttp.ClientSession:
-    """The one session of a model: no limit on connections unless given, no cookies, no per-call timers of its own."""
+    """Open the one session of a model: no limit on connections unless given, no cookies, no per-call timers."""
     headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
@@ -37,7 +37,7 @@ def open_http_session(settings: Settings, key: str = "", connections: int = 0) -
 
 
 class Replica:
-    """One base URL. `post` answers with the body of a 200, or raises what the failure means."""
+    """One base URL. `post` returns the body of a 200, or raises the failure."""
 
     def __init__(self, base: str, session: aiohttp.ClientSession, call_s: float, scrub: Callable[[str], str]) -> None:
         self.base = base
@@ -50,14 +50,14 @@ class Replica:
         self._scrub = scrub
 
     async def post(self, url: URL, body: bytes) -> bytes:
-        """The body of the answer."""
+        """Return the body of the answer."""
         status, retry_after, raw = await self.post_any_status(url, body)
         if status != 200:
             raise make_http_error(status, retry_after, raw)
         return raw
 
     async def post_any_status(self, url: URL, body: bytes) -> tuple[int, str | None, bytes]:
-        """Whatever the answer is: its status, when to come again, and its body; RolloutFailed if none came."""
+        """Return status, Retry-After and body, whatever they are; RolloutFailed if no answer came."""
         data = body if len(body) < _LARGE_BODY else BytesIO(body)
         try:
             answering = self._session.post(url, data=data, allow_redirects=False)
@@ -73,7 +73,7 @@ class Replica:
         return response.status, response.headers.get("Retry-After"), scrubbed
 
     async def get(self, url: URL, within_s: float) -> tuple[int, bytes]:
-        """The status and body of a GET; RolloutFailed("model_unavailable") if none came."""
+        """Return the status and body of a GET; RolloutFailed("model_unavailable") if no answer came."""
         try:
             async with asyncio.timeout(within_s):
                 async with self._session.get(url, allow_redirects=False) as response:
@@ -85,7 +85,9 @@ class Replica:
 
     def _connection_failure(self, error: Exception) -> RolloutFailed:
         where = CONNECT if isinstance(error, aiohttp.ClientConnectionError | OSError) else WHERE
-        return RolloutFailed("model_unavailable", where, f"{self.base}: {self._scrub(_describe_error(error))}")
+        return RolloutFailed(
+            "model_unavailable", where, f"{self.base}: {self._scrub(describe_connection_error(error))}"
+        )
 
     def _scrub_bytes(self, raw: bytes) -> bytes:
         return self._scrub(raw.decode(errors="replace")).encode()
@@ -95,15 +97,16 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     length = response.content_length
     if length is not None and length <= RESPONSE_LIMIT and "Content-Encoding" not in response.headers:
         return await response.read()
-    held = bytearray()
+    body = bytearray()
     async for chunk in response.content.iter_chunked(256 * 1024):
-        held += chunk
-        if len(held) > RESPONSE_LIMIT:
+        body += chunk
+        if len(body) > RESPONSE_LIMIT:
             raise make_bad_completion(f"an answer of more than {RESPONSE_LIMIT} bytes")
-    return bytes(held)
+    return bytes(body)
 
 
-def _describe_error(error: Exception) -> str:
+def describe_connection_error(error: Exception) -> str:
+    """Return why a request got no reply."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, ConnectionRefusedError):
         return "connection refused"
@@ -124,7 +127,7 @@ MAX_TRIALS = 2
 
 
 class ReplicaHealth:
-    """How a replica is: in use, out and being probed, or on trial with one call."""
+    """The health of a replica: in use, out and being probed, or on trial with one call."""
 
     __slots__ = ("delay_s", "epoch", "needs_trial", "reason", "state", "strikes", "testing")
 
@@ -139,12 +142,12 @@ class ReplicaHealth:
 
 
 class Router:
-    """Least-loaded, a rollout staying on its replica; the sick taken out, probed and let back in.
+    """Sends calls to the least loaded replica, keeping a rollout on its replica; takes failing ones out and back in.
 
-    A replica that cannot be reached, or that failed three times running, is taken out. `probe` says why it is still
-    ill, or None; one that answers probes but failed calls is let back in only after one call on trial went well,
-    which costs that call's rollout no attempt. While nobody is in, callers wait, for `outage_s` in all: then every
-    one gets EndpointDown.
+    A replica that cannot be reached, or that failed three times in a row, is taken out. `probe` returns why it still
+    fails, or None; one that answers probes but failed calls is used again only after one successful call on trial,
+    which costs that call's rollout no attempt. While no replica is in use, callers wait, for `outage_s` in all: then
+    every caller gets EndpointDown.
     """
 
     def __init__(
@@ -155,33 +158,37 @@ class Router:
         self._probe = probe
         self._outage_s = outage_s
         self._down_since: float | None = None
-        self._asking = 0
-        self._left_off = 0.0
+        self._active_calls = 0
+        self._last_call_ended = 0.0
         self._changed = asyncio.Event()
         self._sticky: OrderedDict[str, Replica] = OrderedDict()
-        self._healers: dict[Replica, asyncio.Task[None]] = {}
+        self._probe_tasks: dict[Replica, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
         """Stop all probing."""
-        healers, self._healers = list(self._healers.values()), {}
-        for healer in healers:
-            healer.cancel()
-        await asyncio.gather(*healers, return_exceptions=True)
+        tasks, self._probe_tasks = list(self._probe_tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
-        """Make one call on the replica that should have it."""
+        """Make one call, on the replica chosen for the rollout."""
         self._resume_clock()
-        self._asking += 1
+        self._active_calls += 1
         try:
             return await self._send(rollout, call)
         finally:
-            self._asking -= 1
-            self._left_off = asyncio.get_running_loop().time()
+            self._active_calls -= 1
+            self._last_call_ended = asyncio.get_running_loop().time()
 
     def _resume_clock(self) -> None:
-        """Time in which nobody asked is no outage: a trainer may be busy with other things for minutes."""
+        """Restart the outage clock after idle time, which is no outage: a trainer may be busy elsewhere for minutes."""
         now = asyncio.get_running_loop().time()
-        if self._down_since is not None and not self._asking and now - self._left_off > min(IDLE_S, self._outage_s):
+        if (
+            self._down_since is not None
+            and not self._active_calls
+            and now - self._last_call_ended > min(IDLE_S, self._outage_s)
+        ):
             self._down_since = now
 
     async def _send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
@@ -199,7 +206,7 @@ class Router:
                 self._on_failure(replica, error, epoch)
                 trials += on_trial
                 if not (on_trial and error.kind == "model_unavailable") or trials > MAX_TRIALS:
-                    raise  # it may be the server or this one prompt: in the end the prompt pays an attempt
+                    raise  # the server or this one prompt may be the cause: in the end the prompt pays an attempt
             except ContextFull:
                 self._on_answer(replica, epoch)
                 raise
@@ -214,23 +221,23 @@ class Router:
                 replica.in_flight -= 1
 
     def take_out(self, replica: Replica, reason: str, *, needs_trial: bool = False, wait_s: float = 0.0) -> None:
-        """Stop using a replica until a probe finds it well; the first probe comes after `wait_s`."""
+        """Stop using a replica until a probe succeeds; the first probe comes after `wait_s`."""
         health = self._health[replica]
         health.state, health.reason, health.needs_trial = "out", reason, needs_trial
         health.epoch, health.testing = health.epoch + 1, False
         if self._down_since is None and not self._any_in_use():
             self._down_since = asyncio.get_running_loop().time()
-        if replica not in self._healers:
-            self._healers[replica] = asyncio.create_task(self._probe_until_healthy(replica, health, wait_s))
+        if replica not in self._probe_tasks:
+            self._probe_tasks[replica] = asyncio.create_task(self._probe_until_healthy(replica, health, wait_s))
 
     def _choose(self, rollout: str) -> Replica | None:
         if len(self.replicas) == 1:
             return self.replicas[0] if self._accepts_calls(self.replicas[0]) else None
         trial = next((r for r in self.replicas if self._health[r].state == "trial" and self._accepts_calls(r)), None)
-        kept = self._sticky.get(rollout)
-        if trial is None and kept is not None and self._accepts_calls(kept):
+        sticky = self._sticky.get(rollout)
+        if trial is None and sticky is not None and self._accepts_calls(sticky):
             self._sticky.move_to_end(rollout)
-            return kept
+            return sticky
         chosen = trial or min((r for r in self.replicas if self._accepts_calls(r)), key=_load, default=None)
         if chosen is not None:
             self._remember(rollout, chosen)
@@ -271,7 +278,7 @@ class Router:
             if health.epoch == epoch and health.testing:
                 self._put_back(health)
 
-        # A refusal comes fast. A call that is still running is being worked on: others need not wait for its end.
+        # A refusal comes fast. A call that still runs is being processed: other calls need not wait for its end.
         asyncio.get_running_loop().call_later(TRIAL_S, promote)
 
     def _on_failure(self, replica: Replica, error: RolloutFailed, epoch: int) -> None:
@@ -289,7 +296,7 @@ class Router:
             wait_s = max(error.retry_after_s or 0.0, self._next_delay(health))
             self.take_out(replica, error.message, needs_trial=True, wait_s=wait_s)
         elif error.where == CONNECT:
-            # One lost connection may mean nothing: it is probed at once, and costs the others no more than that.
+            # One lost connection may mean nothing: it is probed at once, and other calls lose no more than that.
             self.take_out(replica, error.message)
 
     def _on_answer(self, replica: Replica, epoch: int) -> None:
@@ -315,7 +322,7 @@ class Router:
         while (reason := await self._probe(replica)) is not None:
             health.reason = reason
             await asyncio.sleep(self._next_delay(health) * random.uniform(0.8, 1.2))
-        self._healers.pop(replica, None)
+        self._probe_tasks.pop(replica, None)
         if health.needs_trial:
             health.state = "trial"
             self._notify_waiters()
@@ -337,7 +344,7 @@ class Router:
 def describe_outage(
     reasons: str, outage_s: float, advice: str = "try again; a run goes on with `rollbook resume`"
 ) -> str:
-    """The one line of an EndpointDown."""
+    """Return the one-line message of an EndpointDown."""
     return f"no model answered for {outage_s:g} s ({reasons}); check the server, then {advice}"
 
 

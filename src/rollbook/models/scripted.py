@@ -21,7 +21,7 @@ class ScriptLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of a script: what to answer, and when.
 
     With `task` (and `sample`) it is for that task's rollouts, with `prompt` for conversations whose last user message
-    is that text, else for any. The closest match wins. Lines that match equally are taken in turn: by the seed, and
+    is that text, else for any. The closest match wins. Lines that match equally are used in rotation: by the seed, and
     one further with each turn of the conversation.
     """
 
@@ -49,7 +49,7 @@ class ScriptLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is looked up by."""
+        """The key under which the line is found."""
         if self.task is not None:
             return ("task", self.task) if self.sample is None else ("rollout", f"{self.task}#{self.sample}")
         return ("any", "") if self.prompt is None else ("prompt", self.prompt)
@@ -66,13 +66,13 @@ class ScriptedModel:
         self._lines: dict[tuple[str, str], list[ScriptLine]] = {}
 
     async def open(self) -> None:
-        """Read the file; a UsageError if it is not the one that the run was planned with."""
+        """Read the file; UsageError if it is not the one that the run was planned with."""
         if self.spec.digest and hash_script(self._path) != self.spec.digest:
             raise UsageError(f"{self._path}: the script has changed since the run was planned; start a new run")
         self._lines = read_script(self._path)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     async def complete(
         self,
@@ -104,12 +104,12 @@ class ScriptedModel:
 
 
 def parse_script_path(targets: Sequence[str]) -> Path:
-    """The file of scripted:FILE."""
+    """Return the file of scripted:FILE."""
     return Path(targets[0].removeprefix("scripted:")).expanduser().absolute()
 
 
 def hash_script(path: Path) -> str:
-    """The sha256 of a script, or a UsageError that names it."""
+    """Return the sha256 of a script; UsageError if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -117,7 +117,7 @@ def hash_script(path: Path) -> str:
 
 
 def read_script(path: Path) -> dict[tuple[str, str], list[ScriptLine]]:
-    """All lines by what they answer; UsageError with file and line for one that is malformed."""
+    """Return all lines by their key; UsageError with file and line for a malformed one."""
     found: dict[tuple[str, str], list[ScriptLine]] = defaultdict(list)
     try:
         rows = path.read_bytes().splitlines()

@@ -1,4 +1,4 @@
-"""What a server's error or inconsistent answer means: from HTTP status, body and token counts to failures.
+"""Translate a server's errors and inconsistent answers into failures, by HTTP status, body and token counts.
 
 No I/O. Exact tokens must add up, token for token, or the call has failed.
 """
@@ -18,7 +18,7 @@ from rollbook.errors import ContextFull, RolloutFailed
 
 WHERE = "model"
 CONNECT = "connect"
-"""The `where` of a connection refused or lost, as against a server that answers badly."""
+"""The `where` of a connection refused or lost, as opposed to a server that answers badly."""
 
 RETRY_AFTER_LIMIT_S = 60.0
 _QUOTE_LIMIT = 500
@@ -43,44 +43,44 @@ _CONTEXT_LIMIT = re.compile(
 
 
 def make_http_error(status: int, retry_after: str | None, raw: bytes) -> RolloutFailed | ContextFull:
-    """The exception for an answer whose status is not 200."""
-    words = read_server_message(raw)
-    message = f"HTTP {status}: {words}"
+    """Return the exception for an answer whose status is not 200."""
+    text = read_server_message(raw)
+    message = f"HTTP {status}: {text}"
     if status >= 500 or status in _UNAVAILABLE or status < 400:
         return RolloutFailed("model_unavailable", WHERE, message, retry_after_s=parse_retry_after(retry_after))
     if status in (400, 413, 422) and is_context_error(raw):
-        return ContextFull(words)
+        return ContextFull(text)
     return RolloutFailed("model_rejected", WHERE, message)
 
 
 def is_context_error(raw: bytes) -> bool:
-    """Whether an error body says that the prompt does not fit the model."""
+    """Whether an error body means that the prompt does not fit the model."""
     error = _read_error_object(raw)
     codes = {str(error.get(field)) for field in ("code", "type")}
-    words = read_server_message(raw).lower()
-    return bool(codes & _CONTEXT_CODES) or any(phrase in words for phrase in _CONTEXT_PHRASES)
+    text = read_server_message(raw).lower()
+    return bool(codes & _CONTEXT_CODES) or any(phrase in text for phrase in _CONTEXT_PHRASES)
 
 
 def read_context_limit(message: str) -> int | None:
-    """The context length that a context error names, if it does."""
-    found = _CONTEXT_LIMIT.search(message)
-    return int(found[1]) if found else None
+    """Return the context length that a context error names, if it does."""
+    match = _CONTEXT_LIMIT.search(message)
+    return int(match[1]) if match else None
 
 
 def read_server_message(raw: bytes) -> str:
-    """The server's own message, on one line, whatever shape it came in.
+    """Return the server's own message, on one line, whatever its form.
 
     >>> read_server_message(b'{"error": {"message": "no such model"}}'), read_server_message(b"<h1>Bad</h1>")
     ('no such model', '<h1>Bad</h1>')
     """
     error = _read_error_object(raw)
-    said = error.get("message") or error.get("detail") or error.get("error")
-    text = said if isinstance(said, str) else raw.decode(errors="replace") if said is None else str(said)
+    message = error.get("message") or error.get("detail") or error.get("error")
+    text = message if isinstance(message, str) else raw.decode(errors="replace") if message is None else str(message)
     return " ".join(text.split())[:_QUOTE_LIMIT] or "no message"
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """The seconds a Retry-After header asks for (a number or an HTTP date), 0 to 60; None if it says nothing."""
+    """Return the seconds of a Retry-After header (a number or an HTTP date), 0 to 60; None if it has none."""
     if header is None:
         return None
     try:
@@ -94,7 +94,7 @@ def parse_retry_after(header: str | None) -> float | None:
 
 
 def make_bad_completion(message: str) -> RolloutFailed:
-    """An answer that is no answer."""
+    """Return the failure for an answer that is unusable."""
     return RolloutFailed("bad_completion", WHERE, message)
 
 
@@ -110,7 +110,7 @@ def _read_error_object(raw: bytes) -> dict[str, JSON]:
 
 
 MINUS_INFINITY = -9999.0
-"""What vLLM writes for -inf, which JSON cannot hold. Nothing that was sampled is as unlikely as that."""
+"""What vLLM writes for -inf, which JSON cannot hold. No sampled token is that unlikely."""
 
 
 def check_logprobs(
@@ -121,7 +121,7 @@ def check_logprobs(
     prompt_tokens: int | None = None,
     completion_tokens: int | None = None,
 ) -> list[float]:
-    """The logprobs, one finite number for each id; RolloutFailed if the ids, they and the usage disagree."""
+    """Return the logprobs, one finite number for each id; RolloutFailed if ids, logprobs and usage disagree."""
     if len(ids) != len(logprobs):
         raise _mismatch(f"{len(ids)} ids came with {len(logprobs)} logprobs")
     if completion_tokens is not None and completion_tokens != len(ids):
@@ -132,11 +132,11 @@ def check_logprobs(
 
 
 def check_finite_logprobs(logprobs: Sequence[float | None]) -> list[float]:
-    """The same logprobs; RolloutFailed if one of them is null, infinite or not a number."""
+    """Return the same logprobs; RolloutFailed if one of them is null, infinite or not a number."""
     numbers = [p for p in logprobs if p is not None and isfinite(p) and p > MINUS_INFINITY]
     if len(numbers) != len(logprobs):
-        at = next(i for i, p in enumerate(logprobs) if p is None or not isfinite(p) or p <= MINUS_INFINITY)
-        raise RolloutFailed("nonfinite_logprobs", WHERE, f"the logprob of token {at} is {logprobs[at]}")
+        index = next(i for i, p in enumerate(logprobs) if p is None or not isfinite(p) or p <= MINUS_INFINITY)
+        raise RolloutFailed("nonfinite_logprobs", WHERE, f"the logprob of token {index} is {logprobs[index]}")
     return numbers
 
 

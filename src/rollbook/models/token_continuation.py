@@ -1,4 +1,4 @@
-"""Continue a conversation in its own tokens: the next prompt as ids, made from what the server renders."""
+"""Continue a conversation in its own tokens: the next prompt as ids, derived from what the server renders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rollbook.models.server_errors import make_http_error, read_server_message
 from rollbook.tokens import CUT, Renders, Unproven, continuation
 
 RENDERING_FIELDS = ("chat_template", "chat_template_kwargs", "add_special_tokens")
-"""Sampling that is none: it decides how a conversation is rendered."""
+"""Sampling options that in fact decide how a conversation is rendered."""
 
 CONTINUABLE_ROLES = frozenset(("user", "tool", "system"))
 FIRST_VERSION_WITH_IDS = (0, 27)
-"""The first vLLM whose chat completions take a prompt as ids."""
+"""The first vLLM whose chat completions accept a prompt as ids."""
 
 MAX_REASONS = 16
-"""Reasons that are said; a server may word the same one ever differently."""
+"""How many reasons are reported; a server may word the same one differently every time."""
 
 EDITED = "the conversation does not go on from the last answer as it was given"
 NOT_TEXT = "what is new is not only text of the user, the system and tools"
@@ -36,19 +36,19 @@ _QUESTION, _OTHER_ANSWER, _BLANK = "Hello", "No?", "Blank"
 
 
 class AnsweredCall(msgspec.Struct, frozen=True):
-    """A call that was answered: the messages it was asked with, and what came."""
+    """A call that was answered: the messages it was asked with, and the completion."""
 
     messages: Sequence[Message]
     completion: Completion
 
     def precedes(self, messages: Sequence[Message]) -> bool:
-        """Whether a conversation begins with these messages and this answer, whatever was thought."""
+        """Whether a conversation begins with these messages and this answer, reasoning aside."""
         before = without_reasoning([*self.messages, self.completion.message])
         return len(messages) > len(before) and without_reasoning(messages[: len(before)]) == list(before)
 
 
 class TokenContinuingModel(Protocol):
-    """A model that can go on in tokens."""
+    """A model that can continue in tokens."""
 
     tokens: bool
 
@@ -67,24 +67,24 @@ class TokenContinuingModel(Protocol):
 
 
 def require_continuing(model: Model) -> TokenContinuingModel:
-    """The model as one that goes on in tokens; UsageError if it is none, or does not report any."""
+    """Return the model as one that continues in tokens; UsageError if it cannot, or does not report tokens."""
     if not hasattr(model, "complete_from"):
         raise UsageError("--continue-tokens: only an endpoint takes a prompt as ids; give -m URL of a vLLM")
-    found = cast(TokenContinuingModel, model)
-    if not found.tokens:
+    continuing = cast(TokenContinuingModel, model)
+    if not continuing.tokens:
         raise UsageError("--continue-tokens: the endpoint does not report token ids, as vLLM does; leave it out")
-    return found
+    return continuing
 
 
 class PromptContinuer:
-    """Makes the prompts of later turns. `say` hears each reason for not doing so, once."""
+    """Makes the prompts of later turns. `say` gets each reason for not doing so, once."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._versions: dict[Replica, tuple[int, ...]] = {}
-        self._deaf: set[Replica] = set()
-        self._words: dict[Replica, list[int]] = {}
+        self._ignoring: set[Replica] = set()
+        self._stand_ins: dict[Replica, list[int]] = {}
 
     async def make_prompt(
         self,
@@ -95,14 +95,14 @@ class PromptContinuer:
         sampling: Sampling,
         tools: JSON,
     ) -> list[int] | None:
-        """The ids to go on with; None where they cannot be proven, or the server does not take them."""
-        if replica in self._deaf:
+        """Return the ids to continue with; None if they cannot be proven, or the server does not take them."""
+        if replica in self._ignoring:
             return None
-        found = await self._make_prompt(replica, name, previous, messages, sampling, tools)
-        if isinstance(found, Unproven):
-            self._report_once(found.why)
+        prompt = await self._make_prompt(replica, name, previous, messages, sampling, tools)
+        if isinstance(prompt, Unproven):
+            self._report_once(prompt.why)
             return None
-        return found
+        return prompt
 
     async def _make_prompt(
         self,
@@ -122,9 +122,10 @@ class PromptContinuer:
         if await self.needs_text_completions(replica) and (tools or answer.reasoning):
             return Unproven(NEEDS_PARSERS)
         rendering = {key: sampling.extra[key] for key in RENDERING_FIELDS if key in sampling.extra}
-        told = (messages, *make_stand_ins(answer, new))
+        conversations = (messages, *make_stand_ins(answer, new))
         rendered = await asyncio.gather(
-            *(_render(replica, name, each, rendering, tools) for each in told), self._stand_in_ids(replica, name)
+            *(_render(replica, name, each, rendering, tools) for each in conversations),
+            self._stand_in_ids(replica, name),
         )
         for each in rendered:
             if isinstance(each, Unproven):
@@ -133,14 +134,14 @@ class PromptContinuer:
         return continuation(turn, Renders(*ids), called_tools=bool(answer.tool_calls))
 
     async def _stand_in_ids(self, replica: Replica, name: str) -> list[int] | Unproven:
-        """The ids of the stand-in answer; they do not change while a server runs."""
-        if replica not in self._words:
+        """Return the ids of the stand-in answer, which do not change while a server runs."""
+        if replica not in self._stand_ins:
             body = {"model": name, "prompt": STAND_IN_ANSWER, "add_special_tokens": False}
-            found = await _tokenize(replica, body)
-            if isinstance(found, Unproven):
-                return found
-            self._words[replica] = found
-        return self._words[replica]
+            ids = await _tokenize(replica, body)
+            if isinstance(ids, Unproven):
+                return ids
+            self._stand_ins[replica] = ids
+        return self._stand_ins[replica]
 
     async def needs_text_completions(self, replica: Replica) -> bool:
         """Whether ids have to go through text completions, which parse nothing."""
@@ -150,18 +151,18 @@ class PromptContinuer:
         return self._versions[replica] < FIRST_VERSION_WITH_IDS
 
     def mark_ignoring(self, replica: Replica) -> None:
-        """A server that answered another prompt than the ids it was given will always do so: ask it as ever."""
-        self._deaf.add(replica)
+        """Stop sending ids to a server that answered another prompt than the ids: it will always do so."""
+        self._ignoring.add(replica)
         self._report_once(IGNORED)
 
     def _report_once(self, why: str) -> None:
-        if why not in self._said and len(self._said) < MAX_REASONS:
-            self._said.add(why)
+        if why not in self._reported and len(self._reported) < MAX_REASONS:
+            self._reported.add(why)
             self._say(f"not continued in its tokens, so that it may fork: {why}")
 
 
 def find_new_messages(previous: AnsweredCall, messages: Sequence[Message]) -> Sequence[Message] | Unproven:
-    """The messages that are new, if the others are those that were asked with and what was answered."""
+    """Return the new messages, if the others are exactly the earlier call and its answer."""
     if not previous.precedes(messages):
         return Unproven(EDITED)
     new = messages[len(previous.messages) + 1 :]
@@ -171,7 +172,7 @@ def find_new_messages(previous: AnsweredCall, messages: Sequence[Message]) -> Se
 
 
 def make_stand_ins(answer: Message, new: Sequence[Message]) -> tuple[list[Message], list[Message], list[Message]]:
-    """The short conversations of tokens.continuation: after one answer, after another, and with other words."""
+    """Return the short conversations of tokens.continuation: after one answer, after another, and with other words."""
     blank = [msgspec.structs.replace(message, content=_BLANK) for message in new]
     return (
         _make_short_conversation(answer, STAND_IN_ANSWER, new),
@@ -181,11 +182,11 @@ def make_stand_ins(answer: Message, new: Sequence[Message]) -> tuple[list[Messag
 
 
 def _make_short_conversation(answer: Message, word: str, new: Sequence[Message]) -> list[Message]:
-    """The calls keep their names and ids, which the results of tools refer to."""
+    """Make a conversation whose calls keep their names and ids, which the results of tools refer to."""
     arguments = encode({"x": word}).decode()
     calls = [msgspec.structs.replace(c, function=Function(c.function.name, arguments)) for c in answer.tool_calls or ()]
-    said = Message("assistant", None if calls else word, tool_calls=calls or None)
-    return [Message("user", _QUESTION), said, *new]
+    stand_in = Message("assistant", None if calls else word, tool_calls=calls or None)
+    return [Message("user", _QUESTION), stand_in, *new]
 
 
 async def _render(
@@ -213,12 +214,12 @@ class _TokenizeAnswer(msgspec.Struct):
 
 
 def make_server_url(replica: Replica, name: str) -> URL:
-    """An address of the server that is none of the API's."""
+    """Return an address of the server outside the API."""
     return URL(f"{replica.base.removesuffix('/v1')}/{name}")
 
 
 def parse_version(raw: bytes) -> tuple[int, ...]:
-    """The version that a vLLM gives, as numbers; where it gives none, one that takes ids, which the echo will tell.
+    """Return a vLLM's version as numbers; if it has none, one that takes ids, which the echoed prompt then verifies.
 
     >>> parse_version(b'{"version": "0.11.2rc1+cpu"}'), parse_version(b"{}")
     ((0, 11), (0, 27))

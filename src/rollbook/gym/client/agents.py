@@ -26,7 +26,15 @@ from rollbook.gym.client.config import ServerBlock, read_blocks, resolve
 from rollbook.gym.client.http_client import GymClient, parse_address, read_json_reply
 from rollbook.gym.dataset import RowDataset, read_agent_name
 from rollbook.gym.rows import AGENT_REF, AGENTS, ROLLOUT_INDEX, read_failure, read_score
-from rollbook.models import CREATE_PARAMS, AskModel, CreateParams, check_finite_logprobs, read_response, read_tokens
+from rollbook.models import (
+    CREATE_PARAMS,
+    AskModel,
+    CreateParams,
+    check_finite_logprobs,
+    make_sampling_params,
+    read_response,
+    read_tokens,
+)
 
 RUN_PATH = "/run"
 ATTEMPT_INDEX = "_ng_attempt_index"
@@ -108,9 +116,7 @@ def make_run_body(task: Task, rollout: Rollout, sampling: Sampling) -> dict[str,
     extra = {**_read_extra_body(metadata.get("extra_body")), **sampling.extra, "seed": rollout.seed}
     requested = {
         **params,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_output_tokens": sampling.max_tokens,
+        **make_sampling_params(sampling),
         "metadata": {**metadata, "extra_body": encode(extra).decode()},
     }
     agent = {AGENT_REF: task.fields.get(AGENT_REF) or {"name": DEFAULT_AGENT}}

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book import Book, LineReader, iterate_parts, list_journals, read_turns, rollouts
-from rollbook.core import JSON, FailedLine, Rollout, Sampling, Task, encode
+from rollbook.core import JSON, FailedLine, Rollout, Task, encode
 from rollbook.errors import UsageError
 from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.rows import (
@@ -24,7 +24,7 @@ from rollbook.gym.rows import (
     make_row,
     make_scored_row,
 )
-from rollbook.models import CREATE_PARAMS, make_rollout_response
+from rollbook.models import CREATE_PARAMS, make_rollout_response, make_sampling_params
 from rollbook.reports import (
     CountedRollouts,
     ExportCounts,
@@ -151,17 +151,9 @@ class GymExport:
         row = dict(task.fields) if CREATE_PARAMS in task.fields else make_row(task, spec.tools)
         row[CREATE_PARAMS] = {
             **row[CREATE_PARAMS],
-            **_sampling_params(spec.terms.sampling if spec.terms else self._book.manifest.sampling),
+            **make_sampling_params(spec.terms.sampling if spec.terms else self._book.manifest.sampling),
         }
         return {**row, AGENT_REF: row.get(AGENT_REF) or {"name": task.env}}
-
-
-def _sampling_params(sampling: Sampling) -> Row:
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_output_tokens": sampling.max_tokens,
-    }
 
 
 def select_numbers(row: Row) -> Row:

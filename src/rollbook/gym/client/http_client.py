@@ -15,6 +15,7 @@ from yarl import URL
 
 from rollbook.core import FAILURE_KINDS, JSON, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
+from rollbook.models import describe_connection_error
 
 
 def parse_address(text: str, scheme: str = "") -> str:
@@ -161,7 +162,7 @@ class GymClient:
     def _connection_failure(self, error: Exception, path: str, failure_kind: str) -> RolloutFailed:
         if isinstance(error, aiohttp.ClientConnectorError) and not self.unreachable:
             self.unreachable, self._outages = True, self._outages + 1
-        return RolloutFailed(failure_kind, path, f"{self.base}: {_describe_error(error)}")
+        return RolloutFailed(failure_kind, path, f"{self.base}: {describe_connection_error(error)}")
 
 
 async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
@@ -174,15 +175,6 @@ async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
         if len(body) > MAX_REPLY_BYTES:
             raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_REPLY_BYTES >> 20} MiB")
     return bytes(body)
-
-
-def _describe_error(error: Exception) -> str:
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(cause, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "the server closed the connection"
-    return str(error) or type(error).__name__
 
 
 def read_reply_object(reply: GymReply) -> Mapping[str, JSON] | None:
