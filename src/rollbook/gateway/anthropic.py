@@ -1,7 +1,7 @@
 """Anthropic's messages: a request as messages, tools and sampling; an answer as blocks or as events. No I/O here.
 
-A user's message of tool results and text is several of ours: each result, then the text. Thinking is reasoning; its
-signature is of no use to a model that is not theirs, and is empty in answers.
+A user's message of tool results and text becomes several of ours: each result, then the text. Thinking is reasoning;
+its signature is useless to other models than Anthropic's, and is empty in answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ERROR_TYPES |= {408: "timeout_error", 503: "overloaded_error", 504: "timeout_er
 
 
 def read_request(body: dict[str, JSON]) -> ModelRequest:
-    """The request."""
+    """Read a request."""
     for name in REFUSED_FIELDS:
         if body.get(name):
             raise UsageError(f"{name} is not supported here")
@@ -48,7 +48,7 @@ def read_request(body: dict[str, JSON]) -> ModelRequest:
     for number, item in enumerate(read_objects(body["messages"], "messages")):
         messages += _read_messages(item, f"messages[{number}]")
     tools = [_read_tool(tool, f"tools[{i}]") for i, tool in enumerate(read_objects(body.get("tools") or [], "tools"))]
-    extra = {theirs: body.get(name) for name, theirs in SAMPLING_FIELDS.items()}
+    extra = {chat_name: body.get(name) for name, chat_name in SAMPLING_FIELDS.items()}
     return ModelRequest(
         messages,
         str(body.get("model") or ""),
@@ -96,17 +96,17 @@ def _read_assistant(blocks: list[Block], where: str) -> Message:
 
 
 def _read_call(block: Block, where: str) -> ToolCall:
-    name, given = read_text(block, "name", f"{where}.tool_use"), encode(block.get("input") or {}).decode()
-    return ToolCall(read_text(block, "id", f"{where}.tool_use"), Function(name, given))
+    name, arguments = read_text(block, "name", f"{where}.tool_use"), encode(block.get("input") or {}).decode()
+    return ToolCall(read_text(block, "id", f"{where}.tool_use"), Function(name, arguments))
 
 
 def _read_block_text(value: JSON, where: str) -> str:
-    said = []
+    texts = []
     for number, block in enumerate(read_objects(value, where)):
         if block.get("type") != "text":
             raise make_text_only_error(block.get("type"), f"{where}[{number}]")
-        said.append(str(block.get("text") or ""))
-    return "\n".join(said)
+        texts.append(str(block.get("text") or ""))
+    return "\n".join(texts)
 
 
 def _read_tool(tool: Block, where: str) -> JSON:
@@ -121,17 +121,17 @@ def _read_tool(tool: Block, where: str) -> JSON:
 def _read_tool_choice(value: JSON) -> dict[str, JSON]:
     if not isinstance(value, dict):
         return {}
-    found: dict[str, JSON] = {"parallel_tool_calls": False} if value.get("disable_parallel_tool_use") else {}
+    options: dict[str, JSON] = {"parallel_tool_calls": False} if value.get("disable_parallel_tool_use") else {}
     if value.get("type") == "tool":
-        named = {"type": "function", "function": {"name": read_text(value, "name", "tool_choice")}}
-        return {**found, "tool_choice": named}
+        function = {"type": "function", "function": {"name": read_text(value, "name", "tool_choice")}}
+        return {**options, "tool_choice": function}
     if value.get("type") not in _TOOL_CHOICES:
         raise UsageError(f"tool_choice.type is {value.get('type')!r:.40}; there are tool, {', '.join(_TOOL_CHOICES)}")
-    return {**found, "tool_choice": _TOOL_CHOICES[value["type"]]}
+    return {**options, "tool_choice": _TOOL_CHOICES[value["type"]]}
 
 
 def make_answer(request: ModelRequest, completion: Completion) -> JSON:
-    """The body of an answer."""
+    """Return the body of an answer."""
     turn = completion.turn
     body = {
         **_make_head(request),
@@ -143,11 +143,11 @@ def make_answer(request: ModelRequest, completion: Completion) -> JSON:
 
 
 def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[bytes]:
-    """The same as events, block after block."""
+    """Yield the same as events, block by block."""
     turn = completion.turn
-    begun = {**_make_head(request), "content": [], "stop_reason": None, "stop_sequence": None}
+    started = {**_make_head(request), "content": [], "stop_reason": None, "stop_sequence": None}
     usage = {**_make_usage(turn), "output_tokens": 0}
-    yield _encode("message_start", message={**begun, "usage": usage})
+    yield _encode("message_start", message={**started, "usage": usage})
     for number, block in enumerate(make_blocks(completion.message)):
         empty, deltas = _split_block(block)
         yield _encode("content_block_start", index=number, content_block=empty)
@@ -163,7 +163,7 @@ def _encode(kind: str, **fields: JSON) -> bytes:
 
 
 def make_blocks(message: Message) -> list[Block]:
-    """What the model thought, said and called."""
+    """Return the model's reasoning, text and calls as blocks."""
     blocks: list[Block] = []
     if message.reasoning:
         blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
@@ -175,30 +175,30 @@ def make_blocks(message: Message) -> list[Block]:
 
 
 def _read_arguments(call: ToolCall) -> JSON:
-    """The arguments; what is no object is told inside of one, as it is to the model."""
+    """Return the arguments; what is not an object is wrapped in one, as for the model."""
     try:
-        given = decode(call.function.arguments or "{}")
+        arguments = decode(call.function.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        given = None
-    return given if isinstance(given, dict) else {"unreadable": call.function.arguments}
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"unreadable": call.function.arguments}
 
 
 def _split_block(block: Block) -> tuple[Block, list[Block]]:
-    """A block as it begins, and what is then added to it."""
+    """Return a block as it begins, and the deltas that complete it."""
     if block["type"] == "text":
         return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
     if block["type"] == "thinking":
         delta = {"type": "thinking_delta", "thinking": block["thinking"]}
         return {**block, "thinking": ""}, [delta, {"type": "signature_delta", "signature": ""}]
-    given = {"type": "input_json_delta", "partial_json": encode(block["input"]).decode()}
-    return {**block, "input": {}}, [given]
+    arguments = {"type": "input_json_delta", "partial_json": encode(block["input"]).decode()}
+    return {**block, "input": {}}, [arguments]
 
 
 def make_error(reply: ErrorReply) -> JSON:
-    """The body of an error."""
+    """Return the body of an error."""
     kind = _ERROR_TYPES.get(reply.status, "api_error")
-    words = f"prompt is too long: {reply.message}" if reply.kind == "context_length_exceeded" else reply.message
-    return {"type": "error", "error": {"type": kind, "message": words, "code": reply.kind}, "request_id": None}
+    message = f"prompt is too long: {reply.message}" if reply.kind == "context_length_exceeded" else reply.message
+    return {"type": "error", "error": {"type": kind, "message": message, "code": reply.kind}, "request_id": None}
 
 
 def _make_head(request: ModelRequest) -> Mapping[str, JSON]:

@@ -41,7 +41,7 @@ IGNORED_FIELDS = (
     "service_tier",
     "store",
 )
-"""What is for an account, and says nothing about the answer."""
+"""Fields that concern an account, and not the answer."""
 
 REFUSED_FIELDS = {
     "functions": "give tools",
@@ -52,11 +52,11 @@ REFUSED_FIELDS = {
     "use_beam_search": "only what was sampled can be recorded",
 }
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""Templates of open models know no developer."""
+"""Templates of open models have no developer role."""
 
 
 def read_request(body: dict[str, JSON]) -> ModelRequest:
-    """The request."""
+    """Read a request."""
     for name, instead in REFUSED_FIELDS.items():
         if body.get(name):
             raise UsageError(f"{name} is not supported here: {instead}")
@@ -80,7 +80,7 @@ def read_request(body: dict[str, JSON]) -> ModelRequest:
 
 
 def read_tools(value: JSON) -> list[JSON]:
-    """Tools; only functions can be called by a model that knows no others."""
+    """Return the tools; only functions are supported."""
     for number, tool in enumerate(read_objects(value, "tools")):
         if tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
             raise UsageError(f"tools[{number}] is {tool.get('type')!r:.40}: only functions are supported here")
@@ -90,7 +90,7 @@ def read_tools(value: JSON) -> list[JSON]:
 
 
 def read_messages(value: JSON) -> list[Message]:
-    """The conversation; UsageError names the message that is wrong."""
+    """Return the conversation; UsageError names the message that is wrong."""
     if not value:
         raise UsageError("messages is missing or empty")
     return [_read_message(item, f"messages[{number}]") for number, item in enumerate(read_objects(value, "messages"))]
@@ -133,12 +133,12 @@ def _read_call(value: JSON, where: str) -> ToolCall:
 
 
 def _get_text(value: Mapping[str, JSON], name: str) -> str | None:
-    found = value.get(name)
-    return found if isinstance(found, str) and found else None
+    text = value.get(name)
+    return text if isinstance(text, str) and text else None
 
 
 def make_answer(request: ModelRequest, completion: Completion) -> JSON:
-    """The body of an answer."""
+    """Return the body of an answer."""
     turn = completion.turn
     choice: dict[str, JSON] = {
         "index": 0,
@@ -154,7 +154,7 @@ def make_answer(request: ModelRequest, completion: Completion) -> JSON:
 
 
 def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[bytes]:
-    """The same as chunks: who speaks, what was thought, said and called, how it ended."""
+    """Yield the same as chunks: the role, reasoning, text and calls, and how it ended."""
     head, turn, message = _make_head(request, "chat.completion.chunk"), completion.turn, completion.message
     ids: dict[str, JSON] = {}
     if request.ids and turn.ids is not None:
@@ -177,7 +177,7 @@ def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[byt
 
 
 def make_error(reply: ErrorReply) -> JSON:
-    """The body of an error."""
+    """Return the body of an error."""
     kind = "invalid_request_error" if reply.status < 500 else "server_error"
     return {"error": {"message": reply.message, "type": kind, "param": None, "code": reply.kind}}
 
@@ -192,12 +192,12 @@ def _make_head(request: ModelRequest, kind: str) -> dict[str, JSON]:
 
 
 def _make_message(message: Message) -> dict[str, JSON]:
-    said: dict[str, JSON] = {"content": None if message.tool_calls and not message.text else message.text}
+    fields: dict[str, JSON] = {"content": None if message.tool_calls and not message.text else message.text}
     if message.reasoning:
-        said |= {"reasoning": message.reasoning, "reasoning_content": message.reasoning}
+        fields |= {"reasoning": message.reasoning, "reasoning_content": message.reasoning}
     if message.tool_calls:
-        said["tool_calls"] = _make_calls(message.tool_calls)
-    return said
+        fields["tool_calls"] = _make_calls(message.tool_calls)
+    return fields
 
 
 def _make_calls(calls: Sequence[ToolCall]) -> list[dict[str, JSON]]:
@@ -210,7 +210,7 @@ def _make_usage(turn: Turn) -> dict[str, JSON]:
 
 
 def _make_logprobs(turn: Turn) -> JSON:
-    """The logprobs under the ids of their tokens, as vLLM writes them: nobody here knows the text of one token."""
+    """Return the logprobs by token id, as vLLM writes them: the text of a single token is not known here."""
     if turn.ids is None or turn.logprobs is None:
         return None
     pairs = zip(turn.ids, turn.logprobs, strict=True)

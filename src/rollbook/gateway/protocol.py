@@ -1,7 +1,7 @@
-"""What the three protocols share: a request in our terms, errors, server-sent events. No I/O here.
+"""What the three protocols share: a request in our types, errors, server-sent events. No I/O here.
 
-`WireProtocol` is how one protocol is read and answered. An agent that gets no answer is told a status, a kind for
-programs and a line for people.
+`WireProtocol` is how one protocol is read and answered. An agent that gets no answer gets a status, a kind for programs
+and a line for people.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STATUS_OF_KIND = {"model_unavailable": 503, "model_timeout": 504, "model_reject
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
-    """`kind` is ours (a kind of failure, or one of the words below); `retry_after_s` where trying again may help."""
+    """`kind` is ours (a kind of failure, or one of the words below); `retry_after_s` is set where a retry may help."""
 
     status: int
     kind: str
@@ -32,7 +32,7 @@ class ErrorReply(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with the status."""
+        """The headers that belong to the status."""
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
@@ -41,7 +41,7 @@ class TooManyCalls(Exception):
 
 
 class RolloutEnded(Exception):
-    """Nobody records this rollout (any more)."""
+    """This rollout is not, or no longer, recorded."""
 
 
 def make_error_reply(error: Exception, body_limit: int) -> ErrorReply:
@@ -137,16 +137,16 @@ class WireProtocol:
 
 def check_sampling(extra: dict[str, JSON]) -> dict[str, JSON]:
     """Sampling without what is null; UsageError where a number is none."""
-    given = {name: value for name, value in extra.items() if value is not None}
+    sampling = {name: value for name, value in extra.items() if value is not None}
     for name in NUMBER_FIELDS:
-        if name in given and not _is_number(given[name]):
-            raise UsageError(f"{name} is no number but {given[name]!r:.80}")
+        if name in sampling and not _is_number(sampling[name]):
+            raise UsageError(f"{name} is no number but {sampling[name]!r:.80}")
     for name in INTEGER_FIELDS:
-        if name in given and (not isinstance(given[name], int) or isinstance(given[name], bool)):
-            raise UsageError(f"{name} is no whole number but {given[name]!r:.80}")
-    if given.get("max_tokens", 1) < 1:
-        raise UsageError(f"max_tokens is {given['max_tokens']}: give at least 1")
-    return given
+        if name in sampling and (not isinstance(sampling[name], int) or isinstance(sampling[name], bool)):
+            raise UsageError(f"{name} is no whole number but {sampling[name]!r:.80}")
+    if sampling.get("max_tokens", 1) < 1:
+        raise UsageError(f"max_tokens is {sampling['max_tokens']}: give at least 1")
+    return sampling
 
 
 def _is_number(value: JSON) -> bool:
@@ -165,10 +165,10 @@ def read_objects(value: JSON, where: str) -> list[dict[str, JSON]]:
 
 def read_text(value: Mapping[str, JSON], name: str, where: str) -> str:
     """A field that must be text."""
-    found = value.get(name)
-    if not isinstance(found, str):
+    text = value.get(name)
+    if not isinstance(text, str):
         raise UsageError(f"{where}.{name} is no text")
-    return found
+    return text
 
 
 def make_text_only_error(kind: JSON, where: str) -> UsageError:

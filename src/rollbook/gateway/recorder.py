@@ -1,10 +1,9 @@
 """The recorder of one rollout: asks the model for an agent and records every answer and failure.
 
-An agent sends whole conversations. A call whose messages begin with everything that some branch has said so far
-continues that branch. Any other begins a branch of its own: a sub-agent, the same question once more, a history that
-was edited. This groups and orders calls; which tokens continue which is proven by `rollbook.tokens.sequences`, from the
-ids alone. `Record` is what the gateway hands out: all messages and turns with their tokens, or why the rollout does
-not count.
+An agent sends whole conversations. A call whose messages begin with a branch's whole conversation so far continues that
+branch. Any other begins a branch of its own: a sub-agent, the same question once more, a history that was edited. This
+groups and orders calls; which tokens continue which is proven by `rollbook.tokens.sequences`, from the ids alone.
+`Record` is what the gateway returns: all messages and turns with their tokens, or why the rollout does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rollbook.models import AskModel, Completion
 
 
 class Branch(msgspec.Struct):
-    """A conversation: what was asked and answered in it, and a turn for each of its answers. `last` orders branches."""
+    """A conversation: its messages, and a turn for each of its answers. `last` orders branches."""
 
     messages: list[Message]
     turns: list[Turn]
@@ -40,15 +39,15 @@ class Branches:
         self._calls = 0
 
     def add(self, messages: Sequence[Message], digests: Sequence[bytes], answer: Message, turn: Turn) -> None:
-        """Take in an answered call; `digests` are those of `messages`."""
+        """Add an answered call; `digests` are those of `messages`."""
         self._calls += 1
-        at = next((n for n in range(len(digests) - 1, -1, -1) if digests[n] in self._tips), None)
-        if at is None:
+        end = next((n for n in range(len(digests) - 1, -1, -1) if digests[n] in self._tips), None)
+        if end is None:
             branch = Branch([*messages, answer], [turn], self._calls)
             self._all.append(branch)
         else:
-            branch = self._tips.pop(digests[at])
-            branch.messages += [*messages[at + 1 :], answer]
+            branch = self._tips.pop(digests[end])
+            branch.messages += [*messages[end + 1 :], answer]
             branch.turns.append(turn)
             branch.last = self._calls
         tip = _extend_digest(digests[-1], answer)
@@ -56,44 +55,44 @@ class Branches:
         self._answers[tip] = answer
 
     def restore_answers(self, messages: Sequence[Message], digests: Sequence[bytes]) -> list[Message]:
-        """What an agent sends, its model's answers in the model's own words: others might be other tokens."""
+        """Return the messages with the model's own answers: an agent's wording might be other tokens."""
         pairs = zip(messages, map(self._answers.get, digests), strict=True)
-        return [_restore_answer(said, message) if said else message for message, said in pairs]
+        return [_restore_answer(answer, message) if answer else message for message, answer in pairs]
 
     def in_call_order(self) -> list[Branch]:
-        """The branches, the one that the model was last asked in at the end."""
+        """Return the branches, the most recently called one last."""
         return sorted(self._all, key=lambda branch: branch.last)
 
     def turns(self) -> list[Turn]:
-        """All turns, branch after branch."""
+        """Return all turns, branch after branch."""
         return [turn for branch in self.in_call_order() for turn in branch.turns]
 
     def messages(self, first: Sequence[Message]) -> list[Message]:
-        """All messages, branch after branch, behind those that every reader expects to come first."""
-        said = [message for branch in self.in_call_order() for message in branch.messages]
+        """Return all messages, branch after branch, after the `first` ones that every reader expects."""
+        recorded = [message for branch in self.in_call_order() for message in branch.messages]
         shared = (
             len(first)
-            if list(map(_normalize_message, said[: len(first)])) == list(map(_normalize_message, first))
+            if list(map(_normalize_message, recorded[: len(first)])) == list(map(_normalize_message, first))
             else 0
         )
-        return [*first, *said[shared:]]
+        return [*first, *recorded[shared:]]
 
 
 def _restore_answer(answer: Message, message: Message) -> Message:
-    """What the model said, with the ids that the agent gave its calls, and the thoughts that the agent sent."""
+    """Return the model's answer with the agent's ids for its calls, and the reasoning that the agent sent."""
     pairs = zip(answer.tool_calls or (), message.tool_calls or (), strict=True)
-    calls = [msgspec.structs.replace(own, id=call.id) for own, call in pairs]
+    calls = [msgspec.structs.replace(original, id=call.id) for original, call in pairs]
     return msgspec.structs.replace(answer, tool_calls=calls or None, reasoning=message.reasoning, name=message.name)
 
 
 def hash_prefixes(messages: Sequence[Message]) -> list[bytes]:
-    """For each message, a digest of the conversation up to it."""
-    found = []
-    held = b""
+    """Return, for each message, a digest of the conversation up to it."""
+    digests = []
+    digest = b""
     for message in messages:
-        held = _extend_digest(held, message)
-        found.append(held)
-    return found
+        digest = _extend_digest(digest, message)
+        digests.append(digest)
+    return digests
 
 
 def _extend_digest(digest: bytes, message: Message) -> bytes:
@@ -101,30 +100,30 @@ def _extend_digest(digest: bytes, message: Message) -> bytes:
 
 
 def _normalize_message(message: Message) -> JSON:
-    """A message without what agents do not send back as it was: reasoning, ids of calls, spaces around and within."""
+    """Return a message without what agents may change when they send it back: reasoning, call ids, white space."""
     calls = [_normalize_call(call) for call in message.tool_calls or ()]
     return [message.role, message.text.strip(), calls]
 
 
 def _normalize_call(call: ToolCall) -> JSON:
     try:
-        given = decode(call.function.arguments or "{}")
+        arguments = decode(call.function.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return [call.function.name, call.function.arguments]
-    return [call.function.name, sorted(given.items()) if isinstance(given, dict) else given]
+    return [call.function.name, sorted(arguments.items()) if isinstance(arguments, dict) else arguments]
 
 
 MAX_CALLS_AT_ONCE = 64
-"""Calls that one rollout may have under way; more are told to come again."""
+"""Calls that one rollout may have in progress; further ones get a Retry-After."""
 
 MAX_FAILED_CALLS = 64
-"""Different calls that may fail before the rollout is given up: an agent may ask without end."""
+"""Different calls that may fail before the rollout is given up: an agent may retry forever."""
 
 
 class Recorder:
-    """Answers the calls of one rollout with `ask`. What the rollout holds is always all that was answered so far.
+    """Answers the calls of one rollout with `ask`. The rollout always contains everything answered so far.
 
-    `broken` is set once something happened that concerns more than one call: then the rollout is over.
+    `broken` is set when an error concerns more than one call: then the rollout is over.
     """
 
     def __init__(self, rollout: Rollout, ask: AskModel) -> None:
@@ -132,52 +131,52 @@ class Recorder:
         self._branches = Branches()
         self._failed: dict[bytes, RolloutFailed] = {}
         self._ended: ContextFull | LimitReached | None = None
-        self._trouble: BaseException | None = None
-        self._times: Counter[bytes] = Counter()
-        self._under_way = 0
+        self._fatal_error: BaseException | None = None
+        self._times_asked: Counter[bytes] = Counter()
+        self._in_progress = 0
         self._closed = False
         self.broken = asyncio.Event()
 
     @property
     def branches(self) -> list[Branch]:
-        """What was said so far, the branch that was asked in last at the end."""
+        """The branches so far, the most recently called one last."""
         return self._branches.in_call_order()
 
     @property
     def calls(self) -> int:
-        """How many calls were answered."""
+        """The number of answered calls."""
         return len(self._rollout.turns)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._closed = True
 
     def raise_failure(self) -> None:
-        """Raise what the calls came to, if that is not an answer to each.
+        """Raise the failure of the calls, if not every one was answered.
 
-        A call that failed and was answered when the agent made it again is no failure. A prompt that was too long is
-        the end only if no other followed it.
+        A call that failed and was answered when the agent made it again is no failure. A too long prompt ends the
+        rollout only if no other followed it.
         """
-        if self._trouble is not None:
-            raise self._trouble
+        if self._fatal_error is not None:
+            raise self._fatal_error
         for error in self._failed.values():
             raise error
         if self._ended is not None:
             raise self._ended
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """One answer; RolloutFailed, ContextFull or LimitReached if there is none."""
+        """Return one answer; RolloutFailed, ContextFull or LimitReached if there is none."""
         if self._closed or self.broken.is_set():
             raise RolloutEnded
-        if self._under_way >= MAX_CALLS_AT_ONCE:
+        if self._in_progress >= MAX_CALLS_AT_ONCE:
             raise TooManyCalls(f"{MAX_CALLS_AT_ONCE} calls of this rollout are under way")
         digests = hash_prefixes(request.messages)
         request = msgspec.structs.replace(request, messages=self._branches.restore_answers(request.messages, digests))
-        self._under_way += 1
+        self._in_progress += 1
         try:
             completion = await self._ask_model(request, digests[-1])
         finally:
-            self._under_way -= 1
+            self._in_progress -= 1
         if self._closed:
             raise RolloutEnded
         self._record_answer(request, digests, completion)
@@ -185,17 +184,17 @@ class Recorder:
 
     async def _ask_model(self, request: ModelRequest, prompt: bytes) -> Completion:
         extra = self._choose_seed(request.extra, prompt)
-        self._times[prompt] += 1
+        self._times_asked[prompt] += 1
         try:
             return await self._ask(request.messages, tools=request.tools, extra=extra)
         except BaseException as error:
-            self._times[prompt] -= 1  # nobody has heard this answer: the next call may have it
+            self._times_asked[prompt] -= 1  # this answer was never delivered: the next call may get it
             self._remember_error(error, prompt)
             raise
 
     def _choose_seed(self, extra: dict[str, JSON], prompt: bytes) -> dict[str, JSON]:
-        """Whoever asks the same again wants another answer, and the same one when the rollout is played again."""
-        times = self._times[prompt]
+        """A repeated question gets another seed, the same one each time the rollout is run."""
+        times = self._times_asked[prompt]
         if not times or "seed" in extra:
             return extra
         return {**extra, "seed": derive_seed(self._rollout.seed, prompt.hex(), times)}
@@ -208,7 +207,7 @@ class Recorder:
         elif isinstance(error, ContextFull | LimitReached):
             self._ended = error
         elif not isinstance(error, asyncio.CancelledError | UsageError):
-            self._trouble = error
+            self._fatal_error = error
             self.broken.set()
 
     def _record_answer(self, request: ModelRequest, digests: list[bytes], completion: Completion) -> None:
@@ -231,7 +230,7 @@ class RecordedBranch(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One rollout. With a `failure` it must not be scored; `ended` is the limit that ended it, if one did."""
+    """One rollout. With a `failure` it must not be scored; `ended` is the limit that ended it, if any."""
 
     rollout: str
     name: str
@@ -243,14 +242,14 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def turns(self) -> list[Turn]:
-        """All turns, branch after branch, as `rollbook.tokens.sequences` takes them."""
+        """All turns, branch after branch, in the form for `rollbook.tokens.sequences`."""
         return [turn for branch in self.branches for turn in branch.turns]
 
 
 def make_record(
     rollout: str, name: str, seed: int, recorder: Recorder, late: RolloutFailed | None, over: bool
 ) -> Record:
-    """What a recorder holds; `late` is the failure of a rollout that was not ended in time."""
+    """Return the record of a recorder; `late` is the failure of a rollout that was not ended in time."""
     branches = [RecordedBranch(branch.messages, branch.turns) for branch in recorder.branches]
     ended, failure = "", late
     try:

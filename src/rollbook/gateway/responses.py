@@ -27,13 +27,13 @@ from rollbook.gateway.protocol import (
 from rollbook.models import FOREIGN_ITEM, Completion, make_response, read_create_params
 
 SAMPLING_FIELDS = ("seed", "stop", "top_k", "min_p", "chat_template_kwargs")
-"""What the Responses API has no field for, and servers of open models take."""
+"""Fields that the Responses API does not have, and servers of open models accept."""
 
 Item = dict[str, JSON]
 
 
 def read_request(body: dict[str, JSON]) -> ModelRequest:
-    """The request."""
+    """Read a request."""
     if body.get("conversation"):
         raise UsageError("conversation is not supported here: send the whole conversation as input")
     if body.get("previous_response_id"):
@@ -54,7 +54,7 @@ def read_request(body: dict[str, JSON]) -> ModelRequest:
 
 
 def _read_plain_message(message: Message, where: str) -> Message:
-    """A message as any server takes it; UsageError names what only theirs could do."""
+    """Return a message that any server accepts; UsageError names what only OpenAI's servers support."""
     for part in message.content if isinstance(message.content, list) else ():
         if part.get("type") == FOREIGN_ITEM:
             raise UsageError(f"{where}: items of type {part['item'].get('type')!r:.40} are not supported here")
@@ -64,20 +64,20 @@ def _read_plain_message(message: Message, where: str) -> Message:
 
 
 def make_answer(request: ModelRequest, completion: Completion) -> JSON:
-    """The response."""
+    """Return the response."""
     return _make_response(request, completion, secrets.token_hex(12))
 
 
 def _make_response(request: ModelRequest, completion: Completion, name: str) -> dict[str, JSON]:
     turn = completion.turn
-    shown = turn if request.ids else msgspec.structs.replace(turn, prompt_ids=None, ids=None, logprobs=None)
-    made = make_response(
-        [completion.message], [shown], name=name, model=request.model, created=int(time.time()), tools=request.tools
+    visible = turn if request.ids else msgspec.structs.replace(turn, prompt_ids=None, ids=None, logprobs=None)
+    response = make_response(
+        [completion.message], [visible], name=name, model=request.model, created=int(time.time()), tools=request.tools
     )
-    given: Item = {"error": None, "instructions": None, "metadata": {}, "previous_response_id": None}
-    told = {field: request.extra.get(field) for field in ("temperature", "top_p")}
+    defaults: Item = {"error": None, "instructions": None, "metadata": {}, "previous_response_id": None}
+    sampling = {field: request.extra.get(field) for field in ("temperature", "top_p")}
     limit = {"max_output_tokens": request.extra.get("max_tokens")}
-    return {**made, **given, **told, **limit, "usage": _make_usage(turn)}
+    return {**response, **defaults, **sampling, **limit, "usage": _make_usage(turn)}
 
 
 def _make_usage(turn: Turn) -> Item:
@@ -91,21 +91,21 @@ def _make_usage(turn: Turn) -> Item:
 
 
 def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[bytes]:
-    """The same as events: the response begins, each item is added and done, the response ends."""
+    """Yield the same as events: the response begins, each item is added and done, the response ends."""
     response = _make_response(request, completion, secrets.token_hex(12))
-    begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    started = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     numbers = count()
 
-    def told(kind: str, fields: Mapping[str, JSON]) -> bytes:
+    def event(kind: str, fields: Mapping[str, JSON]) -> bytes:
         return encode_event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
 
-    yield told("response.created", {"response": begun})
-    yield told("response.in_progress", {"response": begun})
+    yield event("response.created", {"response": started})
+    yield event("response.in_progress", {"response": started})
     for index, item in enumerate(response["output"]):
         for kind, fields in _item_events(item):
-            yield told(kind, {"output_index": index, **fields})
+            yield event(kind, {"output_index": index, **fields})
     ended = "response.completed" if response["status"] == "completed" else "response.incomplete"
-    yield told(ended, {"response": response})
+    yield event(ended, {"response": response})
 
 
 def _item_events(item: Item) -> Iterator[tuple[str, Item]]:
@@ -115,34 +115,34 @@ def _item_events(item: Item) -> Iterator[tuple[str, Item]]:
         "function_call": {"arguments": ""},
         "reasoning": {"summary": []},
     }
-    begun = {"status": "in_progress"} if "status" in item else {}
-    yield "response.output_item.added", {"item": {**item, **empty[item["type"]], **begun}}
+    started = {"status": "in_progress"} if "status" in item else {}
+    yield "response.output_item.added", {"item": {**item, **empty[item["type"]], **started}}
     yield from parts(item)
     yield "response.output_item.done", {"item": item}
 
 
 def _message_events(item: Item) -> Iterator[tuple[str, Item]]:
     for number, part in enumerate(item["content"]):
-        at = {"item_id": item.get("id"), "content_index": number}
-        yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
-        yield "response.output_text.delta", {**at, "delta": part["text"], "logprobs": []}
-        yield "response.output_text.done", {**at, "text": part["text"], "logprobs": []}
-        yield "response.content_part.done", {**at, "part": part}
+        position = {"item_id": item.get("id"), "content_index": number}
+        yield "response.content_part.added", {**position, "part": {**part, "text": ""}}
+        yield "response.output_text.delta", {**position, "delta": part["text"], "logprobs": []}
+        yield "response.output_text.done", {**position, "text": part["text"], "logprobs": []}
+        yield "response.content_part.done", {**position, "part": part}
 
 
 def _call_events(item: Item) -> Iterator[tuple[str, Item]]:
-    at = {"item_id": item["id"]}
-    yield "response.function_call_arguments.delta", {**at, "delta": item["arguments"]}
-    yield "response.function_call_arguments.done", {**at, "name": item["name"], "arguments": item["arguments"]}
+    position = {"item_id": item["id"]}
+    yield "response.function_call_arguments.delta", {**position, "delta": item["arguments"]}
+    yield "response.function_call_arguments.done", {**position, "name": item["name"], "arguments": item["arguments"]}
 
 
 def _reasoning_events(item: Item) -> Iterator[tuple[str, Item]]:
     for number, part in enumerate(item["summary"]):
-        at = {"item_id": item["id"], "summary_index": number}
-        yield "response.reasoning_summary_part.added", {**at, "part": {**part, "text": ""}}
-        yield "response.reasoning_summary_text.delta", {**at, "delta": part["text"]}
-        yield "response.reasoning_summary_text.done", {**at, "text": part["text"]}
-        yield "response.reasoning_summary_part.done", {**at, "part": part}
+        position = {"item_id": item["id"], "summary_index": number}
+        yield "response.reasoning_summary_part.added", {**position, "part": {**part, "text": ""}}
+        yield "response.reasoning_summary_text.delta", {**position, "delta": part["text"]}
+        yield "response.reasoning_summary_text.done", {**position, "text": part["text"]}
+        yield "response.reasoning_summary_part.done", {**position, "part": part}
 
 
 RESPONSES = WireProtocol(read_request, make_answer, stream_answer, make_error, COMMENT, "error")

@@ -47,26 +47,26 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_rollout_name() -> str:
-    """A name for a rollout: whoever does not know it cannot speak for it."""
+    """Return a random name for a rollout: it is the secret that gives access."""
     return secrets.token_urlsafe(18)
 
 
 class GatewayServer:
-    """Answers for the rollouts that `find` knows (KeyError: not this one); `model` is the name that is listed."""
+    """Answers for the rollouts that `find` returns (KeyError if unknown); `model` is the name that is listed."""
 
     def __init__(self, find: FindRecorder, model: str, say: Callable[[str], None] = lambda _: None) -> None:
         self._find, self._model, self._say = find, model, say
 
     def make_app(self) -> web.Application:
-        """The application, for aiohttp to serve; it wants handlers to be cancelled when a client hangs up."""
+        """Return the application for aiohttp, which should cancel handlers when a client disconnects."""
         app = web.Application(client_max_size=BODY_LIMIT)
         self.add_routes(app)
         return app
 
     def add_routes(self, app: web.Application) -> None:
-        """The same beside what an application has already."""
-        for path, dialect in PROTOCOLS.items():
-            app.router.add_post(ROLLOUT_PATH + path, self._make_handler(dialect))
+        """Add the routes to an application."""
+        for path, protocol in PROTOCOLS.items():
+            app.router.add_post(ROLLOUT_PATH + path, self._make_handler(protocol))
         app.router.add_get(ROLLOUT_PATH + "/v1/models", self._list_models)
         app.router.add_get(ROLLOUT_PATH + "/v1/models/{name:.+}", self._list_models)
         app.router.add_route("*", ROLLOUT_PATH + "/{rest:.*}", self._not_found)
@@ -81,13 +81,13 @@ class GatewayServer:
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
                 recorder = self._find_recorder(request)
-                asked = protocol.read(await read_json_object(request, BODY_TIMEOUT_S))
-                if asked.stream:
-                    return await self._stream(request, protocol, recorder, asked)
-                return json_response(protocol.answer(asked, await recorder.complete(asked)))
+                model_request = protocol.read(await read_json_object(request, BODY_TIMEOUT_S))
+                if model_request.stream:
+                    return await self._stream(request, protocol, recorder, model_request)
+                return json_response(protocol.answer(model_request, await recorder.complete(model_request)))
             except ConnectionError:
-                raise  # whoever asked is gone
-            except Exception as error:  # noqa: BLE001 - told to the agent, and kept by the recorder
+                raise  # the client has disconnected
+            except Exception as error:  # noqa: BLE001 - reported to the agent, and stored by the recorder
                 return self._make_error_response(protocol, error)
 
         return answer
@@ -95,7 +95,7 @@ class GatewayServer:
     async def _stream(
         self, request: web.Request, protocol: WireProtocol, recorder: Recorder, model_request: ModelRequest
     ) -> web.StreamResponse:
-        """The answer as events. Until the first sign of life is due, an error can still have its own status."""
+        """Stream the answer as events. Until the first keep-alive is sent, an error can still have its own status."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         call = asyncio.create_task(recorder.complete(model_request), name="gateway call")
         try:
@@ -117,14 +117,14 @@ class GatewayServer:
         return response
 
     def _make_error_response(self, protocol: WireProtocol, error: Exception) -> web.Response:
-        trouble = self._make_error_reply(error)
-        return json_response(protocol.error(trouble), trouble.status, trouble.headers)
+        reply = self._make_error_reply(error)
+        return json_response(protocol.error(reply), reply.status, reply.headers)
 
     def _make_error_reply(self, error: Exception) -> ErrorReply:
-        trouble = make_error_reply(error, BODY_LIMIT)
-        if trouble.status >= 500:
-            self._say(f"{trouble.kind}: {trouble.message}")
-        return trouble
+        reply = make_error_reply(error, BODY_LIMIT)
+        if reply.status >= 500:
+            self._say(f"{reply.kind}: {reply.message}")
+        return reply
 
     async def _list_models(self, request: web.Request) -> web.Response:
         try:
@@ -132,30 +132,30 @@ class GatewayServer:
         except RolloutEnded as error:
             return self._make_error_response(CHAT, error)
         row = {"id": self._model, "object": "model", "created": 0, "owned_by": "rollbook"}
-        theirs = {"type": "model", "display_name": self._model, "created_at": "1970-01-01T00:00:00Z"}
+        anthropic_fields = {"type": "model", "display_name": self._model, "created_at": "1970-01-01T00:00:00Z"}
         name = request.match_info.get("name")
         if name is None:
-            return json_response({"object": "list", "data": [{**row, **theirs}], "has_more": False})
+            return json_response({"object": "list", "data": [{**row, **anthropic_fields}], "has_more": False})
         if name != self._model:
-            trouble = ErrorReply(404, "not_found", f"there is no model {name} here, only {self._model}")
-            return json_response(CHAT.error(trouble), 404)
-        return json_response({**row, **theirs})
+            reply = ErrorReply(404, "not_found", f"there is no model {name} here, only {self._model}")
+            return json_response(CHAT.error(reply), 404)
+        return json_response({**row, **anthropic_fields})
 
     async def _not_found(self, request: web.Request) -> web.Response:
-        dialect = ANTHROPIC if request.match_info["rest"].startswith("v1/messages") else CHAT
+        protocol = ANTHROPIC if request.match_info["rest"].startswith("v1/messages") else CHAT
         known = ", ".join([*(f"POST {path}" for path in PROTOCOLS), "GET /v1/models"])
-        words = f"{request.method} /{request.match_info['rest']} is not served here; there are {known}"
-        return json_response(dialect.error(ErrorReply(404, "not_found", words)), 404)
+        message = f"{request.method} /{request.match_info['rest']} is not served here; there are {known}"
+        return json_response(protocol.error(ErrorReply(404, "not_found", message)), 404)
 
 
 def make_error_event(protocol: WireProtocol, reply: ErrorReply) -> bytes:
-    """An error in a stream that has begun already."""
+    """Return an error as an event, for a stream that has already begun."""
     return encode_event(protocol.error(reply), protocol.error_event)
 
 
 HOST = "127.0.0.1"
 MODEL_NAME = "rollbook"
-"""What the model is called there; any other name does as well."""
+"""The listed model name; any other name works as well."""
 
 SHUTDOWN_TIMEOUT_S = 1.0
 
@@ -169,16 +169,16 @@ class LocalEndpoint:
 
     @property
     def calls(self) -> int:
-        """How many calls were answered."""
+        """The number of answered calls."""
         return self._recorder.calls
 
     def raise_failure(self) -> None:
-        """Raise what the calls came to, if it was not an answer to each."""
+        """Raise the failure of the calls, if not every one was answered."""
         self._recorder.raise_failure()
 
 
 class LocalGateway:
-    """Serves each rollout on a port of its own: there is nothing that two of them share."""
+    """Serves each rollout on a port of its own, so that rollouts share nothing."""
 
     @asynccontextmanager
     async def open(self, rollout: Rollout, ask: AskModel) -> AsyncIterator[LocalEndpoint]:

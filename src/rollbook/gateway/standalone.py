@@ -1,10 +1,10 @@
-"""The standalone gateway: rollouts are opened, asked in, read and ended over HTTP, until SIGINT or SIGTERM.
+"""The standalone gateway: rollouts are opened, called, read and ended over HTTP, until SIGINT or SIGTERM.
 
     POST   /rollout         {"name", "seed"}  ->  its name, and the base URLs to give to an agent
     GET    /rollout/NAME    the record so far
-    DELETE /rollout/NAME    the record; nobody is answered under that name any more
+    DELETE /rollout/NAME    the record; the name is no longer served
 
-These need the gateway's key, which agents are not given; what agents ask needs only the name of their rollout.
+These need the gateway's key, which agents do not get; agents' calls need only the name of their rollout.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ManagementHandler = Callable[[web.Request], Awaitable[JSON]]
 
 
 class RolloutDefaults(msgspec.Struct, frozen=True):
-    """How rollouts are asked where their agents do not say, and what each may take."""
+    """Sampling where agents do not set it, and the limits of each rollout."""
 
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
@@ -56,7 +56,7 @@ class RolloutDefaults(msgspec.Struct, frozen=True):
 
 
 class OpenRollout(msgspec.Struct):
-    """A rollout that somebody opened; after its deadline it is `late`, and only its record is left."""
+    """An open rollout; after its deadline it is `late`, and only its record is left."""
 
     name: str
     seed: int
@@ -66,7 +66,7 @@ class OpenRollout(msgspec.Struct):
 
 
 class StandaloneGateway:
-    """Records rollouts against one model. Ended ones are also written to the folder `out`, where one is given."""
+    """Records rollouts against one model. Ended ones are also written to the folder `out`, if given."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class StandaloneGateway:
         self._count = 0
 
     def make_app(self) -> web.Application:
-        """The application, for aiohttp to serve."""
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=BODY_LIMIT)
         app.router.add_post("/rollout", self._require_key(self._open_rollout))
         app.router.add_get(ROLLOUT_PATH, self._require_key(self._get_record))
@@ -153,7 +153,7 @@ class StandaloneGateway:
         return record
 
     async def _write_record(self, path: Path, record: Record) -> None:
-        """Write it down; a full disk must not keep the record from whoever asked for it."""
+        """Write a record; a full disk must not prevent the reply that contains it."""
         try:
             await run_to_completion(
                 partial(write_atomically, path, encode_pretty(record))
@@ -167,7 +167,7 @@ class StandaloneGateway:
         )
 
     async def _run_deadlines(self, _: web.Application) -> AsyncIterator[None]:
-        """For aiohttp: deadlines are kept while the server is up; what is open when it goes is ended."""
+        """Return aiohttp's cleanup context: enforce deadlines while the server is up, then end what is still open."""
         sweeping = asyncio.create_task(self._sweep())
         yield
         sweeping.cancel()
@@ -179,14 +179,14 @@ class StandaloneGateway:
             await self._close_rollout(name)
 
     async def _sweep(self) -> None:
-        """Answer no more after a rollout's deadline; its record waits as long again for somebody to read it."""
+        """Stop answering at a rollout's deadline; its record can be read for as long again."""
         limit = self._terms.limits.rollout_s
         while True:
             await asyncio.sleep(min(SWEEP_S, limit / 4))
             now = time.monotonic()
             for name, opened in list(self._open.items()):
                 if now - opened.began > 2 * limit:
-                    if name in self._open:  # nobody ended it while another was being written down
+                    if name in self._open:  # it was not ended while another record was written
                         await self._close_rollout(name)
                 elif now - opened.began > limit and opened.late is None:
                     opened.recorder.close()
@@ -194,15 +194,17 @@ class StandaloneGateway:
 
 
 async def _not_found(request: web.Request) -> web.Response:
-    words = f"{request.method} {request.path} is not served here: open a rollout with POST /rollout, ask under its URL"
-    return json_response(CHAT.error(ErrorReply(404, "not_found", words)), 404)
+    message = (
+        f"{request.method} {request.path} is not served here: open a rollout with POST /rollout, ask under its URL"
+    )
+    return json_response(CHAT.error(ErrorReply(404, "not_found", message)), 404)
 
 
 Say = Callable[[str], None]
 
 
 class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask, where to listen, and how."""
+    """Upstream, address and defaults of a gateway."""
 
     upstream: list[str] = []
     model_name: str = ""
@@ -214,7 +216,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def serve_gateway(options: GatewayOptions, key: str, ready: Callable[[str], None], say: Say) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the address, `say` a line for all that fails."""
+    """Serve until SIGINT or SIGTERM; call `ready` with the address, and `say` with one line per failure."""
     out = None if options.out is None else make_output_folder(options.out)
     async with open_upstream(options, say) as model:
         app = StandaloneGateway(model, options.defaults, key, out, say).make_app()
@@ -222,7 +224,7 @@ async def serve_gateway(options: GatewayOptions, key: str, ready: Callable[[str]
 
 
 def make_output_folder(out: str) -> Path:
-    """Where records go; made if it is not there."""
+    """Create the folder of the records and return its path."""
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -232,7 +234,7 @@ def make_output_folder(out: str) -> Path:
 
 @asynccontextmanager
 async def open_upstream(options: GatewayOptions, say: Say) -> AsyncIterator[Model]:
-    """The model; agents decide themselves what of its reasoning they send back."""
+    """Open the model; agents decide themselves which of its reasoning they send back."""
     spec, urls = resolve_model(options.upstream, options.model_name)
     settings = msgspec.structs.replace(options.settings, urls=urls)
     chat = spec.kind == "chat"
