@@ -155,7 +155,7 @@ def test_a_killed_zygote_is_told_and_the_environment_goes_on():
         talk, sleeper = Talk(env), Talk(env)
         talk.run("x = 1")
         sleeper.run("x = 2")
-        zygote = env._workers._workers[0]._box._session_pool.get_launcher()._provider._child.pid
+        zygote = env._workers._workers[0]._sandbox._session_pool.get_launcher()._provider._child.pid
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not alive(zygote), 5)
         told = talk.run("x")
@@ -172,7 +172,7 @@ def test_a_zygote_killed_in_the_middle_of_a_turn_is_told_too():
     with code_environment(default_timeout_seconds=30) as env:
         talk = Talk(env)
         talk.run("x = 1")
-        zygote = env._workers._workers[0]._box._session_pool.get_launcher()._provider._child.pid
+        zygote = env._workers._workers[0]._sandbox._session_pool.get_launcher()._provider._child.pid
         timer = threading.Timer(0.3, os.kill, (zygote, signal.SIGKILL))
         timer.start()
         began = time.monotonic()

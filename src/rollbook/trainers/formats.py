@@ -1,4 +1,4 @@
-"""What a trainer is given of a rollout, and the formats in which trainers take it.
+"""What a trainer gets of a rollout, and the formats in which trainers take it.
 
 A `Sample` is the token sequences and the reward of one rollout; failed rollouts have an all-zero mask and no reward.
 `to_openrlhf` is what OpenRLHF's `AgentExecutor.execute` returns for one prompt, `to_skyrl` what SkyRL's
@@ -23,7 +23,7 @@ from rollbook.tokens import Sequence, merge
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The sequences of a rollout; none where no token of it is known. `reward` is None where it failed."""
+    """The sequences of a rollout; none if its tokens are unknown. `reward` is None if it failed."""
 
     rollout: Rollout
     sequences: list[Sequence]
@@ -31,7 +31,7 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def masked(self) -> bool:
-        """Whether it is out of its group's statistics, and nothing of it is trained."""
+        """Whether it is excluded from its group's statistics and from training."""
         return self.reward is None
 
     @property
@@ -41,12 +41,12 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def untrained(self) -> int:
-        """Sampled tokens that a trainer of one sequence a rollout does not see."""
+        """Sampled tokens that a trainer with one sequence per rollout does not see."""
         return sum(sequence.trained for sequence in self.sequences[:-1])
 
     @property
     def versions(self) -> list[str]:
-        """The versions of the weights that its turns were sampled with, where they are known."""
+        """The versions of the weights that its turns were sampled with, where known."""
         return [turn.model_version for turn in self.rollout.turns if turn.model_version is not None]
 
 
@@ -65,7 +65,7 @@ def sample_of(rollout: Rollout) -> Sample:
         return Sample(rollout, _merge_turns(rollout), rollout.score.reward)
     try:
         return Sample(rollout, [mask_sequence(sequence) for sequence in merge(rollout.turns)], None)
-    except TokenError:  # that its tokens are not known may be why it failed
+    except TokenError:  # unknown tokens may be why it failed
         return Sample(rollout, [], None)
 
 
@@ -77,7 +77,7 @@ def _merge_turns(rollout: Rollout) -> list[Sequence]:
 
 
 def require_scored(samples: Iterable[Sample], trainer: str) -> None:
-    """Refuse masked rollouts where a trainer would take them to have a reward of 0 in their group."""
+    """Refuse masked rollouts where a trainer would count them with a reward of 0 in their group."""
     for sample in samples:
         if sample.masked:
             task, number = sample.rollout.key
@@ -86,13 +86,13 @@ def require_scored(samples: Iterable[Sample], trainer: str) -> None:
 
 
 def mask_sequence(sequence: Sequence) -> Sequence:
-    """The same ids, none of them trained."""
+    """Return the same ids, none of them trained."""
     length = len(sequence.response_ids)
     return Sequence(sequence.prompt_ids, sequence.response_ids, [0] * length, [0.0] * length, sequence.fork)
 
 
 def to_openrlhf(sample: Sample, prompt: str, label: JSON = None) -> dict[str, JSON]:
-    """All ids in one list, with the ranges that the model sampled; of one that forked, the sequence it ended with."""
+    """Return all ids in one list, with the ranges that the model sampled; of a forked rollout, the last sequence."""
     require_scored([sample], "OpenRLHF")
     row = sample.last or Sequence([], [], [], [])
     return {
@@ -109,22 +109,22 @@ def to_openrlhf(sample: Sample, prompt: str, label: JSON = None) -> dict[str, JS
 
 
 def find_sampled_ranges(row: Sequence) -> list[tuple[int, int]]:
-    """Where in prompt and response the model spoke, as (start, end).
+    """Return the sampled ranges of prompt and response, as (start, end).
 
     >>> find_sampled_ranges(Sequence([1, 2], [3, 4, 5], [1, 0, 1], [-0.1, 0.0, -0.2]))
     [(2, 3), (4, 5)]
     """
-    ranges, at = [], len(row.prompt_ids)
+    ranges, start = [], len(row.prompt_ids)
     for sampled, run in groupby(row.mask):
-        end = at + len(list(run))
+        end = start + len(list(run))
         if sampled:
-            ranges.append((at, end))
-        at = end
+            ranges.append((start, end))
+        start = end
     return ranges
 
 
 def to_skyrl(samples: Rows[Sample]) -> dict[str, JSON]:
-    """One row a rollout, in their order; of one that forked, the sequence it ended with, and the rest is counted."""
+    """Return one row per rollout, in order; of a forked one, the last sequence, and the count of the rest."""
     require_scored(samples, "SkyRL")
     rows = [sample.last or Sequence([], [], [], []) for sample in samples]
     return {
@@ -142,7 +142,7 @@ def to_skyrl(samples: Rows[Sample]) -> dict[str, JSON]:
 
 
 def to_slime(sample: Sample) -> list[dict[str, JSON]]:
-    """What a custom generate function sets, in as many samples as there are; siblings share the reward."""
+    """Return what a custom generate function sets, one sample per sequence; siblings share the reward."""
     require_scored([sample], "slime")
     return [
         {
@@ -161,7 +161,7 @@ def to_slime(sample: Sample) -> list[dict[str, JSON]]:
 
 
 def to_prime_rl(sample: Sample, temperature: float, advantage: float | None = None) -> list[dict[str, JSON]]:
-    """A masked rollout has a mask of False and no advantage: whoever computes those leaves it out of its group."""
+    """Return samples; a masked rollout has a mask of False and no advantage, so it must be left out of its group."""
     return [
         {
             "token_ids": row.prompt_ids + row.response_ids,
@@ -176,13 +176,13 @@ def to_prime_rl(sample: Sample, temperature: float, advantage: float | None = No
 
 
 REWARD_COLUMN = "rollbook_reward"
-"""The column in which rewards reach the reward function; None where a rollout is masked."""
+"""The column with the rewards for the reward function; None for a masked rollout."""
 
 
 def to_trl(samples: Rows[Sample], pad_id: int) -> dict[str, list[JSON]]:
-    """TRL's lists. Of a rollout that forked it is the sequence it ended with; `untrained` counts what that leaves out.
+    """Return TRL's lists. Of a forked rollout it is the last sequence; `untrained` counts what that leaves out.
 
-    A row may not be empty: where no token is known it is one that is padding, and masked.
+    A row may not be empty: without known tokens it is one masked padding token.
     """
     rows = [sample.last or Sequence([pad_id], [pad_id], [0], [0.0]) for sample in samples]
     return {
@@ -196,7 +196,7 @@ def to_trl(samples: Rows[Sample], pad_id: int) -> dict[str, list[JSON]]:
 
 
 def make_array(values: list[float] | list[bool] | list[int], kind: str) -> Any:
-    """What NeMo RL computes with: a tensor where torch is installed, the same in numpy otherwise."""
+    """Return a tensor if torch is installed, else a numpy array: NeMo RL computes with either."""
     if find_spec("torch"):
         import torch
 
@@ -207,14 +207,14 @@ def make_array(values: list[float] | list[bool] | list[int], kind: str) -> Any:
 
 
 def message_log(sequence: Sequence) -> list[dict[str, Any]]:
-    """Turn by turn; only what was sampled has `generation_logprobs`, by which NeMo RL knows what to train."""
+    """Return the log turn by turn; only sampled turns have `generation_logprobs`, by which NeMo RL trains them."""
     log = [_make_prompt_message(sequence.prompt_ids)]
-    at = 0
+    start = 0
     for sampled, run in groupby(sequence.mask):
-        end = at + len(list(run))
-        ids = sequence.response_ids[at:end]
-        log.append(_make_sampled_message(ids, sequence.logprobs[at:end]) if sampled else _make_prompt_message(ids))
-        at = end
+        end = start + len(list(run))
+        ids = sequence.response_ids[start:end]
+        log.append(_make_sampled_message(ids, sequence.logprobs[start:end]) if sampled else _make_prompt_message(ids))
+        start = end
     return log
 
 
@@ -223,12 +223,12 @@ def _make_prompt_message(ids: list[int]) -> dict[str, Any]:
 
 
 def _make_sampled_message(ids: list[int], logprobs: list[float]) -> dict[str, Any]:
-    kept = {"token_ids": make_array(ids, "int64"), "generation_logprobs": make_array(logprobs, "float32")}
-    return {"role": "assistant", "content": "", **kept}
+    tokens = {"token_ids": make_array(ids, "int64"), "generation_logprobs": make_array(logprobs, "float32")}
+    return {"role": "assistant", "content": "", **tokens}
 
 
 def to_nemo_rl(sample: Sample, row: JSON) -> dict[str, Any]:
-    """What NeMo RL takes of one row; of a rollout that forked, the sequence it ended with."""
+    """Return NeMo RL's result for one row; of a forked rollout, the last sequence."""
     rollout = sample.rollout
     log = message_log(sample.last) if sample.last else []
     full = {

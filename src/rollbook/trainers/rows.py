@@ -1,7 +1,7 @@
 """A trainer's rows as tasks, and lines of JSONL files by number.
 
-Each environment reads its own rows, as it does from the file of `--data`. Of files only the offsets of the lines are
-held in memory.
+Each environment reads its own rows, as it does from the file of `--data`. Of files only the offsets of the lines are in
+memory.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from rollbook.errors import UsageError
 
 AGENT_KEY, PARAMS_KEY = "agent_ref", "responses_create_params"
 _TASK_LINE_KEYS = {"id", "env", "messages"}
-"""What only a line of tasks.jsonl has all of."""
+"""The keys that only a line of tasks.jsonl has together."""
 
 
 def read_environment_name(row: Mapping[str, JSON]) -> str | None:
-    """Who is to play a row: NeMo Gym's `agent_ref`, or the environment that a line of tasks.jsonl is of."""
-    given = row.get(AGENT_KEY)
-    name = given.get("name") if isinstance(given, dict) else given
+    """Return the environment of a row: NeMo Gym's `agent_ref`, or the `env` of a line of tasks.jsonl."""
+    reference = row.get(AGENT_KEY)
+    name = reference.get("name") if isinstance(reference, dict) else reference
     return str(name) if name else (str(row["env"]) if row.keys() >= _TASK_LINE_KEYS else None)
 
 
 def read_prompt(row: Mapping[str, JSON]) -> list[JSON]:
-    """What a row shows the model, every item as it stands there."""
+    """Return the prompt of a row, every item unchanged."""
     params = row.get(PARAMS_KEY)
-    given = params.get("input") if isinstance(params, dict) else row.get("messages", row.get("prompt"))
-    return given if isinstance(given, list) else [{"role": "user", "content": given or ""}]
+    prompt = params.get("input") if isinstance(params, dict) else row.get("messages", row.get("prompt"))
+    return prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt or ""}]
 
 
 def make_environment(entry: Entry, data: str | None = None) -> Environment:
-    """The environment of an entry, with other rows than its own where they are given."""
+    """Return the environment of an entry, with `data` instead of its own rows if given."""
     return resolve(entry.env, data or entry.data, entry.template).instance
 
 
 def read_tasks(entry: Entry, rows: Sequence[JSON], places: Sequence[int] | None = None) -> list[Task]:
-    """One task for every row, in their order; UsageError names what cannot be read, by its place among all rows."""
+    """Return one task per row, in order; UsageError names an unreadable row by its place among all rows."""
     if all(isinstance(row, dict) and row.keys() >= _TASK_LINE_KEYS for row in rows):
         return [_read_task(row) for row in rows]
     if "data" not in parameters_of(type(make_environment(entry))):
-        way = f"rows for it are lines of tasks.jsonl: rollbook plan {entry.env} -o RUN writes them"
-        raise UsageError(f"{entry.env} reads no rows of others; {way}")
+        advice = f"rows for it are lines of tasks.jsonl: rollbook plan {entry.env} -o RUN writes them"
+        raise UsageError(f"{entry.env} reads no rows of others; {advice}")
     with tempfile.TemporaryDirectory(prefix="rollbook-rows-") as folder:
         path = Path(folder) / "row.jsonl"
         path.write_bytes(b"".join(map(encode_line, rows)))
@@ -64,9 +64,9 @@ def read_tasks(entry: Entry, rows: Sequence[JSON], places: Sequence[int] | None 
     return tasks
 
 
-def _name_row(words: str, path: str, places: Sequence[int]) -> str:
-    """What is said of a line of a file that nobody else knows, as said of a row."""
-    return re.sub(rf"{re.escape(path)}:(\d+)", lambda found: f"row {places[int(found[1]) - 1]}", words)
+def _name_row(message: str, path: str, places: Sequence[int]) -> str:
+    """Replace references to lines of our temporary file by references to rows."""
+    return re.sub(rf"{re.escape(path)}:(\d+)", lambda match: f"row {places[int(match[1]) - 1]}", message)
 
 
 def _read_task(row: JSON) -> Task:
@@ -78,7 +78,7 @@ def _read_task(row: JSON) -> Task:
 
 
 def read_row(text: str | bytes, where: str) -> dict[str, JSON]:
-    """A row from its line of a file."""
+    """Read a row from a line of a file."""
     try:
         row = decode(text)
     except msgspec.DecodeError as error:
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
 
 class IndexedLines:
-    """The lines of several files that are not blank, one after the other; it may be pickled, and read by many."""
+    """The non-blank lines of several files, one after the other; can be pickled, and read from many threads."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = [os.path.expanduser(path) for path in paths]
@@ -115,7 +115,7 @@ class IndexedLines:
             return opened.readline().strip()
 
     def describe(self, number: int) -> str:
-        """The place of a line, as messages about it begin."""
+        """Return the place of a line, for messages about it."""
         file, local = self._locate(number)
         return f"{self.paths[file]} at byte {self._offsets[file][local]}"
 

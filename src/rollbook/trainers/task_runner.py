@@ -1,7 +1,7 @@
-"""Environments held open for a trainer that brings its own tasks: each task goes in once and comes out as a rollout.
+"""Environments kept open for a trainer that brings its own tasks: each task goes in once and comes out as a rollout.
 
 Behind each pair of environment and sampling there is one Collector, opened when it is first needed. A failed rollout
-comes out like any other: what becomes of its group is decided by the failure policy, which sees the whole group.
+is returned like any other: the failure policy, which sees the whole group, decides what becomes of the group.
 `BackgroundLoop` is an event loop on a thread of its own, for trainers that call us from a thread of theirs.
 """
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """Runs coroutines elsewhere. Whoever made it closes it; a program that ends does not wait for it."""
+    """Runs coroutines on another thread. Its creator closes it; a program that exits does not wait for it."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -31,11 +31,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def start(self, work: Coroutine[None, None, T]) -> Future[T]:
-        """Begin it, and wait for nothing."""
+        """Start a coroutine without waiting for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[None, None, T]) -> T:
-        """Carry it to its end; an interrupt of the caller ends it too."""
+        """Run a coroutine to its end; an interrupt of the caller cancels it."""
         future = self.start(work)
         try:
             return future.result()
@@ -61,7 +61,7 @@ CLOSED_MESSAGE = "the environments were closed while rollouts were under way"
 
 
 class TaskRunner:
-    """Plays single tasks in several environments, named as the rows of the trainer name them."""
+    """Runs single tasks in several environments, named as the trainer's rows name them."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TaskRunner:
             await self._tables.popitem()[1].close()
 
     def find_environment(self, name: str | None) -> str:
-        """The environment that a row means; the only one, if there is but one."""
+        """Return the environment that a row names, or the only one."""
         if len(self._entries) == 1:
             return next(iter(self._entries))
         if name in self._entries:
@@ -109,7 +109,7 @@ class TaskRunner:
         )
 
     def route_rows(self, rows: Sequence[Mapping[str, JSON]]) -> list[tuple[str, Task]]:
-        """The environment and the task of every row, in their order."""
+        """Return the environment and the task of every row, in order."""
         names = [self.find_environment(read_environment_name(row)) for row in rows]
         found: dict[int, tuple[str, Task]] = {}
         for name in dict.fromkeys(names):
@@ -119,16 +119,16 @@ class TaskRunner:
         return [found[place] for place in range(len(rows))]
 
     async def run_task(self, name: str, task: Task, sampling: Sampling) -> Rollout:
-        """Carry one task to a score or a failure."""
+        """Run one task to a score or a failure."""
         return await (await self._get_collector(name, sampling)).run_task(task)
 
     async def pause(self) -> None:
-        """Before a weight update: no new model call begins, those under way are waited for."""
+        """Start no new model call and wait for those in progress, before a weight update."""
         self._paused = True
         await asyncio.gather(*(table.collector.pause() for table in self._tables.values()))
 
     def resume(self, version: str | None = None) -> None:
-        """After it: calls go on, and are stamped with the new version."""
+        """Resume model calls after a weight update, and record the new version on them."""
         self._version, self._paused = version or self._version, False
         for table in self._tables.values():
             table.collector.resume(version)
@@ -145,7 +145,7 @@ class TaskRunner:
             return self._tables[key]
 
     async def _open_collector(self, queue: _CollectorQueue) -> _CollectorQueue:
-        """A table as it has to be by the time it is open: opening takes a while."""
+        """Open a collector and bring it up to date, because opening takes a while."""
         await queue.open()
         if self._closed:
             await queue.close()
@@ -174,7 +174,7 @@ class TaskRunner:
 
 
 class _CollectorQueue:
-    """A Collector whose tasks come from a queue, and whose rollouts go to whoever waits for them."""
+    """A Collector whose tasks come from a queue, and whose rollouts go to the callers that wait for them."""
 
     def __init__(self, collector: Collector) -> None:
         self.collector = collector
@@ -204,7 +204,7 @@ class _CollectorQueue:
             self._waiting.pop(id(own), None)
 
     async def _serve(self) -> None:
-        """Hand out rollouts by the very task they belong to; what ends the stream ends every wait."""
+        """Deliver each rollout by the identity of its task; what ends the stream ends every wait."""
         try:
             async for group in self.collector.groups(self._take_tasks()):
                 future = self._waiting.get(id(group.task))
@@ -213,7 +213,7 @@ class _CollectorQueue:
         except asyncio.CancelledError:
             self._fail(Stopped(CLOSED_MESSAGE))
             raise
-        except Exception as error:  # noqa: BLE001 - it is raised to everyone who waits
+        except Exception as error:  # noqa: BLE001 - it is raised to every waiting caller
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -228,5 +228,5 @@ class _CollectorQueue:
 
 
 def copy_task(task: Task) -> Task:
-    """A task of the same content that is nobody else's: rollouts are told apart by it."""
+    """Return a copy of a task with an identity of its own, by which rollouts are told apart."""
     return Task.from_line(task.line())

@@ -41,37 +41,35 @@ _RESULT_TAG = re.compile(r"<(?=\s*/?\s*result)", re.IGNORECASE)
 def make_observation(
     outcomes: Sequence[CodeOutcome], blocks: Sequence[str], after: str, max_chars: int, like_nemo_rl: bool = False
 ) -> str:
-    """The results of a message's blocks. Line ends that the model wrote after its code are not written again."""
+    """Return the results of a message's blocks. Line ends that the model wrote after its code are not repeated."""
     bodies = [format_outcome(outcome, max_chars, like_nemo_rl) for outcome in outcomes]
     if len(bodies) == 1 and "\n" not in bodies[0] + "".join(blocks):
         return f"<result>{bodies[0]}</result>"
-    text = "\n\n" + "\n".join(f"<result>\n{one}\n</result>" if one else "<result></result>" for one in bodies)
+    text = "\n\n" + "\n".join(f"<result>\n{body}\n</result>" if body else "<result></result>" for body in bodies)
     return text.removeprefix(after) if after.isspace() else text
 
 
 def format_outcome(outcome: CodeOutcome, max_chars: int, like_nemo_rl: bool = False) -> str:
-    """What stands inside one result. Nothing that code said can close it. `alike` shows exceptions as NeMo RL does."""
+    """Return the content of one result, which no output of code can close. `like_nemo_rl` changes exceptions."""
     parts = [f"session: {outcome.before}"] if outcome.before else []
     parts += [
         truncate_text(text.rstrip("\n"), max_chars) for text in (outcome.stdout, outcome.stderr) if text.rstrip("\n")
     ]
     parts += [truncate_text(outcome.value, max_chars)] if outcome.value is not None else []
     if outcome.problem:
-        plainly = f"error[{outcome.problem.kind}]: {truncate_text(outcome.problem.message, max_chars)}"
-        parts.append(
-            truncate_text(outcome.problem.repr, max_chars) if like_nemo_rl and outcome.problem.repr else plainly
-        )
+        plain = f"error[{outcome.problem.kind}]: {truncate_text(outcome.problem.message, max_chars)}"
+        parts.append(truncate_text(outcome.problem.repr, max_chars) if like_nemo_rl and outcome.problem.repr else plain)
     parts += [f"session: {outcome.after}"] if outcome.after else []
     return escape_tags("\n".join(parts))
 
 
 def truncate_text(text: str, max_chars: int) -> str:
-    """The head of a long text, and a mark that there was more."""
+    """Return the head of a long text, and a mark that there was more."""
     return text if len(text) <= max_chars else f"{text[:max_chars]}\n[cut after {max_chars} characters]"
 
 
 def escape_tags(text: str) -> str:
-    """Text that any tokenizer can encode, and that holds no tag of ours."""
+    """Return text that any tokenizer can encode, without tags of ours."""
     return _RESULT_TAG.sub("&lt;", text.encode(errors="replace").decode())
 
 
@@ -89,34 +87,36 @@ class StepReturn(NamedTuple):
     metadata: list[SampleMetadata]
     next_stop_strings: list[list[str] | None]
     rewards: Any
-    """float32, all 0: a torch tensor where torch is installed, a numpy array otherwise."""
+    """float32, all 0: a torch tensor if torch is installed, else a numpy array."""
     terminateds: Any
     """bool, likewise."""
     answers: list[str | None] | None
 
 
 class CodeSample(NamedTuple):
-    """One row of a batch on its way through a step."""
+    """One row of a batch during a step."""
 
     metadata: SampleMetadata
-    said: LastMessage
-    asked: CodeRequest | None = None
+    message: LastMessage
+    request: CodeRequest | None = None
     outcomes: tuple[CodeOutcome, ...] = ()
     turns: int | None = None
 
     @property
     def status(self) -> str:
-        """What became of it, in one word."""
-        return next((one.status for one in self.outcomes if one.problem), "ok") if self.outcomes else NO_CODE
+        """The outcome in one word."""
+        return (
+            next((outcome.status for outcome in self.outcomes if outcome.problem), "ok") if self.outcomes else NO_CODE
+        )
 
     @property
     def value(self) -> str | None:
-        """The value of its last expression, if all went well."""
+        """The value of its last expression, if everything succeeded."""
         return self.outcomes[-1].value if self.status == "ok" else None
 
 
 class CodeActor:
-    """The environment itself; an instance lives in this process or in a Ray actor."""
+    """The environment itself; an instance runs in this process or in a Ray actor."""
 
     def __init__(self, cfg: Mapping[str, object] | None = None) -> None:
         self._config: CodeConfig = read_config(cfg)
@@ -133,41 +133,41 @@ class CodeActor:
         if len(message_log_batch) != len(metadata):
             raise UsageError(f"step: {len(message_log_batch)} message logs, but {len(metadata)} metadata")
         samples = self._read_samples(message_log_batch, metadata)
-        wanted = [(place, sample.asked) for place, sample in enumerate(samples) if sample.asked]
-        answers = self._workers.turns([asked for _, asked in wanted])
-        for (place, _), answer in zip(wanted, answers, strict=True):
+        requests = [(place, sample.request) for place, sample in enumerate(samples) if sample.request]
+        answers = self._workers.turns([request for _, request in requests])
+        for (place, _), answer in zip(requests, answers, strict=True):
             samples[place] = samples[place]._replace(outcomes=answer.outcomes, turns=answer.turns)
         return self._make_return(samples, return_extracted_answer)
 
     def _read_samples(
         self, logs: Sequence[Sequence[LogMessage]], metadata: Sequence[SampleMetadata]
     ) -> list[CodeSample]:
-        samples = [self._read_sample(log, given) for log, given in zip(logs, metadata, strict=True)]
-        uses = Counter(sample.asked.session_id for sample in samples if sample.asked)
+        samples = [self._read_sample(log, values) for log, values in zip(logs, metadata, strict=True)]
+        uses = Counter(sample.request.session_id for sample in samples if sample.request)
         return [self._refuse_shared_session(sample, uses) for sample in samples]
 
     def _read_sample(self, log: Sequence[LogMessage], given: SampleMetadata) -> CodeSample:
-        nothing = LastMessage((), "")
+        empty = LastMessage((), "")
         try:
-            words = read_last_message(log)
-            if not words.blocks:
+            message = read_last_message(log)
+            if not message.blocks:
                 self._counter.add(NO_CODE)
             return CodeSample(
-                given, words, read_code_request(words.blocks, given, self._config) if words.blocks else None
+                given, message, read_code_request(message.blocks, given, self._config) if message.blocks else None
             )
         except SampleRefused as error:
-            return self._refuse(CodeSample(given, nothing), str(error))
+            return self._refuse(CodeSample(given, empty), str(error))
 
     def _refuse_shared_session(self, sample: CodeSample, uses: Counter[str]) -> CodeSample:
-        """Two samples of one batch in one session would see each other's variables."""
-        if sample.asked is None or uses[sample.asked.session_id] == 1:
+        """Refuse two samples of one batch in one session: they would see each other's variables."""
+        if sample.request is None or uses[sample.request.session_id] == 1:
             return sample
-        name = sample.asked.session_id
+        name = sample.request.session_id
         return self._refuse(sample, f"metadata session_id={name}: {uses[name]} samples of this batch have it")
 
     def _refuse(self, sample: CodeSample, why: str) -> CodeSample:
         self._counter.add("refused")
-        return sample._replace(asked=None, outcomes=(make_problem_outcome("refused", why),))
+        return sample._replace(request=None, outcomes=(make_problem_outcome("refused", why),))
 
     def _make_return(self, samples: list[CodeSample], with_answers: bool) -> StepReturn:
         return StepReturn(
@@ -182,8 +182,8 @@ class CodeActor:
     def _make_observation(self, sample: CodeSample) -> str:
         if not sample.outcomes:
             return ""
-        most, alike = self._config.max_output_chars, self._config.like_nemo_rl
-        return make_observation(sample.outcomes, sample.said.blocks, sample.said.after, most, alike)
+        max_chars, like_nemo_rl = self._config.max_output_chars, self._config.like_nemo_rl
+        return make_observation(sample.outcomes, sample.message.blocks, sample.message.after, max_chars, like_nemo_rl)
 
     def _is_over(self, sample: CodeSample) -> bool:
         if sample.status == NO_CODE:
@@ -191,7 +191,7 @@ class CodeActor:
         return self._config.terminate_on_evaluation and sample.value is not None
 
     def global_post_process_and_metrics(self, batch: object) -> tuple[object, dict[str, float]]:
-        """The batch as it is, and what happened since the last time: counts under `code/`."""
+        """Return the batch unchanged, and the counts since the last call under `code/`."""
         counts = sum_counts([self._counter.take(), self._workers.counts()])
         return batch, {f"code/{name}": value for name, value in counts.items()}
 
@@ -201,39 +201,39 @@ class CodeActor:
 
 
 class RayRemoteClass(Protocol):
-    """What Ray makes of a class: something that starts actors."""
+    """A class wrapped by Ray, which starts actors."""
 
     def remote(self, cfg: Mapping[str, object] | None = None) -> Any:
-        """A handle to a new actor."""
+        """Start a new actor and return its handle."""
 
 
 class CodeEnvironment(CodeActor):
-    """Multi-turn code for RL. `CodeEnvironment(cfg)` works in this process; `.remote(cfg)` is a Ray actor."""
+    """Multi-turn code for RL. `CodeEnvironment(cfg)` runs in this process; `.remote(cfg)` is a Ray actor."""
 
     @classmethod
     def options(cls, **options: object) -> RayRemoteClass:
-        """Ray's own: where and how the actor is to run."""
+        """Ray's own options: where and how the actor runs."""
         if find_spec("ray") is None:
             raise UsageError("CodeEnvironment.remote: Ray is not installed; CodeEnvironment(cfg) works in this process")
         import ray
 
-        made: RayRemoteClass = ray.remote(**{**ACTOR_OPTIONS, **options})(CodeActor)
-        return made
+        remote_class: RayRemoteClass = ray.remote(**{**ACTOR_OPTIONS, **options})(CodeActor)
+        return remote_class
 
     @classmethod
     def remote(cls, cfg: Mapping[str, object] | None = None) -> Any:
-        """A new actor."""
+        """Start a new actor."""
         return cls.options().remote(cfg)
 
 
 def make_metadata(sample: CodeSample) -> SampleMetadata:
-    """The metadata for the next turn: the sample's own, the session it is to come back to, what became of this one."""
+    """Return the metadata for the next turn: the sample's own, its session, and the status of this turn."""
     if sample.metadata is not None and not isinstance(sample.metadata, Mapping):
         return sample.metadata
-    found: dict[str, object] = {**(sample.metadata or {}), "last_status": sample.status}
-    if sample.asked and sample.turns is not None:
-        found |= {"session_id": sample.asked.session_id, "session_turn": sample.turns}
-    return found
+    metadata: dict[str, object] = {**(sample.metadata or {}), "last_status": sample.status}
+    if sample.request and sample.turns is not None:
+        metadata |= {"session_id": sample.request.session_id, "session_turn": sample.turns}
+    return metadata
 
 
 ENVIRONMENT_PATH = "rollbook.trainers.nemo_rl.CodeEnvironment"

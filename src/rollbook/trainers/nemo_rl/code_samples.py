@@ -1,13 +1,13 @@
-"""One sample of the code environment: its settings, its code and session, and what became of the code.
+"""One sample of the code environment: its settings, its code and session, and the outcome of the code.
 
-Code in a message is what stands between `<code>` and `</code>`. A `</code>` inside a string literal is text, not the
-end. A `<code>` inside a block is code, unless it begins a line: no line of Python does, so it opens the block anew (a
-model that only mentioned the tag before). What is opened and never closed goes on to the end of the message: a stop
-string may have been cut off.
+Code in a message is the text between `<code>` and `</code>`. A `</code>` inside a string literal is text, not the end.
+A `<code>` inside a block is code, unless it begins a line: no line of Python does, so it restarts the block (the model
+only mentioned the tag before). A block that is never closed extends to the end of the message: a stop string may have
+been cut off.
 
 With `like_nemo_rl` code is refused in the words of NeMo RL's own code environment, for prompts and tests that were
 written against it. There, names are filtered and nothing is isolated. Here the sandbox isolates, and this filter only
-says the same words; what gets around it (`import os.path as path`) is still inside the sandbox.
+gives the same messages; what bypasses it (`import os.path as path`) is still inside the sandbox.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ class CodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting; a None in the dictionary means the default."""
 
     default_timeout_seconds: float = 5.0
-    """CPU time of one message's code, when its sample does not say; the wall clock gets max(1, 4 x) that."""
+    """CPU time of one message's code, unless its sample sets it; the wall clock gets max(1, 4 x) that."""
     default_memory_limit_bytes: int = 256 * MIB
-    """Memory of a session beyond the interpreter's own, when its sample does not say."""
+    """Memory of a session beyond the interpreter's own, unless its sample sets it."""
     max_timeout_seconds: float = 300.0
-    """The most that a sample may ask for."""
+    """The most that a sample may request."""
     max_memory_limit_bytes: int = 16 * GIB
-    """The most that a sample may ask for."""
+    """The most that a sample may request."""
     max_files_bytes: int = 16 * MIB
-    """What the files of a session may hold; in a working_dir, each of them."""
+    """The total size of a session's files; in a working_dir, of each file."""
     max_output_chars: int = 8192
     """What is shown of each of stdout, stderr, the value and an error's message; the rest is cut, with a mark."""
     snapshots: bool = True
-    """Whether code that dies is undone; without, the session is lost with it."""
+    """Whether code that dies is undone; otherwise the session is lost with it."""
     session_lease_seconds: float = 1800.0
     """How long a session is kept after its last turn: longer than a batch takes to generate."""
     max_sessions: int = 1024
-    """How many sessions a worker keeps; for one more, the one that was idle longest has to go."""
+    """How many sessions a worker keeps; one more replaces the one that was idle longest."""
     batch_timeout_seconds: float = 1800.0
-    """When `step` returns at the latest, whatever is still under way."""
+    """When `step` returns at the latest, whatever is still in progress."""
     turns_at_once: int | None = None
-    """How many turns a worker runs at a time; twice the cores of its machine unless given."""
+    """How many turns a worker runs at a time; by default twice the cores of its machine."""
     packages: tuple[str, ...] = ()
-    """What code may import beside the standard library; loaded beforehand."""
+    """What code may import besides the standard library; loaded in advance."""
     provider: str = "built-in"
-    """The sandbox: built-in, bubblewrap (no snapshots), or the address of one that is served elsewhere."""
+    """The sandbox: built-in, bubblewrap (no snapshots), or the address of a remote one."""
     terminate_on_evaluation: bool = False
-    """Whether an episode ends when the last block of a message ended well and its last expression has a value."""
+    """Whether an episode ends when the last block of a message succeeds and its last expression has a value."""
     terminate_without_code: bool = True
     """Whether an episode ends with a message that has no code."""
     like_nemo_rl: bool = False
     """Whether code is refused, and errors are shown, in the words of NeMo RL's own environment; see IMPORT_FILTER."""
     num_workers: int = 1
-    """How many workers share the sessions: Ray actors where Ray runs, sandboxes in this process otherwise."""
+    """How many workers share the sessions: Ray actors if Ray runs, otherwise sandboxes in this process."""
     worker_group: str = ""
     """With Ray: environments that name the same group share its workers, and so their samples' sessions."""
 
@@ -85,29 +85,29 @@ class CodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value = getattr(self, name)
             if type(value) in (int, float) and not (math.isfinite(value) and value > 0):
                 raise UsageError(f"code environment: {name}={value}: give a positive, finite number")
-        for what in ("timeout_seconds", "memory_limit_bytes"):
-            default, most = getattr(self, f"default_{what}"), getattr(self, f"max_{what}")
-            if default > most:
-                raise UsageError(f"code environment: default_{what}={default} is above max_{what}={most}")
+        for name in ("timeout_seconds", "memory_limit_bytes"):
+            default, highest = getattr(self, f"default_{name}"), getattr(self, f"max_{name}")
+            if default > highest:
+                raise UsageError(f"code environment: default_{name}={default} is above max_{name}={highest}")
 
 
 def read_config(settings: Mapping[str, object] | None) -> CodeConfig:
-    """The settings that a dictionary asks for; UsageError says which one is wrong."""
-    asked = {name: value for name, value in dict(settings or {}).items() if value is not None}
-    for name in asked:
+    """Return the settings of a dictionary; UsageError names a wrong one."""
+    given = {name: value for name, value in dict(settings or {}).items() if value is not None}
+    for name in given:
         if name not in CodeConfig.__struct_fields__:
             near = get_close_matches(str(name), CodeConfig.__struct_fields__, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CodeConfig.__struct_fields__)}"
             raise UsageError(f"code environment: no setting is called {name}; {hint}")
     try:
-        return msgspec.convert(asked, CodeConfig)
+        return msgspec.convert(given, CodeConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"code environment: {error}") from None
 
 
 OPEN_TAG, CLOSE_TAG = "<code>", "</code>"
-# Every failing attempt at a string is bounded: an escape is consumed outside of strings too, so that a quote which
-# finds no partner on its line is tried once. Time is linear in the message, whatever it holds.
+# Every failing attempt at a string is bounded: an escape is consumed outside of strings too, so that a quote without
+# a partner on its line is tried once. Time is linear in the message, whatever it contains.
 _TOKEN = re.compile(
     r'''
       (?P<text> """(?:\\.|(?!""").)*"""
@@ -124,26 +124,26 @@ _TOKEN = re.compile(
 
 
 class CodeBlocks(NamedTuple):
-    """The blocks of a message, and what the model went on to say after the last of them."""
+    """The blocks of a message, and the text after the last of them."""
 
     blocks: tuple[str, ...]
     after: str
 
 
 def find_blocks(message: str) -> CodeBlocks:
-    """All blocks in their order."""
+    """Return all blocks in their order."""
     blocks: list[str] = []
-    at = message.find(OPEN_TAG)
+    start = message.find(OPEN_TAG)
     after = 0
-    while at >= 0:
-        code, after = _read_block(message, at + len(OPEN_TAG))
+    while start >= 0:
+        code, after = _read_block(message, start + len(OPEN_TAG))
         blocks.append(code)
-        at = message.find(OPEN_TAG, after)
+        start = message.find(OPEN_TAG, after)
     return CodeBlocks(tuple(blocks), message[after:] if blocks else "")
 
 
 def _read_block(message: str, start: int) -> tuple[str, int]:
-    """The code that begins here, and where the message goes on."""
+    """Return the code that begins here, and the position after it."""
     for token in _TOKEN.finditer(message, start):
         if token["again"]:
             start = token.end()
@@ -156,7 +156,7 @@ def _read_block(message: str, start: int) -> tuple[str, int]:
 
 
 def dedent_code(code: str) -> str:
-    """Code without the indentation that its place in a message gave it."""
+    """Return code without the indentation of its place in the message."""
     first, newline, rest = code.partition("\n")
     if first.strip():
         return (first.lstrip(" \t") + newline + rest).rstrip()
@@ -169,15 +169,15 @@ MAX_ID_CHARS = 256
 
 
 class SampleRefused(Exception):
-    """What this sample asks for cannot be had: an error observation of its own, nothing was run."""
+    """The sample's request cannot be met: it gets an error observation of its own, and nothing was run."""
 
 
 class CodeRequest(msgspec.Struct, frozen=True):
-    """Code to be run in a session."""
+    """Code to run in a session."""
 
     session_id: str
     turn: int | None
-    """How many turns the session has had; None when the metadata do not tell."""
+    """The number of turns in the session so far; None if the metadata do not say."""
     blocks: tuple[str, ...]
     seconds: float
     memory_mb: int
@@ -185,14 +185,14 @@ class CodeRequest(msgspec.Struct, frozen=True):
 
 
 class LastMessage(msgspec.Struct, frozen=True):
-    """The last message: its code, and what came after it."""
+    """The last message: its code, and the text after it."""
 
     blocks: tuple[str, ...]
     after: str
 
 
 def read_last_message(log: object) -> LastMessage:
-    """The blocks of the last message of a log."""
+    """Return the blocks of a log's last message."""
     last = log[-1] if isinstance(log, Sequence) and not isinstance(log, str) and log else None
     content = last.get("content") if isinstance(last, Mapping) else None
     if not isinstance(content, str):
@@ -206,26 +206,26 @@ def read_last_message(log: object) -> LastMessage:
 
 
 def read_code_request(blocks: tuple[str, ...], metadata: object, config: CodeConfig) -> CodeRequest:
-    """The limits and the session for this code: the sample's own before the environment's."""
+    """Return the limits and the session for this code: the sample's own before the environment's."""
     if metadata is not None and not isinstance(metadata, Mapping):
         raise SampleRefused(f"metadata is a {type(metadata).__name__}, not a dictionary")
-    given = dict(metadata or {})
-    if given.get("context"):
+    values = dict(metadata or {})
+    if values.get("context"):
         raise SampleRefused("metadata context: variables live in the session; set them by code in a first message")
-    seconds = read_limit(given, "timeout_seconds", config.default_timeout_seconds, config.max_timeout_seconds)
-    memory = read_limit(given, "memory_limit_bytes", config.default_memory_limit_bytes, config.max_memory_limit_bytes)
+    seconds = read_limit(values, "timeout_seconds", config.default_timeout_seconds, config.max_timeout_seconds)
+    memory = read_limit(values, "memory_limit_bytes", config.default_memory_limit_bytes, config.max_memory_limit_bytes)
     return CodeRequest(
-        session_id=read_session_id(given),
-        turn=read_turn(given),
+        session_id=read_session_id(values),
+        turn=read_turn(values),
         blocks=blocks,
         seconds=float(seconds),
         memory_mb=-int(-memory // MIB),
-        working_dir=read_working_dir(given),
+        working_dir=read_working_dir(values),
     )
 
 
 def read_limit(metadata: Mapping[str, object], name: str, default: float, most: float) -> float:
-    """A sample's own limit: a number above 0 and no higher than the ceiling; the default where it has none."""
+    """Return a sample's own limit, a number above 0 and at most `most`; the default if it has none."""
     value = metadata.get(name)
     if value is None:
         return default
@@ -238,7 +238,7 @@ def read_limit(metadata: Mapping[str, object], name: str, default: float, most: 
 
 
 def to_float(value: Real) -> float:
-    """A number as a float; one too large for that is infinite."""
+    """Return a number as a float; one too large is infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -246,7 +246,7 @@ def to_float(value: Real) -> float:
 
 
 def read_session_id(metadata: Mapping[str, object]) -> str:
-    """The id that a session goes by: the sample's, or a new one."""
+    """Return the session id: the sample's, or a new one."""
     value = metadata.get("session_id")
     if value is None:
         return uuid.uuid4().hex
@@ -256,7 +256,7 @@ def read_session_id(metadata: Mapping[str, object]) -> str:
 
 
 def read_turn(metadata: Mapping[str, object]) -> int | None:
-    """How many turns the sample says its session has had."""
+    """Return the number of turns that the sample says its session has had."""
     value = metadata.get("session_turn")
     if value is None or (type(value) is int and value >= 0):
         return value
@@ -266,7 +266,7 @@ def read_turn(metadata: Mapping[str, object]) -> int | None:
 
 
 def read_working_dir(metadata: Mapping[str, object]) -> str | None:
-    """The folder of the host that a session works in."""
+    """Return the host folder that a session works in."""
     value = metadata.get("working_dir")
     if value is None or isinstance(value, str):
         return value or None
@@ -274,7 +274,7 @@ def read_working_dir(metadata: Mapping[str, object]) -> str | None:
 
 
 def shorten_repr(value: object) -> str:
-    """A value as far as an error message wants it; repr itself may fail on a huge number."""
+    """Return a value shortened for an error message; repr itself may fail on a huge number."""
     try:
         text = repr(value)
     except ValueError:
@@ -294,7 +294,7 @@ BLOCKED_MODULES = (
     "builtins",
     "importlib",
 )
-"""What may not be imported under its very name."""
+"""Modules that may not be imported under exactly this name."""
 
 NO_IMPORT = "Importing system and network modules is blocked"
 NO_ACCESS = "Access beyond the temporary working directory is blocked"
@@ -323,11 +323,11 @@ def _alike():
 _alike()
 del _alike
 """
-"""Code that runs before a message's own: from then on its globals have these builtins. Twice does no harm."""
+"""Code that runs before a message's own and replaces the builtins of its globals. Running it twice does no harm."""
 
 
 def format_exception(kind: str, message: str) -> str:
-    """An exception as Python writes it.
+    """Return an exception as Python writes it.
 
     >>> format_exception("ZeroDivisionError", "division by zero"), format_exception("KeyError", "'x'")
     ("ZeroDivisionError('division by zero')", "KeyError('x')")
@@ -360,7 +360,7 @@ BEGAN_AFRESH = "began afresh; what earlier turns made is gone"
 
 
 class CodeProblem(msgspec.Struct, frozen=True):
-    """Why code did not come to a good end."""
+    """Why code did not end well."""
 
     kind: ProblemKind
     message: str
@@ -369,7 +369,7 @@ class CodeProblem(msgspec.Struct, frozen=True):
 
 
 class CodeOutcome(msgspec.Struct, frozen=True):
-    """What is told of one block."""
+    """What is reported of one block."""
 
     stdout: str = ""
     stderr: str = ""
@@ -378,7 +378,7 @@ class CodeOutcome(msgspec.Struct, frozen=True):
     before: str = ""
     """What had happened to the session before this code."""
     after: str = ""
-    """What happened to the session by this code."""
+    """What this code did to the session."""
 
     @property
     def status(self) -> str:
@@ -387,12 +387,12 @@ class CodeOutcome(msgspec.Struct, frozen=True):
 
 
 def make_problem_outcome(kind: ProblemKind, message: str) -> CodeOutcome:
-    """An outcome that is nothing but a problem."""
+    """Return an outcome that is only a problem."""
     return CodeOutcome(problem=CodeProblem(kind, message))
 
 
 def make_outcome(result: Result, limits: Limits, left: Limits, afresh: bool) -> CodeOutcome:
-    """A turn of the sandbox, told. `limits` are the message's, `left` what of them this block had."""
+    """Return the outcome of a turn. `limits` are the message's, `left` is what remained of them for this block."""
     return CodeOutcome(
         stdout=result.stdout,
         stderr=result.stderr,
@@ -404,7 +404,7 @@ def make_outcome(result: Result, limits: Limits, left: Limits, afresh: bool) -> 
 
 
 def find_problem(result: Result, limits: Limits, left: Limits) -> CodeProblem | None:
-    """The one form for everything that can go wrong."""
+    """Return everything that can go wrong in one form."""
     match result.status:
         case "ok":
             return CodeProblem("exit", "the code exited with 0") if result.exit == 0 else None
@@ -423,7 +423,7 @@ def find_problem(result: Result, limits: Limits, left: Limits) -> CodeProblem | 
 
 
 def describe_error(result: Result) -> CodeProblem:
-    """An exception, or an exit."""
+    """Return an exception or an exit as a problem."""
     error = result.error
     if error is None:
         return CodeProblem("exit", f"the code exited with {result.exit}")
@@ -432,12 +432,12 @@ def describe_error(result: Result) -> CodeProblem:
     kind: ProblemKind = "syntax" if error.type in SYNTAX_ERRORS else "runtime"
     lines = _TRACEBACK_LINE.findall(error.traceback) if "(<code>, line" not in error.message else []
     where = f"line {lines[-1]}: " if lines else ""
-    words = f"{where}{error.type}: {error.message}".rstrip(": ")
-    return CodeProblem(kind, words, format_exception(error.type, error.message))
+    message = f"{where}{error.type}: {error.message}".rstrip(": ")
+    return CodeProblem(kind, message, format_exception(error.type, error.message))
 
 
 def describe_timeout(limits: Limits, out_of_cpu: bool) -> str:
-    """Which of the two clocks ran out."""
+    """Say which of the two clocks ran out."""
     if out_of_cpu:
         return f"the code used more than {limits.seconds:g} s of CPU time"
     return f"the code ran longer than {limits.wall_s:g} s"

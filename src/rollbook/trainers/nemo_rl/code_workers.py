@@ -1,7 +1,7 @@
 """Workers of the code environment: a sandbox, its sessions, and threads that run many turns at a time.
 
-Workers are in this process, or are Ray actors. Each session id belongs to one of them, for good: the worker is chosen
-by a hash of the id over a list whose length is part of the configuration. So it is the same whoever asks: another
+Workers are in this process, or are Ray actors. Each session id belongs to one of them permanently: the worker is chosen
+by a hash of the id over a list whose length is part of the configuration. So every caller gets the same one: another
 thread, another call, and with a `worker_group` another environment in another process. A trainer never closes a
 session: it expires. The number of sessions is bounded by the descriptors that the process may open.
 """
@@ -43,28 +43,28 @@ CountsByName = dict[str, float]
 
 
 class EventCounter:
-    """What happened, by name; many threads add to it."""
+    """Counts events by name, from many threads."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def add(self, name: str, amount: float = 1) -> None:
-        """One more of these."""
+        """Add to a count."""
         with self._lock:
             self._counts[name] += amount  # type: ignore[assignment] # a Counter holds any number
 
     def take(self) -> CountsByName:
-        """All of it; what is counted from here on is new."""
+        """Return all counts and start again from zero."""
         with self._lock:
-            taken, self._counts = self._counts, Counter()
-        return dict(taken)
+            counts, self._counts = self._counts, Counter()
+        return dict(counts)
 
 
 def sum_counts(counts: list[Mapping[str, float]]) -> CountsByName:
-    """The sum of several."""
-    names = sorted({name for one in counts for name in one})
-    return {name: sum(one.get(name, 0) for one in counts) for name in names}
+    """Return the sum of several counts."""
+    names = sorted({name for each in counts for name in each})
+    return {name: sum(each.get(name, 0) for each in counts) for name in names}
 
 
 DESCRIPTORS_PER_SESSION = 8
@@ -73,10 +73,10 @@ SPARE_DESCRIPTORS = 512
 
 
 def fit_sessions(sessions: int) -> int:
-    """So many sessions, or fewer where the kernel's hard limit says so. The soft limit is raised to what they need."""
+    """Return the number of sessions that fit the kernel's hard limit, and raise the soft limit to what they need."""
     try:
         import resource
-    except ImportError:  # not Unix: there is no sandbox to fill either
+    except ImportError:  # not Unix: there is no sandbox either
         return sessions
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_PER_SESSION * sessions + SPARE_DESCRIPTORS
@@ -89,7 +89,7 @@ def fit_sessions(sessions: int) -> int:
 
 @dataclass
 class CodeSession:
-    """A session that one turn at a time has to itself."""
+    """A session that is used by one turn at a time."""
 
     memory_mb: int
     working_dir: str | None = None
@@ -100,14 +100,14 @@ class CodeSession:
     abandoned: bool = False
 
     def close(self) -> None:
-        """The end of the session, if it ever began."""
+        """Close the session, if it was opened."""
         if self.session:
-            with suppress(SandboxError):  # it went with its sandbox
+            with suppress(SandboxError):  # it ended with its sandbox
                 self.session.__exit__()
 
 
 class SessionTable:
-    """At most so many, the longest idle first in line; a thread looks after those whose lease has run out."""
+    """A bounded table of sessions, the longest idle first; a thread closes those whose lease has expired."""
 
     def __init__(
         self, open_session: Callable[[CodeRequest], Session], lease_s: float, max_sessions: int, counter: EventCounter
@@ -123,7 +123,7 @@ class SessionTable:
         return len(self._held)
 
     def claim(self, request: CodeRequest) -> CodeSession:
-        """The session of this id, for one turn: the one that is there, or a new one."""
+        """Return the session of this id for one turn: the existing one, or a new one."""
         with self._lock:
             held = self._held.get(request.session_id)
             if held:
@@ -147,7 +147,7 @@ class SessionTable:
         return entry
 
     def _make_room(self) -> list[CodeSession]:
-        """Let go of who was idle longest, if there is no room for one more."""
+        """Remove the longest idle sessions, if there is no room for one more."""
         idle = [name for name, held in self._held.items() if not held.busy]
         surplus = len(self._held) + 1 - self._most
         if surplus > len(idle):
@@ -157,7 +157,7 @@ class SessionTable:
         return [self._held.pop(name) for name in names]
 
     def release(self, name: str) -> None:
-        """The turn is over, and the lease begins anew; a session that was given up meanwhile is closed."""
+        """End a turn and renew the lease; a session that was abandoned meanwhile is closed."""
         with self._lock:
             held = self._held.get(name)
             if held is None:
@@ -170,7 +170,7 @@ class SessionTable:
         held.close()
 
     def abandon(self, name: str) -> None:
-        """Nobody waits for this turn any more: what it makes is not to be gone on from."""
+        """Mark a turn whose caller has given up: its state must not be continued."""
         with self._lock:
             held = self._held.get(name)
             if held is None:
@@ -178,7 +178,7 @@ class SessionTable:
             if held.busy:
                 held.abandoned = True
                 return
-            del self._held[name]  # its turn has ended just now
+            del self._held[name]  # its turn has just ended
         held.close()
 
     def _sweep(self) -> None:
@@ -186,7 +186,7 @@ class SessionTable:
             self.expire()
 
     def expire(self) -> None:
-        """Close what nobody has used for the length of a lease."""
+        """Close the sessions that were not used for the length of a lease."""
         now = time.monotonic()
         with self._lock:
             names = [name for name, held in self._held.items() if not held.busy and held.due < now]
@@ -196,7 +196,7 @@ class SessionTable:
         self._tally.add("sessions_expired", len(late))
 
     def close(self) -> None:
-        """The end of all that are idle; one that has a turn under way ends after it."""
+        """Close all idle sessions; one with a turn in progress is closed after it."""
         self._over.set()
         with self._lock:
             names = [name for name, held in self._held.items() if not held.busy]
@@ -207,7 +207,7 @@ class SessionTable:
 
 
 def check_claim(entry: CodeSession, request: CodeRequest) -> None:
-    """Whether this sample may go on in this session."""
+    """Check whether this sample may continue in this session."""
     name = request.session_id
     if entry.busy:
         raise SampleRefused(f"session {name} has a turn under way: every sample needs an id of its own")
@@ -228,7 +228,7 @@ def check_claim(entry: CodeSession, request: CodeRequest) -> None:
 
 
 SPARE_SESSIONS = 64
-"""Sessions that are on their way out while others come in."""
+"""Sessions that are still being closed while new ones open."""
 BYTES_PER_CHAR = 4
 RESTART_DELAY_S = 10.0
 MIN_SECONDS = 0.001
@@ -237,45 +237,45 @@ LOGGER = logging.getLogger(__name__)
 
 
 class CodeAnswer(msgspec.Struct, frozen=True):
-    """What became of a sample's code."""
+    """The outcomes of a sample's code."""
 
     outcomes: tuple[CodeOutcome, ...]
     turns: int | None = None
-    """How many turns the session has had by now; None when this was not one."""
+    """The number of turns in the session so far; None if this was not one."""
 
 
 class CodeWorker:
-    """Owns a sandbox from the first turn on. Its threads are its own; `turns` may be called from several at once."""
+    """Owns a sandbox from the first turn on, and its threads; `turns` may be called from several threads."""
 
     def __init__(self, config: CodeConfig) -> None:
         self._config = config
-        self._tally = EventCounter()
-        room = fit_sessions(config.max_sessions)
-        self._sessions = SessionTable(self._open_session, config.session_lease_seconds, room, self._tally)
+        self._counter = EventCounter()
+        max_sessions = fit_sessions(config.max_sessions)
+        self._sessions = SessionTable(self._open_session, config.session_lease_seconds, max_sessions, self._counter)
         self._threads = ThreadPoolExecutor(config.threads, "code")
         self._lock = threading.Lock()
-        self._box: Sandbox | None = None
+        self._sandbox: Sandbox | None = None
         self._broken: tuple[float, SandboxError] | None = None
 
     def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
-        """Run the code of every sample; returns by the deadline, whatever is still under way."""
+        """Run the code of every sample; return by the deadline, whatever is still in progress."""
         return self.begin(batch)()
 
     def begin(self, batch: Sequence[CodeRequest]) -> Callable[[], list[CodeAnswer]]:
-        """Start all of it; gives what waits for the end."""
+        """Start all samples; return a function that waits for the answers."""
         end = time.monotonic() + self._config.batch_timeout_seconds
-        under_way = [self._submit(asked) for asked in batch]
+        futures = [self._submit(request) for request in batch]
 
         def finish() -> list[CodeAnswer]:
-            wait(under_way, max(0.0, end - time.monotonic()))
-            return [self._take_answer(asked, future) for asked, future in zip(batch, under_way, strict=True)]
+            wait(futures, max(0.0, end - time.monotonic()))
+            return [self._take_answer(request, future) for request, future in zip(batch, futures, strict=True)]
 
         return finish
 
     def _submit(self, request: CodeRequest) -> Future[CodeAnswer]:
         try:
             return self._threads.submit(self._run_turn, request)
-        except RuntimeError:  # it is shut down
+        except RuntimeError:  # the worker is shut down
             future: Future[CodeAnswer] = Future()
             future.set_result(CodeAnswer((make_problem_outcome("sandbox", SHUT_DOWN),)))
             return future
@@ -285,59 +285,59 @@ class CodeWorker:
             return future.result()
         if not future.cancel():
             self._sessions.abandon(request.session_id)
-        self._tally.add("deadline")
-        words = f"the batch was over after {self._config.batch_timeout_seconds:g} s, and this code was not"
-        return CodeAnswer((make_problem_outcome("deadline", words),))
+        self._counter.add("deadline")
+        message = f"the batch was over after {self._config.batch_timeout_seconds:g} s, and this code was not"
+        return CodeAnswer((make_problem_outcome("deadline", message),))
 
     def _run_turn(self, request: CodeRequest) -> CodeAnswer:
         try:
-            held = self._sessions.claim(request)
+            entry = self._sessions.claim(request)
         except (SampleRefused, UsageError) as error:
             return self._count_answer(CodeAnswer((make_problem_outcome("refused", str(error)),)))
         except (SandboxError, OSError, TimeoutError) as error:
             return self._count_answer(CodeAnswer((CodeOutcome(problem=make_sandbox_problem(error)),)))
         try:
-            afresh = bool(request.turn) and held.turns == 0
+            restarted = bool(request.turn) and entry.turns == 0
             if self._config.like_nemo_rl:
-                afresh |= self._install_filter(request, held)
-            outcomes = tuple(self._run_blocks(request, held, afresh))
-            held.turns = (request.turn or 0) + 1 if afresh else held.turns + 1
-            return self._count_answer(CodeAnswer(outcomes, held.turns))
+                restarted |= self._install_filter(request, entry)
+            outcomes = tuple(self._run_blocks(request, entry, restarted))
+            entry.turns = (request.turn or 0) + 1 if restarted else entry.turns + 1
+            return self._count_answer(CodeAnswer(outcomes, entry.turns))
         finally:
             self._sessions.release(request.session_id)
 
-    def _install_filter(self, request: CodeRequest, held: CodeSession) -> bool:
-        """Set the filter of names; gives whether the session had begun afresh. What breaks here breaks the code too."""
-        assert held.session
+    def _install_filter(self, request: CodeRequest, entry: CodeSession) -> bool:
+        """Install the import filter; return whether the session was restarted. A failure here fails the code too."""
+        assert entry.session
         try:
-            return held.session.run_sync(IMPORT_FILTER, limits=self._make_limits(request)).restarted
+            return entry.session.run_sync(IMPORT_FILTER, limits=self._make_limits(request)).restarted
         except (SandboxError, UsageError, OSError, TimeoutError):
             return False
 
-    def _run_blocks(self, request: CodeRequest, held: CodeSession, afresh: bool) -> Iterator[CodeOutcome]:
-        """One block after another; they share the message's time, and after one that fails none is run."""
+    def _run_blocks(self, request: CodeRequest, entry: CodeSession, restarted: bool) -> Iterator[CodeOutcome]:
+        """Run block after block; they share the message's time, and none runs after one that fails."""
         limits = left = self._make_limits(request)
         problem: CodeProblem | None = None
         for code in request.blocks:
             if problem:
                 yield make_problem_outcome("skipped", "not run, since the code before it failed")
                 continue
-            outcome, left = self._run_block(code, held, limits, left, afresh)
-            problem, afresh = outcome.problem, False
+            outcome, left = self._run_block(code, entry, limits, left, restarted)
+            problem, restarted = outcome.problem, False
             yield outcome
 
     def _run_block(
-        self, code: str, held: CodeSession, limits: Limits, left: Limits, afresh: bool
+        self, code: str, entry: CodeSession, limits: Limits, left: Limits, restarted: bool
     ) -> tuple[CodeOutcome, Limits]:
-        assert held.session
+        assert entry.session
         if min(left.seconds, left.wall_s) <= MIN_SECONDS:
             return make_problem_outcome("timeout", describe_timeout(limits, left.seconds <= MIN_SECONDS)), left
         try:
-            result = held.session.run_sync(code, limits=left)
+            result = entry.session.run_sync(code, limits=left)
         except (SandboxError, UsageError, OSError, TimeoutError) as error:
             return CodeOutcome(problem=make_sandbox_problem(error), after=LOST), left
-        self._tally.add("cpu_seconds", result.cpu_seconds)
-        return make_outcome(result, limits, left, afresh), subtract_time(left, result.cpu_seconds, result.seconds)
+        self._counter.add("cpu_seconds", result.cpu_seconds)
+        return make_outcome(result, limits, left, restarted), subtract_time(left, result.cpu_seconds, result.seconds)
 
     def _make_limits(self, request: CodeRequest) -> Limits:
         return Limits(
@@ -348,100 +348,101 @@ class CodeWorker:
         )
 
     def _open_session(self, request: CodeRequest) -> Session:
-        box, limits = self._get_sandbox(), self._make_limits(request)
+        sandbox, limits = self._get_sandbox(), self._make_limits(request)
         try:
-            return box.session(self._config.snapshots, limits, folder=request.working_dir).__enter__()
+            return sandbox.session(self._config.snapshots, limits, folder=request.working_dir).__enter__()
         except UsageError as error:
             raise SampleRefused(f"metadata working_dir: {error}") from None
 
     def _get_sandbox(self) -> Sandbox:
-        """Started with the first turn; when it cannot be, that is not tried again for every sample."""
+        """Return the sandbox, started with the first turn; a failed start is not repeated for every sample."""
         with self._lock:
-            if self._box:
-                return self._box
+            if self._sandbox:
+                return self._sandbox
             if self._broken and time.monotonic() < self._broken[0]:
                 raise self._broken[1]
             try:
-                self._box = self._start_sandbox()
+                self._sandbox = self._start_sandbox()
             except (SandboxError, OSError) as error:
                 LOGGER.warning("the sandbox cannot be started: %s", error)
-                why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 if not isinstance(error, NotToBeHad):
-                    why = f"this machine has no sandbox, so no limit can be kept: {why}"
-                told = SandboxError(why)
-                self._broken = time.monotonic() + RESTART_DELAY_S, told
-                raise told from None
-            return self._box
+                    reason = f"this machine has no sandbox, so no limit can be kept: {reason}"
+                failure = SandboxError(reason)
+                self._broken = time.monotonic() + RESTART_DELAY_S, failure
+                raise failure from None
+            return self._sandbox
 
     def _start_sandbox(self) -> Sandbox:
         config = self._config
         sessions = config.max_sessions + SPARE_SESSIONS
-        box = Sandbox(packages=config.packages, size=config.threads, sessions=sessions, provider=config.provider)
-        return box.__enter__()
+        sandbox = Sandbox(packages=config.packages, size=config.threads, sessions=sessions, provider=config.provider)
+        return sandbox.__enter__()
 
     def _count_answer(self, answer: CodeAnswer) -> CodeAnswer:
-        self._tally.add("turns")
+        self._counter.add("turns")
         for outcome in answer.outcomes:
-            self._tally.add(outcome.status)
+            self._counter.add(outcome.status)
             if outcome.after:
-                self._tally.add("sessions_lost" if outcome.after == LOST else "sessions_rolled_back")
+                self._counter.add("sessions_lost" if outcome.after == LOST else "sessions_rolled_back")
         return answer
 
     def counts(self) -> CountsByName:
-        """What happened since this was last asked."""
-        return {**self._tally.take(), "sessions_open": len(self._sessions)}
+        """Return the counts since the last call."""
+        return {**self._counter.take(), "sessions_open": len(self._sessions)}
 
     def close(self) -> None:
-        """End every session and the sandbox; turns under way are cut off."""
+        """End every session and the sandbox; turns in progress are cut off."""
         with self._lock:
-            box, self._box = self._box, None
+            sandbox, self._sandbox = self._sandbox, None
             self._broken = float("inf"), SandboxError(SHUT_DOWN)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if box:
-            box.close()
+        if sandbox:
+            sandbox.close()
         self._threads.shutdown(wait=True)
         self._sessions.close()
 
 
 def make_sandbox_problem(error: Exception) -> CodeProblem:
-    """A failure of the sandbox: the last line for the model, all of it for the log."""
+    """Return a failure of the sandbox: the last line for the model; all of it goes to the log."""
     LOGGER.warning("a code sample could not be run: %s", error)
     return CodeProblem("sandbox", (str(error).strip().splitlines() or [type(error).__name__])[-1])
 
 
 def subtract_time(left: Limits, cpu_s: float, wall_s: float) -> Limits:
-    """What remains of a message's time."""
+    """Return what remains of a message's time."""
     seconds, wall = max(MIN_SECONDS, left.seconds - cpu_s), max(MIN_SECONDS, left.wall_s - wall_s)
     return msgspec.structs.replace(left, seconds=seconds, wall_seconds=wall)
 
 
 def to_kilobytes(chars: int) -> int:
-    """So much that one character more than `chars` is kept, however many bytes each has."""
+    """Return enough to keep one character more than `chars`, however many bytes each has."""
     return -(-BYTES_PER_CHAR * (chars + 1) // 1024)
 
 
 GRACE_S = 60.0
 CALL_TIMEOUT_S = 30.0
 ACTOR_OPTIONS: dict[str, Any] = {"max_restarts": 16, "max_task_retries": 3, "max_concurrency": 64}
-"""A worker that died comes back empty, and its samples are told: so a turn may be tried again. Threads for many steps
-at once, as NeMo RL's asynchronous rollouts call with one sample each."""
+"""A worker that died comes back empty and its samples see that, so a turn may be retried. Threads for many steps at
+once, as NeMo RL's asynchronous rollouts call with one sample each.
+"""
 
 
 class CodeWorkers(Protocol):
     """All workers of an environment."""
 
     def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
-        """The answers, in the batch's order."""
+        """Return the answers, in the batch's order."""
 
     def counts(self) -> CountsByName:
-        """What happened since this was last asked."""
+        """Return the counts since the last call."""
 
     def close(self) -> None:
         """End every session."""
 
 
 def start_workers(config: CodeConfig) -> CodeWorkers:
-    """Ray actors where there are several to place or to share and Ray runs; otherwise workers right here."""
+    """Return Ray actors if there are several to place or share and Ray runs; otherwise workers in this process."""
     if (config.num_workers > 1 or config.worker_group) and is_ray_running():
         return RayWorkers(config)
     return LocalWorkers(config)
@@ -453,20 +454,20 @@ def is_ray_running() -> bool:
 
 
 def choose_worker(session_id: str, workers: int) -> int:
-    """Whose session this is: the same in every process."""
+    """Return the worker of a session: the same in every process."""
     return zlib.crc32(session_id.encode(errors="surrogatepass")) % workers
 
 
 def split_by_worker(batch: Sequence[CodeRequest], workers: int) -> dict[int, list[int]]:
-    """The places in a batch that each worker has to do with."""
-    found: dict[int, list[int]] = {}
-    for place, asked in enumerate(batch):
-        found.setdefault(choose_worker(asked.session_id, workers), []).append(place)
-    return found
+    """Return each worker's places in a batch."""
+    places: dict[int, list[int]] = {}
+    for place, request in enumerate(batch):
+        places.setdefault(choose_worker(request.session_id, workers), []).append(place)
+    return places
 
 
 def order_answers(size: int, answers: Mapping[int, CodeAnswer]) -> list[CodeAnswer]:
-    """Answers by their place."""
+    """Return answers in the order of their places."""
     return [answers[place] for place in range(size)]
 
 
@@ -477,18 +478,22 @@ class LocalWorkers:
         self._workers = [CodeWorker(config) for _ in range(config.num_workers)]
 
     def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
-        """All workers at once."""
+        """Run all workers at once."""
         parts = split_by_worker(batch, len(self._workers))
-        begun = {who: self._workers[who].begin([batch[place] for place in places]) for who, places in parts.items()}
-        answers = {place: answer for who in parts for place, answer in zip(parts[who], begun[who](), strict=True)}
+        finish = {
+            number: self._workers[number].begin([batch[place] for place in places]) for number, places in parts.items()
+        }
+        answers = {
+            place: answer for number in parts for place, answer in zip(parts[number], finish[number](), strict=True)
+        }
         return order_answers(len(batch), answers)
 
     def counts(self) -> CountsByName:
-        """Of all workers together."""
+        """Return the counts of all workers together."""
         return sum_counts([worker.counts() for worker in self._workers])
 
     def close(self) -> None:
-        """End every worker."""
+        """Close every worker."""
         for worker in self._workers:
             worker.close()
 
@@ -509,47 +514,47 @@ class RayWorkers:
         return ray.remote(**options)(CodeWorker).remote(self._config)
 
     def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
-        """All workers at once; one that is gone is replaced, and its share is done by the new one."""
+        """Run all workers at once; one that is gone is replaced, and its share is run by the new one."""
         parts = split_by_worker(batch, len(self._actors))
-        asked = {who: [batch[place] for place in places] for who, places in parts.items()}
-        begun = {who: self._actors[who].turns.remote(share) for who, share in asked.items()}
+        shares = {number: [batch[place] for place in places] for number, places in parts.items()}
+        results = {number: self._actors[number].turns.remote(share) for number, share in shares.items()}
         answers: dict[int, CodeAnswer] = {}
-        for who, places in parts.items():
-            answers |= zip(places, self._result(who, begun[who], asked[who]), strict=True)
+        for number, places in parts.items():
+            answers |= zip(places, self._result(number, results[number], shares[number]), strict=True)
         return order_answers(len(batch), answers)
 
-    def _result(self, who: int, begun: Any, share: list[CodeRequest]) -> list[CodeAnswer]:
+    def _result(self, number: int, result: Any, share: list[CodeRequest]) -> list[CodeAnswer]:
         import ray
 
-        within_s = self._config.batch_timeout_seconds + GRACE_S
+        timeout_s = self._config.batch_timeout_seconds + GRACE_S
         try:
             try:
-                return list(ray.get(begun, timeout=within_s))
+                return list(ray.get(result, timeout=timeout_s))
             except ray.exceptions.RayActorError:
-                self._actors[who] = self._start_actor(who)
-                return list(ray.get(self._actors[who].turns.remote(share), timeout=within_s))
+                self._actors[number] = self._start_actor(number)
+                return list(ray.get(self._actors[number].turns.remote(share), timeout=timeout_s))
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-            lost = CodeAnswer(
-                (make_problem_outcome("sandbox", f"worker {who} does not answer: {type(error).__name__}"),)
+            answer = CodeAnswer(
+                (make_problem_outcome("sandbox", f"worker {number} does not answer: {type(error).__name__}"),)
             )
-            return [lost] * len(share)
+            return [answer] * len(share)
 
     def counts(self) -> CountsByName:
-        """Of all workers together; one that does not answer counts for nothing."""
+        """Return the counts of all workers together; one that does not answer is left out."""
         import ray
 
-        asked = [actor.counts.remote() for actor in self._actors]
-        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=CALL_TIMEOUT_S)
-        found: list[Mapping[str, float]] = []
-        for one in ready:
+        results = [actor.counts.remote() for actor in self._actors]
+        ready, _ = ray.wait(results, num_returns=len(results), timeout=CALL_TIMEOUT_S)
+        counts: list[Mapping[str, float]] = []
+        for result in ready:
             try:
-                found.append(ray.get(one, timeout=CALL_TIMEOUT_S))
+                counts.append(ray.get(result, timeout=CALL_TIMEOUT_S))
             except ray.exceptions.RayActorError:
-                found.append({"workers_gone": 1})
-        return sum_counts(found)
+                counts.append({"workers_gone": 1})
+        return sum_counts(counts)
 
     def close(self) -> None:
-        """End every worker, and with it all that it has started."""
+        """Kill every worker, and with it all that it has started."""
         import ray
 
         for actor in self._actors:

@@ -1,7 +1,7 @@
 """`RolloutEnvironment`: whole rollouts for NeMo RL, streamed row by row as they end.
 
-Rows that did not come back are an exception: the infrastructure's fault, which may be tried again, or the data's. These
-exceptions can be pickled.
+Missing rows are an exception: the infrastructure's fault, which may be retried, or the data's. These exceptions can be
+pickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ROWS_SHOWN = 16
 
 
 class RowsMissing(RollbookError):
-    """Fewer rollouts came back than were requested. `rows` are their indices, `reasons` what is known of each."""
+    """Fewer rollouts came back than were requested. `rows` are the missing indices, `reasons` what is known of each."""
 
     side = "data"
 
@@ -35,10 +35,10 @@ class RowsMissing(RollbookError):
         super().__init__(requested, list(rows), dict(reasons))
 
     def __str__(self) -> str:
-        named = ", ".join(map(str, self.rows[:MAX_ROWS_SHOWN])) + (", ..." if len(self.rows) > MAX_ROWS_SHOWN else "")
-        why = next((self.reasons[row] for row in self.rows if row in self.reasons), "no reason is known")
-        came = self.requested - len(self.rows)
-        return f"{came} of {self.requested} rollouts came back; missing rows: {named}; {self.side}: {why}"
+        shown = ", ".join(map(str, self.rows[:MAX_ROWS_SHOWN])) + (", ..." if len(self.rows) > MAX_ROWS_SHOWN else "")
+        reason = next((self.reasons[row] for row in self.rows if row in self.reasons), "no reason is known")
+        returned = self.requested - len(self.rows)
+        return f"{returned} of {self.requested} rollouts came back; missing rows: {shown}; {self.side}: {reason}"
 
 
 class DataFailure(RowsMissing):
@@ -46,7 +46,7 @@ class DataFailure(RowsMissing):
 
 
 class InfraFailure(RowsMissing):
-    """All of them failed by what has nothing to do with the rows: asking for them again may help."""
+    """All of them failed for reasons unrelated to the rows: requesting them again may help."""
 
     side = "infra"
 
@@ -59,7 +59,7 @@ class MissingReason(NamedTuple):
 
 
 def make_rows_missing(requested: int, lost: Mapping[int, MissingReason]) -> RowsMissing:
-    """The exception for rows that did not come back."""
+    """Return the exception for rows that did not come back."""
     kind = DataFailure if any(reason.side == "data" for reason in lost.values()) else InfraFailure
     return kind(requested, sorted(lost), {row: reason.why for row, reason in lost.items()})
 
@@ -69,7 +69,7 @@ RowResult: TypeAlias = tuple[int, dict[str, Any], dict[str, float] | None]
 
 
 class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How it is set up."""
+    """The settings of the environment."""
 
     environments: list[Entry]
     base_urls: list[str]
@@ -80,9 +80,9 @@ class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrency: int = 256
     seed: int = 0
     attempts: dict[str, int] = {}
-    """How often each kind of failure is tried; as in a run unless given."""
+    """How often each kind of failure is tried; by default as in a run."""
     max_tokens: int = 1024
-    """Of a row that does not say."""
+    """For a row that does not set it."""
 
     def __post_init__(self) -> None:
         if self.on_failure in ("drop_group", "mask"):
@@ -91,7 +91,7 @@ class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RolloutActor:
-    """The environment itself; an instance lives on this event loop or in a Ray actor."""
+    """The environment itself; an instance runs on this event loop or in a Ray actor."""
 
     def __init__(self, cfg: Mapping[str, object]) -> None:
         try:
@@ -99,7 +99,7 @@ class RolloutActor:
         except msgspec.ValidationError as error:
             raise UsageError(f"rollout environment: {error}") from None
         config = self._config
-        self._players = TaskRunner(
+        self._runner = TaskRunner(
             {entry.name or entry.env: entry for entry in config.environments},
             config.base_urls,
             model_name=config.model_name,
@@ -113,108 +113,110 @@ class RolloutActor:
     async def run_rollouts(
         self, examples: Sequence[dict[str, JSON]], timer_prefix: str = ""
     ) -> AsyncIterator[RowResult]:
-        """(row index, result, timing) of every row as it ends; the timing comes with the last.
+        """Yield (row index, result, timing) of every row as it ends; the timing comes with the last.
 
-        When all have ended and fewer came back than were requested, this is raised before anything else that is wrong.
+        If fewer rows came back than were requested, that is raised at the end, before any other error.
         """
         rows = index_rows(examples)
-        lost: dict[int, MissingReason] = {}
+        missing: dict[int, MissingReason] = {}
         unusable: dict[int, MissingReason] = {}
         ended: list[Rollout] = []
-        async for index, came in self._run_rows(rows):
-            if isinstance(came, MissingReason):
-                lost[index] = came
+        async for index, rollout in self._run_rows(rows):
+            if isinstance(rollout, MissingReason):
+                missing[index] = rollout
                 continue
-            ended.append(came)
+            ended.append(rollout)
             try:
-                result = to_nemo_rl(sample_of(came), rows[index])
+                result = to_nemo_rl(sample_of(rollout), rows[index])
             except TokenError as error:
                 unusable[index] = MissingReason("data", str(error))
                 continue
             yield index, result, summarize_timing(ended, timer_prefix) if len(ended) == len(rows) else None
-        if lost or unusable:
-            raise make_rows_missing(len(rows), lost or unusable)
+        if missing or unusable:
+            raise make_rows_missing(len(rows), missing or unusable)
 
     async def _run_rows(
         self, rows: Mapping[int, dict[str, JSON]]
     ) -> AsyncIterator[tuple[int, Rollout | MissingReason]]:
-        """Every row as it ends: its rollout, or why there is none."""
-        asked = self._players.route_rows([_remove_index(row) for row in rows.values()])
-        waits = [
+        """Yield every row as it ends: its rollout, or why there is none."""
+        routed = self._runner.route_rows([_remove_index(row) for row in rows.values()])
+        tasks = [
             asyncio.ensure_future(self._run_row(index, name, task, self._read_sampling(rows[index])))
-            for index, (name, task) in zip(rows, asked, strict=True)
+            for index, (name, task) in zip(rows, routed, strict=True)
         ]
         try:
-            for wait in asyncio.as_completed(waits):
+            for wait in asyncio.as_completed(tasks):
                 yield await wait
         finally:
-            for one in waits:
-                one.cancel()
+            for pending in tasks:
+                pending.cancel()
 
     async def _run_row(
         self, index: int, name: str, task: Task, sampling: Sampling
     ) -> tuple[int, Rollout | MissingReason]:
         try:
-            rollout = await self._players.run_task(name, task, sampling)
-        except RollbookError as error:  # the endpoint is gone, say: every row that waits is told so
+            rollout = await self._runner.run_task(name, task, sampling)
+        except RollbookError as error:  # for example an outage of the endpoint, which ends every waiting row
             return index, MissingReason("infra" if isinstance(error, Stopped) else "data", str(error))
         failure = rollout.failure
         return index, MissingReason(failure.side, f"{failure.kind}: {failure.message}") if failure else rollout
 
     def _read_sampling(self, row: Mapping[str, JSON]) -> Sampling:
         params = row.get(PARAMS_KEY)
-        asked = params if isinstance(params, dict) else {}
-        tokens = asked.get("max_output_tokens") or self._config.max_tokens
+        requested = params if isinstance(params, dict) else {}
+        tokens = requested.get("max_output_tokens") or self._config.max_tokens
         try:
-            return Sampling(_default_to_1(asked.get("temperature")), _default_to_1(asked.get("top_p")), int(tokens))
+            return Sampling(
+                _default_to_1(requested.get("temperature")), _default_to_1(requested.get("top_p")), int(tokens)
+            )
         except (TypeError, ValueError) as error:
             raise UsageError(f"run_rollouts: {PARAMS_KEY} asks for {error}") from None
 
     async def pause(self) -> None:
-        """Before a weight update."""
-        await self._players.pause()
+        """Pause model calls before a weight update."""
+        await self._runner.pause()
 
     async def resume(self, model_version: str | None = None) -> None:
-        """After it."""
-        self._players.resume(model_version)
+        """Resume them after it."""
+        self._runner.resume(model_version)
 
     async def shutdown(self) -> None:
         """End every rollout and every environment."""
-        await self._players.__aexit__(None, None, None)
+        await self._runner.__aexit__(None, None, None)
 
 
 class RolloutEnvironment(RolloutActor):
-    """`RolloutEnvironment(cfg)` works on this event loop; `.remote(cfg)` is a Ray actor, whose results stream."""
+    """`RolloutEnvironment(cfg)` runs on this event loop; `.remote(cfg)` is a Ray actor, whose results stream."""
 
     @classmethod
     def options(cls, **options: object) -> RayRemoteClass:
-        """Ray's own: where and how the actor is to run."""
+        """Ray's own options: where and how the actor runs."""
         if find_spec("ray") is None:
             raise UsageError("RolloutEnvironment.remote: Ray is not installed; RolloutEnvironment(cfg) works here")
         import ray
 
-        made: RayRemoteClass = ray.remote(**{"max_concurrency": 64, **options})(RolloutActor)
-        return made
+        remote_class: RayRemoteClass = ray.remote(**{"max_concurrency": 64, **options})(RolloutActor)
+        return remote_class
 
     @classmethod
     def remote(cls, cfg: Mapping[str, object]) -> Any:
-        """A new actor."""
+        """Start a new actor."""
         return cls.options().remote(cfg)
 
 
 def index_rows(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]]:
-    """The rows by the index that NeMo RL gave them, else by their place."""
+    """Return the rows by the index that NeMo RL gave them, else by their place."""
     if not examples:
         raise UsageError("run_rollouts: no examples")
-    found: dict[int, dict[str, JSON]] = {}
+    by_index: dict[int, dict[str, JSON]] = {}
     for place, row in enumerate(examples):
         if not isinstance(row, dict):
             raise UsageError(f"run_rollouts: example {place} is no row but a {type(row).__name__}")
         index = row.get(ROW_INDEX_KEY, place)
-        if index in found:
+        if index in by_index:
             raise UsageError(f"run_rollouts: two examples have {ROW_INDEX_KEY} {index}")
-        found[index] = row
-    return found
+        by_index[index] = row
+    return by_index
 
 
 def _remove_index(row: dict[str, JSON]) -> dict[str, JSON]:
@@ -226,10 +228,10 @@ def _default_to_1(value: JSON) -> float:
 
 
 def summarize_timing(rollouts: Sequence[Rollout], prefix: str) -> dict[str, float]:
-    """Where the time of a batch went, in seconds: the mean and the most of each part."""
-    told: dict[str, float] = {}
+    """Return the times of a batch in seconds: the mean and the maximum of each part."""
+    timing: dict[str, float] = {}
     for part in ("seconds", "model_s", "environment_s", "verify_s"):
-        spent = [float(getattr(rollout.timing, part)) for rollout in rollouts]
+        seconds = [float(getattr(rollout.timing, part)) for rollout in rollouts]
         name = f"{prefix}/{part}" if prefix else part
-        told |= {f"{name}/mean": sum(spent) / len(spent), f"{name}/max": max(spent)}
-    return told
+        timing |= {f"{name}/mean": sum(seconds) / len(seconds), f"{name}/max": max(seconds)}
+    return timing

@@ -30,7 +30,7 @@ JSON_TYPES: Mapping[str, type] = {
 class Environments:
     """`GRPOTrainer(environment_factory=environments, reward_funcs=environments.reward, ...)`, on the rows of `rows()`.
 
-    For environments whose tools are the same for every task; one that speaks back needs `Rollouts`.
+    For environments whose tools are the same for every task; one that replies to the model needs `Rollouts`.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Environments:
             raise UsageError(f"{env}: its tools differ by task, or it speaks back; use Rollouts as a rollout_func")
         if on_failure not in ("raise", "mask"):
             raise UsageError(f"on_failure={on_failure!r}: TRL generates each rollout once; raise or mask")
-        self._loaded, self._limits, self._masks = loaded, limits, on_failure == "mask"
+        self._loaded, self._limits, self._masks_failures = loaded, limits, on_failure == "mask"
         self.masked = 0
         self._name = environment_name(loaded)
         self._prompts = PromptIndex(loaded.instance.tasks(), limit)
         self._background, self._stack = BackgroundLoop("rollbook-trl"), AsyncExitStack()
-        self._stage = self._background.run(self._open())
+        self._runtime = self._background.run(self._open())
         self._class = type(
             self._name, (TrlEnvironment,), {t["function"]["name"]: make_tool_method(t["function"]) for t in self._tools}
         )
@@ -65,20 +65,20 @@ class Environments:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-")))
         spec = write_snapshot(self._loaded, folder / "source")
         instances = {self._name: self._loaded.instance}
-        on = open_environments({self._name: spec}, self._limits, run=folder, hosts=None, instances=instances)
-        return (await self._stack.enter_async_context(on))[self._name]
+        runtimes = open_environments({self._name: spec}, self._limits, run=folder, hosts=None, instances=instances)
+        return (await self._stack.enter_async_context(runtimes))[self._name]
 
     def __call__(self) -> TrlEnvironment:
-        """A new instance, whose methods are the tools."""
-        made: TrlEnvironment = self._class(self)
-        return made
+        """Return a new instance, whose methods are the tools."""
+        instance: TrlEnvironment = self._class(self)
+        return instance
 
     def rows(self) -> list[dict[str, JSON]]:
-        """The rows of the dataset to train on."""
+        """Return the rows of the dataset to train on."""
         return self._prompts.rows()
 
     def close(self) -> None:
-        """End the environment."""
+        """Close the environment."""
         self._background.run(self._stack.aclose())
         self._background.close()
 
@@ -91,74 +91,77 @@ class Environments:
     def reward(
         self, completions: Sequence[Any], environments: Sequence[TrlEnvironment], **_: Any
     ) -> list[float | None]:
-        """What the verifier says of each; one that fails raises, or is None where the policy is to mask."""
-        return [self._reward(told, held) for told, held in zip(completions, environments, strict=True)]
+        """Return the reward of each completion; a failure raises, or is None if the policy is to mask."""
+        return [
+            self._reward(completion, environment)
+            for completion, environment in zip(completions, environments, strict=True)
+        ]
 
     def _reward(self, completion: Any, environment: TrlEnvironment) -> float | None:
         try:
             return self._run(environment._score(completion))
         except RolloutFailed:
-            if not self._masks:
+            if not self._masks_failures:
                 raise
             self.masked += 1
             return None
 
 
 class TrlEnvironment:
-    """What TRL takes for the environment of one rollout; every public method but `reset` is a tool."""
+    """The environment of one rollout, as TRL uses it; every public method but `reset` is a tool."""
 
     def __init__(self, factory: Environments) -> None:
-        self._home = factory
-        self._held: EnvironmentSession | None = None
+        self._factory = factory
+        self._session: EnvironmentSession | None = None
 
     def reset(self, task: str, **_: JSON) -> None:
-        """Begin a rollout of a task; the one before is over."""
-        self._home._run(self._open_session(task))
+        """Begin a rollout of a task; the previous one is over."""
+        self._factory._run(self._open_session(task))
 
     async def _open_session(self, name: str) -> None:
-        stage = self._home._stage
-        if self._held is not None:
-            held, self._held = self._held, None
-            await stage.close_session(held)
-        self._asked = self._home._task(name)
-        self._held = await stage.open_session(self._asked, name)
+        runtime = self._factory._runtime
+        if self._session is not None:
+            previous, self._session = self._session, None
+            await runtime.close_session(previous)
+        self._task = self._factory._task(name)
+        self._session = await runtime.open_session(self._task, name)
 
     def _use(self, name: str, arguments: dict[str, JSON]) -> str:
-        if self._held is None:
+        if self._session is None:
             raise UsageError("a tool was called before reset()")
-        return self._home._run(self._held.use(name, encode(arguments).decode()))
+        return self._factory._run(self._session.use(name, encode(arguments).decode()))
 
     async def _score(self, completion: Any) -> float:
-        assert self._held is not None, "reset() comes first"
-        told = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-        rollout = Rollout(task=self._asked, sample=0, seed=0, messages=[*self._asked.messages, *read_messages(told)])
-        rollout.outcome = await self._held.outcome()
-        return (await self._home._stage.verify(self._asked, rollout)).reward
+        assert self._session is not None, "reset() comes first"
+        messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+        rollout = Rollout(task=self._task, sample=0, seed=0, messages=[*self._task.messages, *read_messages(messages)])
+        rollout.outcome = await self._session.outcome()
+        return (await self._factory._runtime.verify(self._task, rollout)).reward
 
 
 def make_tool_method(function: Mapping[str, JSON]) -> Callable[..., str]:
-    """A tool as a method that TRL can read a schema from: its types, and a docstring with its arguments."""
+    """Return a tool as a method from which TRL reads a schema: its types, and a docstring with its arguments."""
     name, parameters = str(function["name"]), function.get("parameters", {})
-    shown, needed = parameters.get("properties", {}), set(parameters.get("required", ()))
+    properties, required = parameters.get("properties", {}), set(parameters.get("required", ()))
 
     def method(self: TrlEnvironment, **arguments: JSON) -> str:
         return self._use(name, arguments)
 
-    own = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    for key, schema in shown.items():
-        default = inspect.Parameter.empty if key in needed else schema.get("default")
+    signature = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    for key, schema in properties.items():
+        default = inspect.Parameter.empty if key in required else schema.get("default")
         kind = JSON_TYPES.get(schema.get("type", "string"), str)
-        own.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+        signature.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     method.__name__ = method.__qualname__ = name
-    method.__signature__ = inspect.Signature(own, return_annotation=str)  # type: ignore[attr-defined]
-    method.__annotations__ = {one.name: one.annotation for one in own[1:]} | {"return": str}
-    method.__doc__ = _write_docstring(function, shown)
+    method.__signature__ = inspect.Signature(signature, return_annotation=str)  # type: ignore[attr-defined]
+    method.__annotations__ = {parameter.name: parameter.annotation for parameter in signature[1:]} | {"return": str}
+    method.__doc__ = _write_docstring(function, properties)
     return method
 
 
-def _write_docstring(function: Mapping[str, JSON], shown: Mapping[str, JSON]) -> str:
+def _write_docstring(function: Mapping[str, JSON], properties: Mapping[str, JSON]) -> str:
     lines = [str(function.get("description") or function["name"])]
-    if shown:
+    if properties:
         lines += ["", "Args:"]
-        lines += [f"    {key}: {schema.get('description') or key}" for key, schema in shown.items()]
+        lines += [f"    {key}: {schema.get('description') or key}" for key, schema in properties.items()]
     return "\n".join([*lines, "", "Returns:", "    What the tool says."])

@@ -1,6 +1,6 @@
-"""`Rollouts`: TRL's `rollout_func`, carried out by an environment against the endpoint that serves the weights.
+"""`Rollouts`: TRL's `rollout_func`, run by an environment against the endpoint that serves the weights.
 
-`PromptIndex` turns an environment's tasks into rows of TRL's dataset, and finds them again by what TRL hands back.
+`PromptIndex` turns an environment's tasks into rows of TRL's dataset, and finds them again by what TRL passes back.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ class PromptIndex:
                 )
 
     def rows(self) -> list[dict[str, JSON]]:
-        """One row a task: `prompt` in messages, and `task`, its id."""
+        """Return one row per task: `prompt` as messages, and `task`, its id."""
         return [{"prompt": msgspec.to_builtins(task.messages), "task": task.id} for task in self._tasks]
 
     def find_by_prompt(self, prompt: Sequence[Mapping[str, JSON]] | str) -> Task:
-        """The task of a prompt."""
-        given = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        task = self._by_prompt.get(encode(read_messages(given)))
+        """Return the task of a prompt."""
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        task = self._by_prompt.get(encode(read_messages(messages)))
         if task is None:
-            raise UsageError(f"a prompt of no task: {str(given)[:80]}; train on the dataset of rows()")
+            raise UsageError(f"a prompt of no task: {str(messages)[:80]}; train on the dataset of rows()")
         return task
 
     def find_by_id(self, name: str) -> Task:
-        """The task of an id."""
+        """Return the task of an id."""
         if name not in self._by_id:
             raise UsageError(f"no task is called {name!r}; train on the dataset of rows()")
         return self._by_id[name]
 
 
 def read_messages(messages: Sequence[Mapping[str, JSON]]) -> list[Message]:
-    """Messages as datasets and TRL hold them: absent fields as None, arguments of calls as objects."""
-    return as_messages([_clean_message(dict(one)) for one in messages])
+    """Read messages as datasets and TRL store them: absent fields as None, arguments of calls as objects."""
+    return as_messages([_clean_message(dict(message)) for message in messages])
 
 
-def _clean_message(one: dict[str, JSON]) -> dict[str, JSON]:
-    calls = one.pop("tool_calls", None)
-    kept = {name: value for name, value in one.items() if value is not None and name in Message.__struct_fields__}
-    return {**kept, "tool_calls": [_clean_call(call) for call in calls]} if calls else kept
+def _clean_message(message: dict[str, JSON]) -> dict[str, JSON]:
+    calls = message.pop("tool_calls", None)
+    fields = {name: value for name, value in message.items() if value is not None and name in Message.__struct_fields__}
+    return {**fields, "tool_calls": [_clean_call(call) for call in calls]} if calls else fields
 
 
 def _clean_call(call: Mapping[str, JSON]) -> JSON:
     function = call.get("function", call)
     arguments = function.get("arguments", "")
     text = arguments if isinstance(arguments, str) else encode(arguments).decode()
-    made = ToolCall(str(call.get("id") or uuid4().hex), Function(str(function["name"]), text))
-    return msgspec.to_builtins(made)
+    cleaned = ToolCall(str(call.get("id") or uuid4().hex), Function(str(function["name"]), text))
+    return msgspec.to_builtins(cleaned)
 
 
 UNSET_VALUES: Mapping[str, tuple[JSON, ...]] = {
@@ -78,13 +78,13 @@ UNSET_VALUES: Mapping[str, tuple[JSON, ...]] = {
     "min_p": (None, 0.0),
     "repetition_penalty": (None, 1.0),
 }
-"""TRL's further arguments of sampling, and what of each means that nothing is asked for."""
+"""TRL's further sampling arguments, and the values of each that request nothing."""
 
 
 class Rollouts:
     """`GRPOTrainer(rollout_func=rollouts, reward_funcs=rollouts.reward, ...)`, on a dataset of the rows of `rows()`.
 
-    Sampled as the trainer's own arguments say. `masked` counts the rollouts that failed and were masked.
+    Sampling follows the trainer's own arguments. `masked` counts the rollouts that failed and were masked.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class Rollouts:
             )
         entry = Entry(env=env, data=data, limits=limits or {})
         self._prompts = PromptIndex(make_environment(entry).tasks(), limit)
-        self._masks, self.masked = on_failure == "mask", 0
+        self._masks_failures, self.masked = on_failure == "mask", 0
         self._background = BackgroundLoop("rollbook-trl")
-        self._players = TaskRunner(
+        self._runner = TaskRunner(
             {env: entry},
             [model] if isinstance(model, str) else model,
             on_failure=on_failure,
@@ -117,42 +117,44 @@ class Rollouts:
             concurrency=concurrency,
         )
         self._env = env
-        self.__name__ = "rollbook"  # TRL asks functions for it
+        self.__name__ = "rollbook"  # TRL reads the name of functions
 
     def rows(self) -> list[dict[str, JSON]]:
-        """The rows of the dataset to train on."""
+        """Return the rows of the dataset to train on."""
         return self._prompts.rows()
 
     def close(self) -> None:
         """End every rollout and the environment."""
-        self._background.run(self._players.__aexit__(None, None, None))
+        self._background.run(self._runner.__aexit__(None, None, None))
         self._background.close()
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[JSON]]:
-        """One rollout for every prompt, in their order."""
+        """Return one rollout for every prompt, in order."""
         tasks = [self._prompts.find_by_prompt(prompt) for prompt in prompts]
         rollouts = self._background.run(
             self._run_tasks(tasks, read_sampling(trainer.args), str(trainer.state.global_step))
         )
         failed = sum(rollout.failure is not None for rollout in rollouts)
-        if failed and not self._masks:
+        if failed and not self._masks_failures:
             raise group_shortfall(rollouts)
         self.masked += failed
         return to_trl([sample_of(rollout) for rollout in rollouts], int(trainer.processing_class.pad_token_id))
 
     async def _run_tasks(self, tasks: list[Task], sampling: Sampling, version: str) -> list[Rollout]:
-        self._players.resume(version)
-        return await asyncio.gather(*(self._players.run_task(self._env, task, sampling) for task in tasks))
+        self._runner.resume(version)
+        return await asyncio.gather(*(self._runner.run_task(self._env, task, sampling) for task in tasks))
 
     def reward(self, **columns: Any) -> list[float | None]:
-        """The rewards that came with the rollouts; TRL leaves None out of a group's mean and spread."""
-        given: list[float | None] = columns[REWARD_COLUMN]
-        return given
+        """Return the rewards that came with the rollouts; TRL leaves None out of a group's mean and spread."""
+        rewards: list[float | None] = columns[REWARD_COLUMN]
+        return rewards
 
 
 def read_sampling(args: Any) -> Sampling:
-    """What TRL's arguments ask for, in the words of vLLM."""
+    """Return the sampling of TRL's arguments, under vLLM's names."""
     extra: dict[str, JSON] = {name: getattr(args, name, None) for name in UNSET_VALUES}
-    given = {name: value for name, value in extra.items() if value not in UNSET_VALUES[name]}
-    own = getattr(args, "generation_kwargs", None) or {}
-    return Sampling(float(args.temperature), float(args.top_p), int(args.max_completion_length), extra={**given, **own})
+    options = {name: value for name, value in extra.items() if value not in UNSET_VALUES[name]}
+    overrides = getattr(args, "generation_kwargs", None) or {}
+    return Sampling(
+        float(args.temperature), float(args.top_p), int(args.max_completion_length), extra={**options, **overrides}
+    )

@@ -1,7 +1,7 @@
-"""Rollouts as verl's two contracts take them, as pure functions over samples.
+"""Rollouts in the form of verl's two contracts, as pure functions over samples.
 
-V0: one row for every row that was asked, in its order, as padded arrays. V1: every sequence of every rollout under a
-key of its own, unpadded, with a tag.
+V0: one row for every requested row, in its order, as padded arrays. V1: every sequence of every rollout under a key of
+its own, unpadded, with a tag.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[numpy.generic]
 
 TIMING_PARTS = {"generate_sequences": "model_s", "tool_calls": "environment_s", "compute_score": "verify_s"}
-"""What verl calls the parts of a rollout's time, and what we do."""
+"""verl's names for the parts of a rollout's time, and ours."""
 
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """What a DataProto is made of: `tensors` [B, ...], `others` [B] (no tensors), `meta_info`."""
+    """The parts of a DataProto: `tensors` [B, ...], `others` [B] (no tensors), `meta_info`."""
 
     tensors: dict[str, Any]
     others: dict[str, Any]
@@ -37,11 +37,11 @@ class PaddedBatch:
 
 
 def pad_batch(samples: Rows[Sample], pad_id: int, prompt_length: int, response_length: int) -> PaddedBatch:
-    """Prompts on the left of `prompt_length` columns (more if one is longer), responses on the right of exactly
-    `response_length`; what of a response is beyond that is cut off, and counted.
+    """Pad prompts on the left to `prompt_length` columns (more if one is longer), responses on the right to exactly
+    `response_length`; what exceeds that is cut off, and counted.
 
-    A rollout is one row here: of one that forked it is the sequence it ended with, and the sampled tokens that
-    are left out are counted. A masked rollout is refused, for verl would take its reward to be 0 in its group.
+    A rollout is one row here: of a forked one it is the last sequence, and the sampled tokens that are left out are
+    counted. A masked rollout is refused, because verl would count it with a reward of 0 in its group.
     """
     require_scored(samples, "verl's V0")
     rows = [_make_row(sample, pad_id, response_length) for sample in samples]
@@ -54,13 +54,13 @@ def pad_batch(samples: Rows[Sample], pad_id: int, prompt_length: int, response_l
 
 
 def get_reward_parts(sample: Sample) -> dict[str, JSON]:
-    """What is logged of a reward beside itself: its parts."""
+    """Return what is logged of a reward besides itself: its parts."""
     score = sample.rollout.score
     return {} if score is None else {name: value for name, value in score.parts.items() if name != "reward"}
 
 
 def _make_row(sample: Sample, pad_id: int, max_length: int) -> Sequence:
-    """One that sampled nothing has an empty response, behind one attended token, for no row may attend to nothing."""
+    """Return a sample's row; without sampled tokens, an empty response after one attended token, which rows need."""
     last = sample.last
     if last is None:
         return Sequence([pad_id], [], [], [])
@@ -73,32 +73,32 @@ def _make_row(sample: Sample, pad_id: int, max_length: int) -> Sequence:
 def _make_tensors(rows: list[Sequence], pad_id: int, prompt_length: int, response_length: int) -> dict[str, Any]:
     import numpy as np
 
-    made = batch(rows, pad_id)
-    left = max(0, prompt_length - made.prompts.shape[1])
-    right = response_length - made.responses.shape[1]
-    wide = ((0, 0), (left, right))
+    padded = batch(rows, pad_id)
+    left = max(0, prompt_length - padded.prompts.shape[1])
+    right = response_length - padded.responses.shape[1]
+    both_sides = ((0, 0), (left, right))
     after = ((0, 0), (0, right))
-    ids = np.pad(made.input_ids, wide, constant_values=pad_id)
-    columns = left + made.prompts.shape[1]
-    attention = np.pad(made.attention_mask, wide)
+    ids = np.pad(padded.input_ids, both_sides, constant_values=pad_id)
+    columns = left + padded.prompts.shape[1]
+    attention = np.pad(padded.attention_mask, both_sides)
     return {
         "prompts": ids[:, :columns],
         "responses": ids[:, columns:],
-        "response_mask": np.pad(made.response_mask, after),
+        "response_mask": np.pad(padded.response_mask, after),
         "input_ids": ids,
         "attention_mask": attention,
         "position_ids": np.maximum(attention.cumsum(axis=1) - 1, 0),
-        "rollout_log_probs": np.pad(made.logprobs, after),
+        "rollout_log_probs": np.pad(padded.logprobs, after),
     }
 
 
 def _make_rewards(samples: Rows[Sample], rows: list[Sequence], response_length: int) -> Any:
-    """The reward on the last token of the response; on the first column where there is none."""
+    """Put the reward on the last token of the response; on the first column if there is none."""
     import numpy as np
 
     rewards = np.zeros((len(rows), response_length), np.float32)
-    for place, (sample, row) in enumerate(zip(samples, rows, strict=True)):
-        rewards[place, max(len(row.response_ids) - 1, 0)] = sample.reward
+    for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
+        rewards[index, max(len(row.response_ids) - 1, 0)] = sample.reward
     return rewards
 
 
@@ -120,15 +120,15 @@ def _make_non_tensors(samples: Rows[Sample]) -> dict[str, Any]:
 def _make_object_array(values: list[Any]) -> Any:
     import numpy as np
 
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def _make_timing(samples: Rows[Sample], rows: list[Sequence]) -> dict[str, float]:
-    """verl's own names for where the time went, and ours for what the rows do not hold."""
+    """Return the times under verl's own names, and counts of what the rows leave out under ours."""
     cut = sum(len(s.last.response_ids) - len(r.response_ids) for s, r in zip(samples, rows, strict=True) if s.last)
-    told: dict[str, float] = {
+    metrics: dict[str, float] = {
         "rollbook/forked": sum(len(sample.sequences) > 1 for sample in samples),
         "rollbook/untrained_tokens": sum(sample.untrained for sample in samples),
         "rollbook/cut_tokens": cut,
@@ -137,17 +137,17 @@ def _make_timing(samples: Rows[Sample], rows: list[Sequence]) -> dict[str, float
     times = [msgspec.structs.asdict(sample.rollout.timing) for sample in samples]
     for name, part in TIMING_PARTS.items():
         spent = [time[part] for time in times] or [0.0]
-        told |= {
+        metrics |= {
             f"agent_loop/{name}/min": min(spent),
             f"agent_loop/{name}/max": max(spent),
             f"agent_loop/{name}/mean": sum(spent) / len(spent),
         }
     slowest = max(times, key=lambda time: float(time["seconds"]), default=dict.fromkeys(TIMING_PARTS.values(), 0.0))
-    return told | {f"agent_loop/slowest/{name}": slowest[part] for name, part in TIMING_PARTS.items()}
+    return metrics | {f"agent_loop/slowest/{name}": slowest[part] for name, part in TIMING_PARTS.items()}
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What verl asks: a row of its dataset under a uid, at a step."""
+    """A prompt of verl's: a row of its dataset under a uid, at a step."""
 
     uid: str
     fields: Mapping[str, Any]
@@ -156,7 +156,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What is put into the TransferQueue: `fields` with numpy arrays of one dimension."""
+    """An entry of the TransferQueue: `fields` with numpy arrays of one dimension."""
 
     key: str
     fields: dict[str, Any]
@@ -164,18 +164,18 @@ class Trajectory:
 
 
 def trajectories(prompt: Prompt, session: int, sample: Sample) -> list[Trajectory]:
-    """The trajectories of one rollout, of which the last one counts in its group. None if it sampled nothing.
+    """Return the trajectories of one rollout, the last of which counts in its group; none if nothing was sampled.
 
     verl groups rewards by the field `uid`: a masked rollout has one of its own there, and so leaves the statistics.
     """
-    told = [sequence for sequence in sample.sequences if sequence.response_ids]
+    sampled = [sequence for sequence in sample.sequences if sequence.response_ids]
     return [
         Trajectory(
             f"{prompt.uid}_{session}_{index}",
             {**prompt.fields, **_make_fields(sequence, sample), **_make_id_fields(prompt, session, sample)},
             _make_tag(prompt, sequence, sample),
         )
-        for index, sequence in enumerate(told)
+        for index, sequence in enumerate(sampled)
     ]
 
 
@@ -209,7 +209,7 @@ def _make_fields(sequence: Sequence, sample: Sample) -> dict[str, Any]:
 
 
 def _make_tag(prompt: Prompt, sequence: Sequence, sample: Sample) -> dict[str, Any]:
-    """Steps must be whole numbers: what was sampled by weights that nobody named was by those of the present step."""
+    """Return a tag. Steps must be whole numbers: tokens of unnamed weights count for the current step."""
     steps = [int(version) for version in sample.versions if version.isdecimal()] or [prompt.global_steps]
     return {
         "status": "success",

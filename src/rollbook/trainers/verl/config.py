@@ -1,4 +1,4 @@
-"""What verl's configuration and rows ask for: environments, sampling, tasks, servers, and the verl version.
+"""What verl's configuration and rows request: environments, sampling, tasks, servers, and the verl version.
 
 The environments are in the `rollbook:` block of the file that verl's `agent_loop_config_path` names. verl's contracts
 change between releases, so a version that is not known to work is refused at the start.
@@ -24,29 +24,29 @@ VERL_PREFIX, TESTED_VERSION = "0.9.", "0.9.1"
 
 
 def check_verl() -> str:
-    """The version that is installed; UsageError if there is none, or one that is not known to work."""
+    """Return the installed version; UsageError if there is none, or one that is not known to work."""
     try:
-        found = version("verl")
+        installed = version("verl")
     except PackageNotFoundError:
         raise UsageError(f"verl is not installed here: pip install verl=={TESTED_VERSION}") from None
-    if not found.startswith(VERL_PREFIX):
+    if not installed.startswith(VERL_PREFIX):
         raise UsageError(
-            f"verl {found} is installed, and this works with {VERL_PREFIX}x: pip install verl=={TESTED_VERSION}"
+            f"verl {installed} is installed, and this works with {VERL_PREFIX}x: pip install verl=={TESTED_VERSION}"
         )
-    return found
+    return installed
 
 
 class VerlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is played, by whom, and what becomes of failures. One of `environments`, `blend` and `gym` says what."""
+    """What to run, with which model, and what to do with failures. Set one of `environments`, `blend` and `gym`."""
 
     environments: list[Entry] = []
-    """Each with `env` as on the command line, `name` as rows have it in `agent_ref`, `data` where `env` needs it."""
+    """Each with `env` as on the command line, `name` as in the rows' `agent_ref`, `data` where `env` needs it."""
     blend: str | None = None
-    """A blend's file, beside this one."""
+    """The file of a blend, relative to this one."""
     gym: list[str] = []
-    """Configurations of a NeMo Gym checkout; its own agents' names route the rows."""
+    """Configurations of a NeMo Gym checkout; the names of its agents route the rows."""
     urls: list[str] = []
-    """Endpoints; those of verl's own servers unless given."""
+    """Endpoints; by default those of verl's own servers."""
     model_name: str = ""
     on_failure: OnFailure = "raise"
     continue_tokens: bool = False
@@ -55,22 +55,22 @@ class VerlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempts: dict[str, int] = {}
     seed: int = 0
     pad_id: int | None = None
-    """That of the model's tokenizer unless given."""
+    """By default that of the model's tokenizer."""
 
     def entries(self, folder: Path) -> dict[str, Entry]:
-        """The environments by the names that rows have for them."""
+        """Return the environments by their names in the rows."""
         if self.gym:
-            more = f"?config_paths={encode(self.gym[1:]).decode()}" if self.gym[1:] else ""
-            return {"gym": Entry(env=f"gym:{self.gym[0]}{more}")}
+            query = f"?config_paths={encode(self.gym[1:]).decode()}" if self.gym[1:] else ""
+            return {"gym": Entry(env=f"gym:{self.gym[0]}{query}")}
         listed = read_blend_entries(folder / self.blend) if self.blend else self.environments
-        named = {entry.name or entry.env: entry for entry in listed}
-        if len(named) < len(listed):
+        by_name = {entry.name or entry.env: entry for entry in listed}
+        if len(by_name) < len(listed):
             raise UsageError("two environments of the rollbook: block have one name; give each a name of its own")
-        return named
+        return by_name
 
 
 def read_blend_entries(path: Path) -> list[Entry]:
-    """The environments of a blend, with the files that it names found from here."""
+    """Return the environments of a blend, with the paths of its files resolved."""
     blend = read_blend(path)
     return [
         msgspec.structs.replace(
@@ -84,18 +84,18 @@ def read_blend_entries(path: Path) -> list[Entry]:
 
 
 def read_config(path: str | Path | None) -> VerlConfig:
-    """The block in a file, its $VARIABLES filled in; UsageError says what is wrong with it."""
+    """Read the block of a file, with $VARIABLES expanded; UsageError explains what is wrong with it."""
     if not path:
-        way = "set actor_rollout_ref.rollout.agent.agent_loop_config_path to a file with a rollbook: block"
-        raise UsageError(f"which environments? {way}")
+        advice = "set actor_rollout_ref.rollout.agent.agent_loop_config_path to a file with a rollbook: block"
+        raise UsageError(f"which environments? {advice}")
     try:
-        read: JSON = yaml.safe_load(os.path.expandvars(Path(path).read_text()))
+        content: JSON = yaml.safe_load(os.path.expandvars(Path(path).read_text()))
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
-    if not isinstance(read, dict) or "rollbook" not in read:
+    if not isinstance(content, dict) or "rollbook" not in content:
         raise UsageError(f"{path}: no rollbook: block; write `rollbook:` and beneath it `environments:`")
     try:
-        block = msgspec.convert(read["rollbook"], VerlConfig)
+        block = msgspec.convert(content["rollbook"], VerlConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: rollbook: {error}") from None
     if sum(map(bool, (block.environments, block.blend, block.gym))) != 1:
@@ -105,21 +105,21 @@ def read_config(path: str | Path | None) -> VerlConfig:
 
 ROW_COLUMN = "gym_row"
 DO_SAMPLE_COLUMN, SAMPLES_COLUMN = "__do_sample__", "__rollout_n__"
-"""Columns in which verl says of single rows whether, and how often, they are sampled."""
+"""Columns in which verl sets for single rows whether, and how often, they are sampled."""
 
 
 def read_sampling(rollout: Any, *, validate: bool, greedy: bool = False) -> Sampling:
-    """How rows are sampled: as verl is configured for training or validation, or greedily."""
-    own = rollout.val_kwargs if validate else rollout
+    """Return how rows are sampled: as verl is configured for training or validation, or greedily."""
+    settings = rollout.val_kwargs if validate else rollout
     tokens = int(rollout.response_length)
     if greedy:
         return Sampling(0.0, 1.0, tokens)
-    extra: dict[str, JSON] = {"top_k": int(own.top_k)} if int(own.get("top_k", -1)) > 0 else {}
-    return Sampling(float(own.temperature), float(own.top_p), tokens, extra)
+    extra: dict[str, JSON] = {"top_k": int(settings.top_k)} if int(settings.get("top_k", -1)) > 0 else {}
+    return Sampling(float(settings.temperature), float(settings.top_p), tokens, extra)
 
 
 def rebuild_row(fields: Mapping[str, Any]) -> dict[str, JSON]:
-    """The row that a prompt of verl came from: as GymDataset keeps it, else made of verl's own columns."""
+    """Return the row that a prompt of verl came from: as GymDataset stores it, else made of verl's own columns."""
     if ROW_COLUMN in fields:
         row: dict[str, JSON] = decode(fields[ROW_COLUMN])
         return row
@@ -131,7 +131,7 @@ def rebuild_row(fields: Mapping[str, Any]) -> dict[str, JSON]:
 
 
 def to_json(value: Any) -> JSON:
-    """A value that went through numpy, as JSON has it."""
+    """Convert a value that went through numpy to JSON."""
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple) or type(value).__name__ == "ndarray":
@@ -140,23 +140,23 @@ def to_json(value: Any) -> JSON:
 
 
 def route_prompts(runner: TaskRunner, prompts: Sequence[Mapping[str, Any]]) -> list[tuple[str, Task]]:
-    """The environment and the task of every prompt, in their order."""
+    """Return the environment and the task of every prompt, in order."""
     return runner.route_rows([rebuild_row(fields) for fields in prompts])
 
 
 def find_servers(llm_client: Any) -> list[str]:
-    """Where verl's own model servers listen: its load balancer knows them by their addresses."""
+    """Return the addresses of verl's own model servers, from its load balancer."""
     balancer = getattr(llm_client, "_load_balancer", None)
     if balancer is None:
         raise UsageError("verl's client names no load balancer; give the servers as `urls` in the rollbook: block")
     import ray
 
-    found = ray.get(balancer.get_all_servers.remote(), timeout=60)
-    if not found:
+    addresses = ray.get(balancer.get_all_servers.remote(), timeout=60)
+    if not addresses:
         raise UsageError("verl's load balancer knows no server yet; give them as `urls` in the rollbook: block")
-    return [address if "://" in address else f"http://{address}/v1" for address in map(str, found)]
+    return [address if "://" in address else f"http://{address}/v1" for address in map(str, addresses)]
 
 
 def format_version(step: Any) -> str | None:
-    """A step of the trainer as the version of its weights."""
+    """Return a step of the trainer as the version of its weights."""
     return None if step is None else str(int(step))

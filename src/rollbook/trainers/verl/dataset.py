@@ -16,7 +16,7 @@ ANSWERS = ("expected_answer", "answer")
 
 
 class GymDataset(Dataset):  # type: ignore[misc]
-    """For `data.custom_cls`. Every item has the same keys, for verl collates by key; `gym_row` is the line, whole."""
+    """For `data.custom_cls`. Every item has the same keys, as verl collates by key; `gym_row` is the whole line."""
 
     def __init__(
         self,

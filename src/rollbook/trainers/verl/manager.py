@@ -1,4 +1,4 @@
-"""`RollbookAgentLoopManager`: what verl is configured to generate sequences with. Needs verl."""
+"""`RollbookAgentLoopManager`: the class that verl is configured to generate sequences with. Needs verl."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RollbookAgentLoopManager:
-    """For `actor_rollout_ref.rollout.agent.agent_loop_manager_class`; it has no workers of verl's."""
+    """For `actor_rollout_ref.rollout.agent.agent_loop_manager_class`; it uses none of verl's workers."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class RollbookAgentLoopManager:
         if teacher_client is not None:
             raise UsageError("rollbook: distillation from a teacher is not done here; leave the teacher out")
         self._rollout = config.actor_rollout_ref.rollout
-        self._config, self._echoes = config, reward_loop_worker_handles is None
+        self._config, self._returns_inputs = config, reward_loop_worker_handles is None
         path = self._rollout.agent.get("agent_loop_config_path")
         self._block = read_config(path)
         self._policy = GroupPolicy(self._block.on_failure)
         self._background = BackgroundLoop("rollbook-verl")
-        self._players = TaskRunner(
+        self._runner = TaskRunner(
             self._block.entries(Path(path).parent),
             self._block.urls or find_servers(llm_client),
             model_name=self._block.model_name,
@@ -65,7 +65,7 @@ class RollbookAgentLoopManager:
 
     @classmethod
     def create(cls, *args: Any, **kwargs: Any) -> RollbookAgentLoopManager:
-        """As verl calls it."""
+        """Create the manager, as verl calls it."""
         return cls(*args, **kwargs)
 
     @property
@@ -75,44 +75,44 @@ class RollbookAgentLoopManager:
 
     def close(self) -> None:
         """End every rollout and every environment."""
-        self._background.run(self._players.__aexit__(None, None, None))
+        self._background.run(self._runner.__aexit__(None, None, None))
         self._background.close()
 
     def generate_sequences(self, prompts: Any) -> Any:
-        """V0: a DataProto for a DataProto, in its order. V1: at once nothing; results go to the TransferQueue."""
+        """V0: return a DataProto in the order of the given one. V1: return at once; results go to the TransferQueue."""
         return self._generate_batch(prompts) if isinstance(prompts, DataProto) else self._begin_sessions(prompts)
 
     def _generate_batch(self, prompts: DataProto) -> DataProto:
         if self._block.on_failure in ("drop_group", "mask"):
             why = "verl's V0 takes back exactly the rows it gave, and computes their groups itself"
             raise UsageError(f"on_failure: {self._block.on_failure}: {why}; use raise or retry, or trainer.use_v1=true")
-        others, meta = prompts.non_tensor_batch, prompts.meta_info
-        rows = [{key: values[place] for key, values in others.items()} for place in range(len(prompts))]
+        columns, meta = prompts.non_tensor_batch, prompts.meta_info
+        rows = [{key: values[index] for key, values in columns.items()} for index in range(len(prompts))]
         validate = bool(meta.get("validate", False))
-        found = route_prompts(self._players, rows)
-        asked = [
+        routed = route_prompts(self._runner, rows)
+        tasks = [
             (name, task, read_sampling(self._rollout, validate=validate, greedy=not row.get(DO_SAMPLE_COLUMN, True)))
-            for (name, task), row in zip(found, rows, strict=True)
+            for (name, task), row in zip(routed, rows, strict=True)
         ]
-        rollouts = self._background.run(self._run_tasks(asked, meta.get("global_steps")))
+        rollouts = self._background.run(self._run_tasks(tasks, meta.get("global_steps")))
         if any(rollout.failure for rollout in rollouts):
             raise group_shortfall(rollouts)
-        return self._make_proto(rollouts, others, meta)
+        return self._make_proto(rollouts, columns, meta)
 
     async def _run_tasks(self, tasks: list[tuple[str, Task, Sampling]], step: Any) -> list[Rollout]:
-        self._players.resume(format_version(step))
-        return await asyncio.gather(*(self._players.run_task(*one) for one in tasks))
+        self._runner.resume(format_version(step))
+        return await asyncio.gather(*(self._runner.run_task(*arguments) for arguments in tasks))
 
-    def _make_proto(self, rollouts: list[Rollout], others: Mapping[str, Any], meta: Mapping[str, Any]) -> DataProto:
+    def _make_proto(self, rollouts: list[Rollout], columns: Mapping[str, Any], meta: Mapping[str, Any]) -> DataProto:
         lengths = int(self._rollout.prompt_length), int(self._rollout.response_length)
-        made = pad_batch([sample_of(rollout) for rollout in rollouts], self._find_pad_id(), *lengths)
-        echoed = dict(others) if self._echoes else {}
-        prompt = {"raw_prompt": others["raw_prompt"]} if "raw_prompt" in others else {}
-        kept = {"global_steps": meta["global_steps"]} if "global_steps" in meta else {}
+        padded = pad_batch([sample_of(rollout) for rollout in rollouts], self._find_pad_id(), *lengths)
+        inputs = dict(columns) if self._returns_inputs else {}
+        prompt = {"raw_prompt": columns["raw_prompt"]} if "raw_prompt" in columns else {}
+        step = {"global_steps": meta["global_steps"]} if "global_steps" in meta else {}
         return DataProto.from_dict(
-            tensors={name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in made.tensors.items()},
-            non_tensors={**echoed, **prompt, **made.others},
-            meta_info={**kept, **made.meta_info},
+            tensors={name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in padded.tensors.items()},
+            non_tensors={**inputs, **prompt, **padded.others},
+            meta_info={**step, **padded.meta_info},
         )
 
     def _find_pad_id(self) -> int:
@@ -129,5 +129,5 @@ class RollbookAgentLoopManager:
         from rollbook.trainers.verl.v1_sessions import PromptSessions
 
         if self._sessions is None:
-            self._sessions = PromptSessions(self._players, self._background, self._policy, self._rollout)
+            self._sessions = PromptSessions(self._runner, self._background, self._policy, self._rollout)
         self._sessions.begin(prompts)

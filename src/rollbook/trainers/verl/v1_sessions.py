@@ -27,42 +27,42 @@ from rollbook.trainers.verl.config import DO_SAMPLE_COLUMN, SAMPLES_COLUMN, form
 
 
 def read_prompts(batch: Any) -> tuple[bool, list[Prompt]]:
-    """Whether a TensorDict of verl's is for validation, and its prompts."""
+    """Return whether a TensorDict of verl's is for validation, and its prompts."""
     columns = dict(batch.items())
     validate = bool(_get_element(columns.pop("validate", None), 0) or False)
     steps = columns.pop("global_steps", None)
-    found = []
-    for place in range(len(batch)):
-        fields = {name: _get_element(column, place) for name, column in columns.items()}
+    prompts = []
+    for index in range(len(batch)):
+        fields = {name: _get_element(column, index) for name, column in columns.items()}
         uid = str(fields.pop("uid"))
         if "_" in uid:
             raise UsageError(f"uid {uid}: verl takes what is before the first _ for the uid")
-        found.append(Prompt(uid, fields, int(_get_element(steps, place) or 0)))
-    return validate, found
+        prompts.append(Prompt(uid, fields, int(_get_element(steps, index) or 0)))
+    return validate, prompts
 
 
-def _get_element(column: Any, place: int) -> Any:
-    """One element of a column, of whatever kind it is; one value may stand for all of them."""
+def _get_element(column: Any, index: int) -> Any:
+    """Return one element of a column of any kind; a single value applies to all elements."""
     if isinstance(column, NonTensorStack):
-        return column[place].data
+        return column[index].data
     if isinstance(column, NonTensorData):
         return column.data
     if isinstance(column, torch.Tensor):
-        return column[place] if column.dim() else column.item()
+        return column[index] if column.dim() else column.item()
     return column
 
 
 async def set_status(uid: str, partition: str, status: str) -> None:
-    """Say how far a prompt is: running, finished or failure."""
+    """Set the status of a prompt: running, finished or failure."""
     await transfer_queue.async_kv_put(key=uid, partition_id=partition, tag={"status": status})
 
 
 async def publish_trajectories(batch: Sequence[Trajectory], partition: str) -> None:
-    """Put the trajectories of one rollout."""
+    """Put the trajectories of one rollout into the queue."""
     await transfer_queue.async_kv_batch_put(
-        keys=[one.key for one in batch],
-        fields=list_of_dict_to_tensordict([_to_tensors(one) for one in batch]),
-        tags=[one.tag for one in batch],
+        keys=[trajectory.key for trajectory in batch],
+        fields=list_of_dict_to_tensordict([_to_tensors(trajectory) for trajectory in batch]),
+        tags=[trajectory.tag for trajectory in batch],
         partition_id=partition,
     )
 
@@ -75,75 +75,77 @@ def _to_tensors(trajectory: Trajectory) -> dict[str, Any]:
 
 
 class PromptSessions:
-    """Begins prompts and returns; what broke one of them is raised with the next batch."""
+    """Begins prompts and returns; a prompt's error is raised with the next batch."""
 
     def __init__(self, runner: TaskRunner, background: BackgroundLoop, policy: GroupPolicy, rollout: Any) -> None:
-        self._players, self._background = runner, background
+        self._runner, self._background = runner, background
         self._policy, self._rollout = policy, rollout
         self.counts = GroupCounts()
-        self._under_way: set[Future[None]] = set()
+        self._in_progress: set[Future[None]] = set()
         self._broken: BaseException | None = None
 
     def begin(self, prompts: Any) -> None:
         """Begin every prompt of a batch."""
         if self._broken is not None:
             raise self._broken
-        validate, asked = read_prompts(prompts)
-        found = route_prompts(self._players, [prompt.fields for prompt in asked])
-        self._background.run(self._set_version(asked))
-        for prompt, (name, task) in zip(asked, found, strict=True):
+        validate, requested = read_prompts(prompts)
+        routed = route_prompts(self._runner, [prompt.fields for prompt in requested])
+        self._background.run(self._set_version(requested))
+        for prompt, (name, task) in zip(requested, routed, strict=True):
             future = self._background.start(self._run_prompt(prompt, name, task, validate))
-            self._under_way.add(future)
+            self._in_progress.add(future)
             future.add_done_callback(self._on_done)
 
     def _on_done(self, future: Future[None]) -> None:
-        """Nobody awaits it: what broke, also the queue itself, is kept for the next batch."""
-        self._under_way.discard(future)
+        """Nobody awaits the future: keep its error, also one of the queue itself, for the next batch."""
+        self._in_progress.discard(future)
         if not future.cancelled() and future.exception() is not None:
             self._broken = self._broken or future.exception()
 
-    async def _set_version(self, asked: list[Prompt]) -> None:
-        self._players.resume(format_version(asked[0].global_steps) if asked else None)
+    async def _set_version(self, prompts: list[Prompt]) -> None:
+        self._runner.resume(format_version(prompts[0].global_steps) if prompts else None)
 
     async def _run_prompt(self, prompt: Prompt, name: str, task: Task, validate: bool) -> None:
-        """All sessions of one prompt; what it came to is said once none of them is under way any more."""
+        """Run all sessions of one prompt; set its status once none of them is in progress."""
         partition = "val" if validate else "train"
         await set_status(prompt.uid, partition, "running")
-        ended = "failure"
+        status = "failure"
         try:
-            ended = await self._run_sessions(prompt, name, task, validate, partition)
-        except Exception as error:  # noqa: BLE001 - known before the status is: then verl may come with its next batch
+            status = await self._run_sessions(prompt, name, task, validate, partition)
+        except Exception as error:  # noqa: BLE001 - stored before the status is set: then verl may come with its next batch
             self._broken = self._broken or error
         finally:
-            await set_status(prompt.uid, partition, ended)
+            await set_status(prompt.uid, partition, status)
 
     async def _run_sessions(self, prompt: Prompt, name: str, task: Task, validate: bool, partition: str) -> str:
-        own = self._rollout.val_kwargs if validate else self._rollout
-        count = int(prompt.fields.get(SAMPLES_COLUMN, own.n))
+        settings = self._rollout.val_kwargs if validate else self._rollout
+        count = int(prompt.fields.get(SAMPLES_COLUMN, settings.n))
         greedy = not validate and not prompt.fields.get(DO_SAMPLE_COLUMN, True)
         sampling = read_sampling(self._rollout, validate=validate, greedy=greedy)
         self.counts.drawn += 1
-        rollouts = await asyncio.gather(*(self._players.run_task(name, task, sampling) for _ in range(count)))
+        rollouts = await asyncio.gather(*(self._runner.run_task(name, task, sampling) for _ in range(count)))
         if not self._policy.passes(Group(task, rollouts), 0, self.counts):
             return "failure"
-        kept = {key: value for key, value in prompt.fields.items() if key not in (SAMPLES_COLUMN, DO_SAMPLE_COLUMN)}
-        told = msgspec.structs.replace(prompt, fields=kept)
+        fields = {key: value for key, value in prompt.fields.items() if key not in (SAMPLES_COLUMN, DO_SAMPLE_COLUMN)}
+        cleaned = msgspec.structs.replace(prompt, fields=fields)
         samples = list(enumerate(map(sample_of, rollouts)))
-        fit = [one for one in samples if not (validate and one[1].masked)]  # verl would validate it with a reward of 0
-        made = [trajectories(told, session, sample) for session, sample in fit]
-        hollow = [sample for (_, sample), several in zip(fit, made, strict=True) if not several and not sample.masked]
-        if hollow and not validate:
-            return self._refuse_empty(hollow[0])
-        for several in filter(None, made):
-            await publish_trajectories(several, partition)
-        return "finished" if any(made) else "failure"
+        fit = [
+            pair for pair in samples if not (validate and pair[1].masked)
+        ]  # verl would validate it with a reward of 0
+        batches = [trajectories(cleaned, session, sample) for session, sample in fit]
+        empty = [sample for (_, sample), batch in zip(fit, batches, strict=True) if not batch and not sample.masked]
+        if empty and not validate:
+            return self._refuse_empty(empty[0])
+        for batch in filter(None, batches):
+            await publish_trajectories(batch, partition)
+        return "finished" if any(batches) else "failure"
 
     def _refuse_empty(self, sample: Sample) -> str:
-        """A rollout was scored though nothing was sampled: verl has no place for it, and its group would be short."""
+        """Refuse a rollout scored without a sampled token: verl cannot represent it, and its group would be short."""
         if self._policy.on_failure in ("raise", "retry"):
             (task, number), ended = sample.rollout.key, sample.rollout.ended
-            way = "leave such prompts out, or use on_failure drop_group"
-            raise TokenError(f"rollout {task}#{number} sampled no token ({ended or 'an empty answer'}): {way}")
+            advice = "leave such prompts out, or use on_failure drop_group"
+            raise TokenError(f"rollout {task}#{number} sampled no token ({ended or 'an empty answer'}): {advice}")
         self.counts.given -= 1
         self.counts.dropped_failed += 1
         return "failure"
