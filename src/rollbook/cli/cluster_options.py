@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 JOB_OPTIONS = ("on", "address", "cluster", "after", "pack", "install", "with_sandbox", "sandbox_package", "gpus")
 """What is said of jobs, whoever serves the model."""
-PLACES = ("local", "slurm", "ray")
 
 On: TypeAlias = Annotated[
     str | None,
@@ -170,23 +169,35 @@ def collect_cluster_options(
 
 def check_place(on: str | None, address: str | None = None) -> None:
     """Refuse a place that nobody knows, and an address of another one."""
-    if on is not None and on not in PLACES:
-        raise UsageError(f"--on {on}: workers run on one of {', '.join(PLACES)}")
+    if on is not None and on not in (places := list_places()):
+        raise UsageError(f"--on {on}: workers run on one of {', '.join(places)}")
     if address is not None and on != "ray":
         raise UsageError(f"--address {address}: goes with --on ray")
 
 
+def list_places() -> list[str]:
+    """Return everything that `--on` takes: this machine, the schedulers, Ray."""
+    from rollbook.clusters import scheduler_names
+
+    return ["local", *scheduler_names(), "ray"]
+
+
+def is_scheduler(place: str | None) -> bool:
+    """Return whether a place that `--on` takes is a batch system."""
+    return place not in (None, "local", "ray")
+
+
 def choose_cluster(run: Path, on: str | None, settings: dict[str, JSON]) -> tuple[str, dict[str, JSON]]:
     """The cluster that a run goes on at, which is where it was submitted to; or nothing, and its settings here."""
-    from rollbook.clusters import read_ssh_run, was_sent_to_ray, was_submitted
+    from rollbook.clusters import find_last_place, read_ssh_run, was_submitted
 
     check_place(on)
     far = read_ssh_run(run)
     if far and on in ("local", "ray"):
         raise UsageError(f"--on {on}: {run} is worked on at {far.host}; what lies here is a copy")
     submitted = was_submitted(run)
-    if on in ("slurm", "ray") or (on is None and submitted):
-        return on or ("ray" if was_sent_to_ray(run) else "slurm"), settings
+    if on == "ray" or is_scheduler(on) or (on is None and submitted):
+        return on or find_last_place(run), settings
     # As many workers as were ordered of a cluster are no number for this machine.
     return "", {"workers": 1, **settings} if submitted else settings
 
@@ -202,11 +213,20 @@ def make_profile(options: ClusterOptions) -> ClusterProfile:
     """The profile, with what the command line says instead."""
     from rollbook.clusters import ClusterProfile, check_profile, read_profile
 
-    profile = read_profile(options.cluster) if options.cluster else ClusterProfile()
+    scheduler = choose_scheduler(options.on)
+    profile = read_profile(options.cluster, scheduler) if options.cluster else ClusterProfile()
     changes: dict[str, object] = {"after": [*profile.after, *(options.after or [])]}
     if options.gpus is not None:
         changes["gpus"] = options.gpus
-    return check_profile(msgspec.structs.replace(profile, **changes), str(options.cluster or "the command line"))
+    source = str(options.cluster or "the command line")
+    return check_profile(msgspec.structs.replace(profile, **changes), source, scheduler)
+
+
+def choose_scheduler(on: str | None) -> str:
+    """Return the scheduler that `--on` names; the default where it names none."""
+    from rollbook.clusters import DEFAULT_SCHEDULER
+
+    return on if on is not None and is_scheduler(on) else DEFAULT_SCHEDULER
 
 
 def make_order(options: ClusterOptions, request: Request, context: typer.Context) -> tuple[Request, SubmissionOrder]:
@@ -232,6 +252,7 @@ def make_order(options: ClusterOptions, request: Request, context: typer.Context
         sandbox=bool(options.with_sandbox),
         sandbox_packages=options.sandbox_package or [],
         install=bool(options.install),
+        scheduler=choose_scheduler(options.on),
     )
     return asked, order
 

@@ -25,6 +25,7 @@ from rollbook.cli.cluster_options import (
     check_place,
     choose_cluster,
     collect_cluster_options,
+    is_scheduler,
     make_order,
     refuse_cluster_options,
 )
@@ -126,9 +127,10 @@ def run_command(
 ) -> None:
     from rollbook.engine import run_request
 
-    if orders.on == "slurm":
+    if is_scheduler(orders.on):
         if not wait:
-            raise UsageError("run --on slurm: add --wait to wait for the jobs, or submit them with rollbook submit")
+            way = "add --wait to wait for the jobs, or submit them with rollbook submit"
+            raise UsageError(f"run --on {orders.on}: {way}")
         run_with_display(request.out, lambda display: _submit_and_wait(request, orders, typed, display), json)
         return
     if wait:
@@ -261,21 +263,22 @@ def resume_command(
         resume_on_ray(run, given, json, retry=retry, cluster=cluster, address=address)
         return
     if there:
-        resume_on_slurm(run, given, retry, cluster, json)
+        resume_on_scheduler(run, given, retry, cluster, there, json)
         return
     if cluster is not None:
         raise UsageError(f"--cluster {cluster}: goes with --on slurm or --on ray")
     run_with_display(run, lambda display: resume(run, given, retry, display), json)
 
 
-def resume_on_slurm(
-    run: Path, settings: dict[str, JSON], retry: list[str] | None, cluster: Path | None, json: bool
+def resume_on_scheduler(
+    run: Path, settings: dict[str, JSON], retry: list[str] | None, cluster: Path | None, scheduler: str, json: bool
 ) -> None:
     """Submit what is missing; where nothing is, say what there is."""
     from rollbook.clusters import read_profile, resubmit
     from rollbook.engine import resume
 
-    sent = resubmit(run, settings, retry, read_profile(cluster) if cluster else None, print_note)
+    profile = read_profile(cluster, scheduler) if cluster else None
+    sent = resubmit(run, settings, retry, profile, print_note, scheduler)
     if sent is not None:
         show_submission(sent, json)
         return
@@ -302,7 +305,7 @@ def extend_command(
     if there:
         from rollbook.clusters import extend_submitted_run
 
-        show_submission(extend_submitted_run(run, samples, given, print_note), json)
+        show_submission(extend_submitted_run(run, samples, given, print_note, there), json)
         return
     run_with_display(run, lambda display: extend(run, samples, given, display), json)
 
