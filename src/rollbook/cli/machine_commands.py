@@ -16,6 +16,7 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.tables import show_json, show_table
+from rollbook.core import JSON, Settings
 from rollbook.errors import UsageError
 
 EndpointUrl = Annotated[
@@ -23,12 +24,13 @@ EndpointUrl = Annotated[
 ]
 
 
+@o.compose_options(key=o.API_KEY)
 def doctor_command(
-    model: EndpointUrl = None, model_name: o.ModelName = "", api_key_env: o.ApiKeyEnv = None, json: o.Json = False
+    model: EndpointUrl = None, model_name: o.ModelName = "", *, key: dict[str, JSON], json: o.Json = False
 ) -> None:
     from rollbook.cli.doctor_checks import check_endpoint, check_machine
 
-    found = check_endpoint(model, model_name, api_key_env or "OPENAI_API_KEY") if model else check_machine()
+    found = check_endpoint(model, model_name, Settings(**key).api_key_env) if model else check_machine()
     if json:
         show_json(found)
         return

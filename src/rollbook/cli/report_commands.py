@@ -6,6 +6,7 @@ in a browser, on this machine alone, or writes one run as one file. `import` mak
 
 from __future__ import annotations
 
+import math
 import sys
 import webbrowser
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollbook.cli import options as m
+from rollbook.cli import options as o
 from rollbook.cli.report_tables import describe_model
 from rollbook.cli.tables import Cell, format_cell, show_json, show_table, strip_control_characters
 from rollbook.errors import UsageError
@@ -24,13 +25,52 @@ if TYPE_CHECKING:
     from rollbook.stats import Difference
 
 
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run directories; those of the same run are read as one.",
+        show_default=False,
+    ),
+]
+Ks = Annotated[
+    str | None,
+    typer.Option("-k", metavar="K,...", help="Which numbers @k. [default: powers of two up to the samples]"),
+]
+Threshold = Annotated[float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a table to paste.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Put before the names of the numbers.")]
+ResamplingSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Decides what is drawn.")]
+
+
+def parse_ks(text: str | None) -> list[int] | None:
+    """The value of -k: whole numbers from 1, ascending and each once.
+
+    >>> parse_ks("8,1,2,2")
+    [1, 2, 8]
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) <= 100_000 for word in words):
+        raise UsageError(f"-k {text}: write whole numbers from 1, as in -k 1,2,4,8")
+    return sorted({int(word) for word in words})
+
+
+def check_threshold(value: float) -> float:
+    """The value of --threshold: a finite number."""
+    if not math.isfinite(value):
+        raise UsageError(f"--threshold {value}: not a finite number")
+    return value
+
+
 def report_command(
-    runs: m.Runs, k: m.Ks = None, threshold: m.Threshold = 1.0, markdown: m.Markdown = False, json: m.Json = False
+    runs: Runs, k: Ks = None, threshold: Threshold = 1.0, markdown: Markdown = False, json: o.Json = False
 ) -> None:
     from rollbook.cli.report_tables import show_reports
     from rollbook.reports import RunData, build_report, group_by_run, make_shortfall
 
-    ks, least = m.parse_ks(k), m.check_threshold(threshold)
+    ks, least = parse_ks(k), check_threshold(threshold)
     made = []
     for group in group_by_run(_select_runs(runs)):
         read = RunData(group)
@@ -78,14 +118,14 @@ ProfileOut = Annotated[
 
 
 def profile_command(
-    runs: m.Runs, out: ProfileOut = None, k: m.Ks = None, threshold: m.Threshold = 1.0, prefix: m.Prefix = ""
+    runs: Runs, out: ProfileOut = None, k: Ks = None, threshold: Threshold = 1.0, prefix: Prefix = ""
 ) -> None:
     from rollbook.reports import ProfileRows, RunData, check_suffix, write_table
 
     target = out or runs[0] / "profile.jsonl"
     check_suffix(target)
     read = RunData(runs)
-    rows = ProfileRows(read, m.parse_ks(k), m.check_threshold(threshold), prefix)
+    rows = ProfileRows(read, parse_ks(k), check_threshold(threshold), prefix)
     count = write_table(target, rows)
     if read.live:
         print("the run is going on: these are the numbers so far", file=sys.stderr)
@@ -122,10 +162,10 @@ def curate_command(
     bucket: Bucket = None,
     per_bucket: PerBucket = None,
     limit: CuratedLimit = None,
-    seed: m.ResamplingSeed = 0,
-    k: m.Ks = None,
-    threshold: m.Threshold = 1.0,
-    prefix: m.Prefix = "",
+    seed: ResamplingSeed = 0,
+    k: Ks = None,
+    threshold: Threshold = 1.0,
+    prefix: Prefix = "",
 ) -> None:
     from rollbook.reports import write_lines_atomically
     from rollbook.stats import Buckets, CurateOptions, Expression, curate
@@ -143,7 +183,7 @@ def curate_command(
         limit=limit,
         seed=seed,
     )
-    choice = curate(_read_profile_lines(source, m.parse_ks(k), m.check_threshold(threshold), prefix), wish)
+    choice = curate(_read_profile_lines(source, parse_ks(k), check_threshold(threshold), prefix), wish)
     if choice.lines:
         write_lines_atomically(out, iter(choice.lines))
     if choice.buckets:
@@ -180,14 +220,14 @@ def compare_command(
     a: RunA,
     b: RunB,
     common: Common = False,
-    k: m.Ks = None,
-    threshold: m.Threshold = 1.0,
-    seed: m.ResamplingSeed = 0,
-    json: m.Json = False,
+    k: Ks = None,
+    threshold: Threshold = 1.0,
+    seed: ResamplingSeed = 0,
+    json: o.Json = False,
 ) -> None:
     from rollbook.reports import compare_runs
 
-    found = compare_runs(a, b, common=common, ks=m.parse_ks(k), threshold=m.check_threshold(threshold), seed=seed)
+    found = compare_runs(a, b, common=common, ks=parse_ks(k), threshold=check_threshold(threshold), seed=seed)
     show_json(found.json()) if json else _show_comparison(found)
 
 
@@ -287,7 +327,7 @@ ExportOut = Annotated[
 ]
 
 
-def export_command(run: m.Run, out: ExportOut, format: ExportFormat = "jsonl", keep: KeepRollouts = None) -> None:
+def export_command(run: o.Run, out: ExportOut, format: ExportFormat = "jsonl", keep: KeepRollouts = None) -> None:
     from rollbook.reports import PASSING_FILTER, export_rollouts
     from rollbook.stats import Expression
 
@@ -313,7 +353,7 @@ CollectedFile = Annotated[
 ]
 
 
-def import_command(file: CollectedFile, out: m.Out = None, json: m.Json = False) -> None:
+def import_command(file: CollectedFile, out: o.Out = None, json: o.Json = False) -> None:
     from rollbook.cli.report_tables import show_reports
     from rollbook.cli.run_commands import choose_run_folder
     from rollbook.gym.client import import_gym

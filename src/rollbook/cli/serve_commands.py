@@ -42,41 +42,7 @@ AgentConcurrency = Annotated[
 ]
 
 
-def make_environment_limits(
-    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
-    tool_timeout: o.ToolTimeout = o.LIMITS.tool_s,
-    timeout: o.Timeout = o.LIMITS.rollout_s,
-    max_turns: o.MaxTurns = o.LIMITS.max_turns,
-    max_tokens_total: o.MaxTokensTotal = o.LIMITS.max_tokens_total,
-    tool_chars: o.ToolChars = o.LIMITS.tool_chars,
-    stop_repeats: o.StopRepeats = o.LIMITS.stop_repeats,
-) -> Limits:
-    """The limits of every rollout."""
-    o.check_finite(verify_timeout=verify_timeout, tool_timeout=tool_timeout, timeout=timeout)
-    return Limits(
-        verify_s=verify_timeout,
-        tool_s=tool_timeout,
-        rollout_s=timeout,
-        max_turns=max_turns,
-        max_tokens_total=max_tokens_total,
-        tool_chars=tool_chars,
-        stop_repeats=stop_repeats,
-    )
-
-
-def make_sampling(
-    temperature: o.Temperature = o.SAMPLING.temperature,
-    top_p: o.TopP = o.SAMPLING.top_p,
-    max_tokens: o.MaxTokens = o.SAMPLING.max_tokens,
-    extra: o.ExtraSampling = None,
-) -> Sampling:
-    """How an agent samples where a row does not say."""
-    return Sampling(temperature, top_p, max_tokens, o.parse_sampling(extra))
-
-
-@compose_options("limited", make_environment_limits)
-@compose_options("sampled", make_sampling)
-@compose_options("judged", o.collect_judge_settings)
+@compose_options(key=o.API_KEY, sampling=o.make_struct(Sampling), limits=o.make_struct(Limits), judge=o.JUDGE_SETTINGS)
 def serve_command(
     env: o.EnvironmentArg,
     host: Host = "127.0.0.1",
@@ -88,15 +54,15 @@ def serve_command(
     head: Head = False,
     model: o.Model = None,
     model_name: o.ModelName = "",
-    api_key_env: o.ApiKeyEnv = None,
+    *,
+    key: dict[str, JSON],
     concurrency: AgentConcurrency = 64,
     tool_format: o.ToolFormatName = "auto",
     seed: o.Seed = 0,
-    *,
-    sampled: Sampling,
-    limited: Limits,
+    sampling: Sampling,
+    limits: Limits,
     judge_name: o.JudgeName = "",
-    judged: dict[str, JSON],
+    judge: dict[str, JSON],
     sessions: Sessions = 4096,
     lease: Lease = 3600.0,
     eval_type: EvalType = "",
@@ -107,26 +73,25 @@ def serve_command(
 
     if role not in ("resources", "agent"):
         raise UsageError(f"--as {role}: resources or agent")
-    given = {**judged, **({} if api_key_env is None else {"api_key_env": api_key_env})}
     asked = ServeOptions(
         env=env,
         data=data,
         template=prompt_template,
         eval_type=eval_type,
-        harness_args=parse_pairs("--harness-arg", harness_arg),
+        harness_args=o.parse_pairs("--harness-arg", harness_arg or []),
         host=host,
         port=port,
         data_dir=data_dir,
         head=head,
         role=cast(Literal["resources", "agent"], role),
-        limits=limited,
-        settings=Settings(concurrency=concurrency, **given),
+        limits=limits,
+        settings=Settings(concurrency=concurrency, **key, **judge),
         judge_name=judge_name,
         lease_s=lease,
         sessions=sessions,
         model=model or [],
         model_name=model_name,
-        sampling=sampled,
+        sampling=sampling,
         tool_format=cast(ToolFormat, tool_format),
         seed=seed,
     )
@@ -136,17 +101,6 @@ def serve_command(
 def print_note(line: str) -> None:
     """What has failed, on standard error."""
     print(line, file=sys.stderr, flush=True)
-
-
-def parse_pairs(option: str, texts: list[str] | None) -> dict[str, JSON]:
-    """The values of an option that is written key=value: JSON where they are JSON, else text."""
-    found: dict[str, JSON] = {}
-    for pair in texts or []:
-        key, equals, text = pair.partition("=")
-        if not key or not equals:
-            raise UsageError(f"{option} {pair}: write key=value")
-        found[key] = o.parse_value(text)
-    return found
 
 
 ModelUrl = Annotated[
@@ -193,7 +147,7 @@ def gym_config_command(
         data=data,
         template=prompt_template,
         eval_type=eval_type,
-        harness_args=parse_pairs("--harness-arg", harness_arg),
+        harness_args=o.parse_pairs("--harness-arg", harness_arg or []),
         host=host,
         port=port or 0,
         judge_name=judge_name,
@@ -224,49 +178,40 @@ MaxRollouts = Annotated[
 ]
 
 
-def make_gateway_limits(
-    timeout: o.Timeout = o.LIMITS.rollout_s,
-    max_turns: o.MaxTurns = o.LIMITS.max_turns,
-    max_tokens_total: o.MaxTokensTotal = None,
-) -> Limits:
-    """The limits of every rollout."""
-    o.check_finite(timeout=timeout)
-    return Limits(rollout_s=timeout, max_turns=max_turns, max_tokens_total=max_tokens_total)
-
-
-@compose_options("limited", make_gateway_limits)
-@compose_options("sampled", make_sampling)
+@compose_options(
+    key=o.API_KEY,
+    sampling=o.make_struct(Sampling),
+    limits=o.make_struct(Limits, "rollout_s", "max_turns", "max_tokens_total"),
+    timeouts=o.take_settings("call_s", "outage_s"),
+)
 def gateway_command(
     upstream: Upstream = None,
     host: Host = "127.0.0.1",
     port: Port = 0,
     model_name: o.ModelName = "",
-    api_key_env: o.ApiKeyEnv = None,
+    *,
+    key: dict[str, JSON],
     out: RecordsOut = None,
     seed: o.Seed = 0,
-    *,
-    sampled: Sampling,
-    limited: Limits,
-    call_timeout: o.CallTimeout = None,
-    outage: o.Outage = None,
+    sampling: Sampling,
+    limits: Limits,
+    timeouts: dict[str, JSON],
     rollouts: MaxRollouts = 4096,
 ) -> None:
     from rollbook.gateway import GatewayOptions, RolloutDefaults, serve_gateway
     from rollbook.processes import run_event_loop
 
-    o.check_finite(call_timeout=call_timeout, outage=outage)
-    given: dict[str, JSON] = {"api_key_env": api_key_env, "call_s": call_timeout, "outage_s": outage}
     asked = GatewayOptions(
         upstream=upstream or [],
         model_name=model_name,
         host=host,
         port=port,
         out=None if out is None else str(out),
-        settings=Settings(**{name: value for name, value in given.items() if value is not None}),
-        defaults=RolloutDefaults(sampled, limited, seed, rollouts=rollouts),
+        settings=Settings(**key, **timeouts),
+        defaults=RolloutDefaults(sampling, limits, seed, rollouts=rollouts),
     )
-    key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
-    run_event_loop(lambda: serve_gateway(asked, key, lambda url: _announce_gateway(url, key), print_note))
+    secret = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
+    run_event_loop(lambda: serve_gateway(asked, secret, lambda url: _announce_gateway(url, secret), print_note))
 
 
 def _announce_gateway(url: str, key: str) -> None:

@@ -30,25 +30,24 @@ CheckedTasks = Annotated[
 ]
 
 
-@compose_options("given", o.collect_judge_settings)
+@compose_options(limits=o.VERIFY_LIMITS, judge=o.JUDGE_SETTINGS)
 def check_command(
     env: o.EnvironmentArg,
     limit: CheckedTasks = 200,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
-    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
-    judge_name: o.JudgeName = "",
     *,
-    given: dict[str, JSON],
+    limits: Limits,
+    judge_name: o.JudgeName = "",
+    judge: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
     from rollbook.checks import check_environment
     from rollbook.engine import load_environment
     from rollbook.processes import run_event_loop
 
-    o.check_finite(verify_timeout=verify_timeout)
     loaded = load_environment(env, data, prompt_template)
-    limits, settings = Limits(verify_s=verify_timeout), Settings(**given)
+    settings = Settings(**judge)
     result = run_event_loop(lambda: check_environment(loaded, limit, limits, settings, judge_name))
     show_soundness(result, json)
     if not result.sound:
@@ -68,25 +67,24 @@ OneTask = Annotated[str, typer.Argument(metavar="TASK", help="The id of a task."
 AnswerFile = Annotated[str, typer.Option("--file", metavar="FILE", help="The answer to score; - reads standard input.")]
 
 
-@compose_options("given", o.collect_judge_settings)
+@compose_options(limits=o.VERIFY_LIMITS, judge=o.JUDGE_SETTINGS)
 def score_command(
     env: o.EnvironmentArg,
     task: OneTask,
     file: AnswerFile = "-",
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
-    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
-    judge_name: o.JudgeName = "",
     *,
-    given: dict[str, JSON],
+    limits: Limits,
+    judge_name: o.JudgeName = "",
+    judge: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import load_environment, run_answer
     from rollbook.processes import run_event_loop
 
-    o.check_finite(verify_timeout=verify_timeout)
     text = read_answer(file)
-    limits, settings = Limits(verify_s=verify_timeout), Settings(**given)
+    settings = Settings(**judge)
     loaded = load_environment(env, data, prompt_template)
     rollout = run_event_loop(lambda: run_answer(loaded, task, text, limits, settings, judge_name))
     show_score(rollout, json)
@@ -147,7 +145,7 @@ NewRun = Annotated[
 ]
 
 
-@compose_options("given", o.collect_judge_settings)
+@compose_options(judge=o.JUDGE_SETTINGS)
 def reverify_command(
     run: o.Run,
     env: VerifierEnvironment = None,
@@ -155,7 +153,7 @@ def reverify_command(
     out: NewRun = None,
     judge_name: o.JudgeName = "",
     *,
-    given: dict[str, JSON],
+    judge: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import reverify
@@ -167,7 +165,7 @@ def reverify_command(
     folder = Path(out) if out else run.with_name(f"{run.name}-reverified")
     screen = make_display()
     try:
-        settings = Settings(retry=[], **given)
+        settings = Settings(retry=[], **judge)
         result = run_event_loop(
             lambda: reverify(run, folder, env or [], cast("ReverifyOnly", only), screen, settings, judge_name)
         )

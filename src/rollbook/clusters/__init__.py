@@ -10,24 +10,26 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.clusters.job_files import ClusterJob, ServerKind, ServerSpec, SubmissionOrder
+    from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
     from rollbook.clusters.job_status import ClusterStatus, cancel_run, find_logs, read_cluster_status, wait_for_jobs
     from rollbook.clusters.profile import ClusterProfile, check_profile, read_profile
     from rollbook.clusters.resubmission import extend_submitted_run, find_last_place, resubmit, was_submitted
     from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, find_scheduler, scheduler_names
     from rollbook.clusters.ssh import read_ssh_run
     from rollbook.clusters.submission import Submission, find_run_path, preview_scripts, submit, submit_request
+    from rollbook.core import ServerKind, ServerSpec
 else:
     __getattr__, __dir__ = export_lazily(
         __name__,
         {
-            "job_files": "ClusterJob ServerKind ServerSpec SubmissionOrder",
+            "job_files": "ClusterJob SubmissionOrder",
             "job_status": "ClusterStatus cancel_run find_logs read_cluster_status wait_for_jobs",
             "profile": "ClusterProfile check_profile read_profile",
             "resubmission": "extend_submitted_run find_last_place resubmit was_submitted",
             "scheduler": "DEFAULT_SCHEDULER Scheduler find_scheduler scheduler_names",
             "ssh": "read_ssh_run",
             "submission": "Submission find_run_path preview_scripts submit submit_request",
+            "rollbook.core": "ServerKind ServerSpec",
         },
     )
 

@@ -19,30 +19,8 @@ import msgspec
 from rollbook.book import explain_disk_errors, lock_run, sync_folder, write_new
 from rollbook.clusters.profile import ClusterProfile
 from rollbook.clusters.scheduler import DEFAULT_SCHEDULER
-from rollbook.core import encode_line, encode_pretty
+from rollbook.core import ServerSpec, encode_line, encode_pretty
 from rollbook.errors import BookError, UsageError
-
-ServerKind = Literal["vllm", "sglang", "command"]
-
-
-class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model servers of a run. `shared` is how many jobs of their own they have; 0: each worker starts its own.
-
-    `replicas` servers run on each node that serves, the node's GPUs split between them. Or one server runs on several
-    `nodes` of a job: its first process is on the first of them, and the others join it there.
-    """
-
-    kind: ServerKind
-    name: str
-    model_path: str = ""
-    tensor_parallel: int = 1
-    data_parallel: int = 1
-    replicas: int = 1
-    nodes: int = 1
-    shared: int = 0
-    args: list[str] = []
-    command: list[str] = []
-    ready_s: float = 3600.0
 
 
 class PackedFolder(msgspec.Struct, frozen=True):

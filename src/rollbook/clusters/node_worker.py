@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book import Book, is_finished
-from rollbook.clusters.job_files import ServerSpec, SubmissionOrder
+from rollbook.clusters.job_files import SubmissionOrder
 from rollbook.clusters.job_process import JobLog, count_written_bytes
 from rollbook.clusters.servers.model_servers import (
     ServerEndpoint,
@@ -19,7 +19,7 @@ from rollbook.clusters.servers.model_servers import (
     wait_for_change,
     wait_for_endpoints,
 )
-from rollbook.core import JSON
+from rollbook.core import JSON, ServerSpec
 from rollbook.engine import (
     ProgressCounter,
     check_run_model,

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +19,6 @@ from rollbook.clusters.job_files import (
     ClusterJob,
     JobKind,
     PackedFolder,
-    ServerSpec,
     SubmissionOrder,
     add_job,
     read_jobs,
@@ -41,8 +41,8 @@ from rollbook.clusters.scheduler import (
 )
 from rollbook.clusters.servers.launch import check_server_args
 from rollbook.clusters.ssh import make_ssh_run, write_ssh_run
-from rollbook.core import JSON, Limits, Sampling, Settings
-from rollbook.engine import Request, load_run_environments, plan_request, resolve_run_model, update_settings
+from rollbook.core import JSON, Limits, Sampling, ServerSpec, Settings, ToolFormat
+from rollbook.engine import Request, as_list, load_run_environments, plan_request, resolve_run_model, update_settings
 from rollbook.errors import UsageError
 
 
@@ -78,8 +78,15 @@ def submit(
     seed: int | None = None,
     data: str | None = None,
     template: str | None = None,
+    tasks: list[str] | None = None,
+    sample: int | None = None,
+    judge: str | Sequence[str] = (),
+    judge_name: str = "",
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    tool_format: Literal["auto"] | ToolFormat = "auto",
+    agent: str = "",
+    continue_tokens: bool = False,
     **settings: JSON,
 ) -> Submission:
     """Freeze a run's plan and submit it to a cluster; return the ids as soon as the cluster has accepted it.
@@ -100,7 +107,7 @@ def submit(
     else:
         profile = read_profile(cluster, scheduler)
     count = workers or profile.workers or 1
-    targets = [model] if isinstance(model, str) else list(model)
+    targets = as_list(model)
     request = Request(
         env=env,
         model=targets,
@@ -111,8 +118,15 @@ def submit(
         seed=seed if seed is not None else profile.seed or 0,
         data=data,
         template=template,
+        tasks=tasks,
+        sample=sample,
+        judge=as_list(judge),
+        judge_name=judge_name,
         sampling=sampling,
         limits=limits,
+        tool_format=tool_format,
+        agent=agent,
+        continue_tokens=continue_tokens,
         settings=update_settings(Settings(), {**settings, "workers": count}),
     )
     order = SubmissionOrder(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         resolve_run_model,
     )
     from rollbook.engine.progress import Display, Progress, ProgressCounter
-    from rollbook.engine.request import Request, update_settings
+    from rollbook.engine.request import Request, as_list, update_settings
     from rollbook.engine.retries import record_failure, retry_delay_s
     from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
     from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RolloutRunner
@@ -71,7 +71,7 @@ else:
             "groups": "Group GroupCounts GroupPolicy OnFailure group_shortfall",
             "planning": ("check_unchanged choose_tool_format iterate_tasks package_versions plan resolve_run_model"),
             "progress": "Display Progress ProgressCounter",
-            "request": "Request update_settings",
+            "request": "Request as_list update_settings",
             "retries": "record_failure retry_delay_s",
             "reverification": "ReverifyOnly ReverifyResult reverify",
             "rollout_runner": "AttemptClock ModelCaller RolloutRunner",
@@ -109,6 +109,7 @@ __all__ = [
     "RunResult",
     "StartWorker",
     "Worker",
+    "as_list",
     "check_run_model",
     "check_unchanged",
     "choose_tool_format",

@@ -30,7 +30,7 @@ from rollbook.engine.blends import load_run_environments
 from rollbook.engine.book_worker import work_on_book
 from rollbook.engine.planning import check_unchanged, plan, resolve_planned_model, resolve_run_model
 from rollbook.engine.progress import Display, SilentDisplay
-from rollbook.engine.request import Request, update_settings
+from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.worker_pool import StartWorker, WorkerPool
 from rollbook.environments import (
     Environment,
@@ -69,6 +69,8 @@ def run(
     seed: int = 0,
     data: str | None = None,
     template: str | None = None,
+    tasks: list[str] | None = None,
+    sample: int | None = None,
     judge: str | list[str] = (),  # type: ignore[assignment]
     judge_name: str = "",
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
@@ -84,12 +86,11 @@ def run(
     `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
     `agent` may be `program:COMMAND`, an outside program that plays every rollout.
     A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
-    operational ones of core.manifest.Settings, such as concurrency=64.
+    operational ones of rollbook.core.Settings, such as concurrency=64.
     """
-    targets = [model] if isinstance(model, str) else list(model)
     request = Request(
         env=env,
-        model=targets,
+        model=as_list(model),
         model_name=model_name,
         samples=samples,
         limit=limit,
@@ -97,7 +98,9 @@ def run(
         seed=seed,
         data=data,
         template=template,
-        judge=[judge] if isinstance(judge, str) else list(judge),
+        tasks=tasks,
+        sample=sample,
+        judge=as_list(judge),
         judge_name=judge_name,
         sampling=sampling,
         limits=limits,

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from rollbook.clusters.job_files import ServerSpec
 from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler
-from rollbook.core import encode
+from rollbook.core import ServerSpec, encode
 from rollbook.errors import ChildFailed, UsageError
 from rollbook.processes import module_argv
 
