@@ -111,7 +111,7 @@ def run(
 
 
 def serve(
-    port: Annotated[int, typer.Option("--port", help="0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", help=o.PORT_HELP)] = 0,
     host: Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose.")] = "127.0.0.1",
     seconds: Seconds = 5.0,
     memory: Memory = "256MB",

@@ -233,7 +233,10 @@ EnvironmentArg: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+RUN_HELP = "A run directory."
+PORT_HELP = "0 takes a free one."
+Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+Port: TypeAlias = Annotated[int, typer.Option("--port", min=0, max=65535, help=PORT_HELP)]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit: TypeAlias = Annotated[int | None, field_option(RunOptions, "limit")]
 Data: TypeAlias = Annotated[str | None, field_option(RunOptions, "data")]

@@ -209,7 +209,7 @@ def _read_profile_lines(source: Path, ks: list[int] | None, threshold: float, pr
     return map(encode, read_table(source))
 
 
-RunA = Annotated[Path, typer.Argument(metavar="A", help="A run directory.", show_default=False)]
+RunA = Annotated[Path, typer.Argument(metavar="A", help=o.RUN_HELP, show_default=False)]
 RunB = Annotated[Path, typer.Argument(metavar="B", help="Another, of the same tasks.", show_default=False)]
 Common = Annotated[bool, typer.Option("--common", help="Where the tasks differ, compare those that both have.")]
 MAX_FLIPPED_SHOWN = 10
@@ -272,7 +272,6 @@ def _show_flipped(words: str, tasks: list[str]) -> None:
 RunOrFolder = Annotated[
     Path, typer.Argument(metavar="RUNS_DIR_OR_RUN", help="A run, or a folder that holds some.", show_default=False)
 ]
-ViewerPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
 Tokenizer = Annotated[
     Path | None,
@@ -285,7 +284,7 @@ ExportFile = Annotated[
 
 def view_command(
     where: RunOrFolder,
-    port: ViewerPort = 0,
+    port: o.Port = 0,
     no_browser: NoBrowser = False,
     tokenizer: Tokenizer = None,
     export: ExportFile = None,

@@ -16,11 +16,10 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.options import compose_options
-from rollbook.core import JSON, Limits, Sampling, Settings, ToolFormat
+from rollbook.core import JSON, Limits, RunOptions, Sampling, Settings, ToolFormat, list_parameters
 from rollbook.errors import UsageError
 
 Host = Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose: there is no password.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
 DataDir = Annotated[
     str | None, typer.Option("--data-dir", metavar="DIR", help="Write the environment's tasks there, as rows of Gym.")
 ]
@@ -46,7 +45,7 @@ AgentConcurrency = Annotated[
 def serve_command(
     env: o.EnvironmentArg,
     host: Host = "127.0.0.1",
-    port: Port = 0,
+    port: o.Port = 0,
     data_dir: DataDir = None,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
@@ -107,7 +106,13 @@ ModelUrl = Annotated[
     str, typer.Option("--model-url", metavar="URL", help="The endpoint that answers.", show_default=False)
 ]
 ModelId = Annotated[
-    str, typer.Option("--model-name", metavar="NAME", help="What the endpoint calls it.", show_default=False)
+    str,
+    typer.Option(
+        "--model-name",
+        metavar="NAME",
+        help=list_parameters(RunOptions)["model_name"].description,
+        show_default=False,
+    ),
 ]
 ConfigOut = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The YAML; the rest goes beside it.")]
 GymHost = Annotated[str, typer.Option("--host", help="Where the environment's server is to be.")]
@@ -187,7 +192,7 @@ MaxRollouts = Annotated[
 def gateway_command(
     upstream: Upstream = None,
     host: Host = "127.0.0.1",
-    port: Port = 0,
+    port: o.Port = 0,
     model_name: o.ModelName = "",
     *,
     key: dict[str, JSON],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
@@ -42,27 +42,9 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     on_command_line: bool = True
 
 
-def parameter(
-    description: str,
-    *flags: str,
-    metavar: str | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    shown_default: str = "",
-    goes_with: str = "",
-    on_command_line: bool = True,
-) -> msgspec.Meta:
-    """Make the annotation of a field; `description` is its help text."""
-    details = Parameter(
-        flags=flags,
-        metavar=metavar,
-        minimum=minimum,
-        maximum=maximum,
-        shown_default=shown_default,
-        goes_with=goes_with,
-        on_command_line=on_command_line,
-    )
-    return msgspec.Meta(description=description, extra={"parameter": details})
+def parameter(description: str, *flags: str, **details: Any) -> msgspec.Meta:
+    """Make the annotation of a field; `description` is its help text, `details` are fields of Parameter."""
+    return msgspec.Meta(description=description, extra={"parameter": Parameter(flags=flags, **details)})
 
 
 class RunParameter(msgspec.Struct, frozen=True):
