@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollbook.cli import options as o
-from rollbook.cli.report_tables import describe_model
-from rollbook.cli.tables import Cell, format_cell, show_json, show_table, strip_control_characters
+from rollbook.cli.tables import (
+    Cell,
+    describe_model,
+    format_cell,
+    show_json,
+    show_reports,
+    show_table,
+    strip_control_characters,
+)
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +74,6 @@ def check_threshold(value: float) -> float:
 def report_command(
     runs: Runs, k: Ks = None, threshold: Threshold = 1.0, markdown: Markdown = False, json: o.Json = False
 ) -> None:
-    from rollbook.cli.report_tables import show_reports
     from rollbook.reports import RunData, build_report, group_by_run, make_shortfall
 
     ks, least = parse_ks(k), check_threshold(threshold)
@@ -353,7 +359,6 @@ CollectedFile = Annotated[
 
 
 def import_command(file: CollectedFile, out: o.Out = None, json: o.Json = False) -> None:
-    from rollbook.cli.report_tables import show_reports
     from rollbook.cli.run_commands import choose_run_folder
     from rollbook.gym.client import import_gym
     from rollbook.processes import run_event_loop
