@@ -51,7 +51,7 @@ ResamplingSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Decide
 
 
 def parse_ks(text: str | None) -> list[int] | None:
-    """The value of -k: whole numbers from 1, ascending and each once.
+    """Parse -k: whole numbers from 1, sorted, each once.
 
     >>> parse_ks("8,1,2,2")
     [1, 2, 8]
@@ -65,7 +65,7 @@ def parse_ks(text: str | None) -> list[int] | None:
 
 
 def check_threshold(value: float) -> float:
-    """The value of --threshold: a finite number."""
+    """Check --threshold: a finite number."""
     if not math.isfinite(value):
         raise UsageError(f"--threshold {value}: not a finite number")
     return value
@@ -77,19 +77,19 @@ def report_command(
     from rollbook.reports import RunData, build_report, group_by_run, make_shortfall
 
     ks, least = parse_ks(k), check_threshold(threshold)
-    made = []
+    reports = []
     for group in group_by_run(_select_runs(runs)):
-        read = RunData(group)
-        made.append(build_report(read, ks, least))
-        _write_results(read, made[-1])
-    show_reports(made, json, markdown)
-    for report in made:
+        data = RunData(group)
+        reports.append(build_report(data, ks, least))
+        _write_results(data, reports[-1])
+    show_reports(reports, json, markdown)
+    for report in reports:
         if report.scored < report.requested:
             raise make_shortfall(report)
 
 
 def _select_runs(paths: list[Path]) -> list[Path]:
-    """`runs/*` matches what lies beside the runs as well: that is left out by name. What is not there is a mistake."""
+    """Leave out, by name, what `runs/*` matches besides runs; a path that does not exist is a mistake."""
     stray = [path for path in paths if path.exists() and not (path / "run.json").exists()]
     if len(stray) == len(paths):
         return paths
@@ -104,17 +104,17 @@ def _describe_path(path: Path) -> str:
     return "a folder of runs" if any(path.glob("*/run.json")) else "a folder"
 
 
-def _write_results(read: RunData, report: Report) -> None:
+def _write_results(data: RunData, report: Report) -> None:
     from rollbook.reports import write_report
     from rollbook.viewer import write_report_page
 
     try:
-        written = write_report(report), write_report_page(read, report)
-    except OSError as error:  # a copy that one may only read has numbers too
+        files = write_report(report), write_report_page(data, report)
+    except OSError as error:  # a read-only copy has numbers too
         print(f"the numbers and the page were not written to {report.path}: {error.strerror}", file=sys.stderr)
         return
     if report.merged:
-        print(f"numbers of several directories together: {written[0]} and {written[1]}", file=sys.stderr)
+        print(f"numbers of several directories together: {files[0]} and {files[1]}", file=sys.stderr)
 
 
 ProfileOut = Annotated[
@@ -130,12 +130,12 @@ def profile_command(
 
     target = out or runs[0] / "profile.jsonl"
     check_suffix(target)
-    read = RunData(runs)
-    rows = ProfileRows(read, parse_ks(k), check_threshold(threshold), prefix)
+    data = RunData(runs)
+    rows = ProfileRows(data, parse_ks(k), check_threshold(threshold), prefix)
     count = write_table(target, rows)
-    if read.live:
+    if data.live:
         print("the run is going on: these are the numbers so far", file=sys.stderr)
-    scored, requested = len(read.scored.columns), int(read.requested.sum())
+    scored, requested = len(data.scored.columns), int(data.requested.sum())
     print(f"{target}: {count} tasks, {scored}/{requested} rollouts scored")
 
 
@@ -180,7 +180,7 @@ def curate_command(
         raise UsageError(f"-o {out}: the ending must be .jsonl, which --data reads")
     if out.exists() and out.samefile(source):
         raise UsageError(f"-o {out}: that is what is read; choose another file")
-    wish = CurateOptions(
+    options = CurateOptions(
         keep=None if keep is None else Expression(keep),
         sort=None if sort is None else Expression(sort),
         descending=desc,
@@ -189,22 +189,22 @@ def curate_command(
         limit=limit,
         seed=seed,
     )
-    choice = curate(_read_profile_lines(source, parse_ks(k), check_threshold(threshold), prefix), wish)
+    choice = curate(_read_profile_lines(source, parse_ks(k), check_threshold(threshold), prefix), options)
     if choice.lines:
         write_lines_atomically(out, iter(choice.lines))
     if choice.buckets:
-        rows: list[list[Cell]] = [[label, held, taken] for label, (held, taken) in choice.buckets.items()]
+        rows: list[list[Cell]] = [[label, tasks, taken] for label, (tasks, taken) in choice.buckets.items()]
         show_table([f"{bucket}".rpartition(":")[0], "tasks", "taken"], rows)
     outside = f", {choice.outside} outside every bucket" if choice.outside else ""
     counts = f"{len(choice.lines)} of {choice.rows} tasks ({choice.matched} kept{outside})"
-    if not choice.lines:  # a file without rows would be no --data
+    if not choice.lines:  # --data refuses a file without rows
         print(f"rollbook: {counts}: nothing to write, {out} was left as it was", file=sys.stderr)
         raise typer.Exit(NONE_LEFT_EXIT)
     print(f"{out}: {counts}")
 
 
 def _read_profile_lines(source: Path, ks: list[int] | None, threshold: float, prefix: str) -> Iterator[bytes]:
-    """The rows of a profile, or of a run's profile made now."""
+    """Read the rows of a profile, or make them from a run."""
     if source.is_dir():
         from rollbook.reports import profile_lines
 
@@ -233,25 +233,24 @@ def compare_command(
 ) -> None:
     from rollbook.reports import compare_runs
 
-    found = compare_runs(a, b, common=common, ks=parse_ks(k), threshold=check_threshold(threshold), seed=seed)
-    show_json(found.json()) if json else _show_comparison(found)
+    comparison = compare_runs(a, b, common=common, ks=parse_ks(k), threshold=check_threshold(threshold), seed=seed)
+    show_json(comparison.json()) if json else _show_comparison(comparison)
 
 
-def _show_comparison(found: RunComparison) -> None:
-    made = found.comparison
+def _show_comparison(runs: RunComparison) -> None:
+    comparison = runs.comparison
     print(
-        "\n".join(
-            map(strip_control_characters, [_describe_run("A", found.a), _describe_run("B", found.b), *found.notes])
-        )
+        "\n".join(map(strip_control_characters, [_describe_run("A", runs.a), _describe_run("B", runs.b), *runs.notes]))
     )
     columns = ["A", "B", "B - A", "95%", "tasks"]
-    show_table(["number", *columns], [_make_difference_row(name, each) for name, each in made.metrics.items()])
-    show_table(["a rollout", *columns], [_make_difference_row(name, each) for name, each in made.costs.items()])
-    print(f"better on {made.better} tasks, worse on {made.worse}, even on {made.tasks - made.better - made.worse}")
-    how = f" ({made.permutations:,} drawn)" if made.permutations else ""
-    print(f"permutation test p {_format_p(made.permutation_p)}{how}, sign test p {_format_p(made.sign_p)}")
-    _show_flipped("solved only by B", made.gained)
-    _show_flipped("solved only by A", made.lost)
+    show_table(["number", *columns], [_make_difference_row(name, each) for name, each in comparison.metrics.items()])
+    show_table(["a rollout", *columns], [_make_difference_row(name, each) for name, each in comparison.costs.items()])
+    better, worse = comparison.better, comparison.worse
+    print(f"better on {better} tasks, worse on {worse}, even on {comparison.tasks - better - worse}")
+    how = f" ({comparison.permutations:,} drawn)" if comparison.permutations else ""
+    print(f"permutation test p {_format_p(comparison.permutation_p)}{how}, sign test p {_format_p(comparison.sign_p)}")
+    _show_flipped("solved only by B", comparison.gained)
+    _show_flipped("solved only by A", comparison.lost)
 
 
 def _describe_run(side: str, run: ComparedRun) -> str:
@@ -269,10 +268,10 @@ def _format_p(value: float | None) -> str:
     return f"= {value:.4f}" if value >= MIN_SHOWN_P else f"< {MIN_SHOWN_P}"
 
 
-def _show_flipped(words: str, tasks: list[str]) -> None:
+def _show_flipped(label: str, tasks: list[str]) -> None:
     more = f" and {len(tasks) - MAX_FLIPPED_SHOWN} more (all: --json)" if len(tasks) > MAX_FLIPPED_SHOWN else ""
     shown = ", ".join(map(strip_control_characters, tasks[:MAX_FLIPPED_SHOWN]))
-    print(f"{words}: {len(tasks)}{': ' if tasks else ''}{shown}{more}")
+    print(f"{label}: {len(tasks)}{': ' if tasks else ''}{shown}{more}")
 
 
 RunOrFolder = Annotated[
@@ -336,16 +335,16 @@ def export_command(run: o.Run, out: ExportOut, format: ExportFormat = "jsonl", k
     from rollbook.reports import PASSING_FILTER, export_rollouts
     from rollbook.stats import Expression
 
-    kept = None if keep is None else Expression(keep)
+    wanted = None if keep is None else Expression(keep)
     if format == "gym":
         from rollbook.gym.client import export_gym
 
-        done = export_gym(run, out, kept)
+        counts = export_gym(run, out, wanted)
     else:
-        done = export_rollouts(run, format, out, kept)
-    reasons = ((done.unscored, "without a score"), (done.filtered, f"not kept by {keep or PASSING_FILTER!r}"))
+        counts = export_rollouts(run, format, out, wanted)
+    reasons = ((counts.unscored, "without a score"), (counts.filtered, f"not kept by {keep or PASSING_FILTER!r}"))
     left = ", ".join(f"{count} {why}" for count, why in reasons if count)
-    print(f"{done.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)
+    print(f"{counts.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)
 
 
 CollectedFile = Annotated[
@@ -365,7 +364,7 @@ def import_command(file: CollectedFile, out: o.Out = None, json: o.Json = False)
     from rollbook.reports import make_shortfall
 
     folder = out or str(choose_run_folder(file.stem))
-    made = run_event_loop(lambda: import_gym(file, folder, lambda note: print(note, file=sys.stderr)))
-    show_reports([made], json, False)
-    if made.scored < made.requested:
-        raise make_shortfall(made)
+    report = run_event_loop(lambda: import_gym(file, folder, lambda note: print(note, file=sys.stderr)))
+    show_reports([report], json, False)
+    if report.scored < report.requested:
+        raise make_shortfall(report)

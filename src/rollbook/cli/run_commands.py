@@ -1,8 +1,8 @@
 """`rollbook run`, `plan`, `work`, `submit`, `resume` and `extend`: start and continue runs, here or on a cluster.
 
 `run` plans, works and reports; with --on slurm --wait it waits for the jobs. `submit` plans here and works on a
-cluster. `resume` finishes exactly what is missing, `extend` adds samples of every task, both here or on the cluster
-that the run was submitted to; a run on Ray goes on as it was started, here or with a driver on the cluster.
+cluster. `resume` finishes exactly what is missing, `extend` adds samples of every task; both work here or on the
+cluster that the run was submitted to. A run on Ray continues as it was started, here or with a driver on the cluster.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ CLUSTER = OptionSet(
 
 
 def choose_run_folder(env: str) -> Path:
-    """A run directory that does not exist yet: runs/ENVIRONMENT-TIME."""
+    """Return a run directory that does not exist yet: runs/ENVIRONMENT-TIME."""
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", env.partition("?")[0]).strip("-.") or "run"
     stem = Path("runs") / f"{name}-{time.strftime('%m%d-%H%M%S')}"
     candidates = [stem, *(stem.with_name(f"{stem.name}-{number}") for number in range(2, 100))]
@@ -158,16 +158,16 @@ def is_scheduler(place: str | None) -> bool:
 
 
 def choose_cluster(run: Path, on: str | None, settings: dict[str, JSON]) -> tuple[str, dict[str, JSON]]:
-    """The cluster that a run goes on at, which is where it was submitted to; or nothing, and its settings here."""
+    """Return the place where a run continues, by default the last one; "" is this machine. Adapt the settings to it."""
     from rollbook.clusters import find_last_place, read_ssh_run, was_submitted
 
-    far = read_ssh_run(run)
-    if far and on in ("local", "ray"):
-        raise UsageError(f"--on {on}: {run} is worked on at {far.host}; what lies here is a copy")
+    ssh_run = read_ssh_run(run)
+    if ssh_run and on in ("local", "ray"):
+        raise UsageError(f"--on {on}: {run} is worked on at {ssh_run.host}; what lies here is a copy")
     submitted = was_submitted(run)
     if on == "ray" or is_scheduler(on) or (on is None and submitted):
         return on or find_last_place(run), settings
-    # As many workers as were ordered of a cluster are no number for this machine.
+    # The number of workers that were submitted to a cluster does not fit this machine.
     return "", {"workers": 1, **settings} if submitted else settings
 
 
@@ -179,7 +179,7 @@ def refuse_cluster_options(options: ClusterOptions) -> None:
 
 
 def make_profile(options: ClusterOptions) -> ClusterProfile:
-    """The profile, with what the command line says instead."""
+    """Return the profile with the changes of the command line."""
     from rollbook.clusters import ClusterProfile, check_profile, read_profile
 
     scheduler = choose_scheduler(options.on)
@@ -199,20 +199,20 @@ def choose_scheduler(on: str | None) -> str:
 
 
 def make_order(options: ClusterOptions, request: Request, context: typer.Context) -> tuple[Request, SubmissionOrder]:
-    """A request and the order that goes with it: what was not typed is as the profile says."""
+    """Return a request and its order; what was not typed comes from the profile."""
     from rollbook.clusters import SubmissionOrder
 
     profile, serve = make_profile(options), make_server_spec(options, request)
-    chosen: dict[str, object] = {}
+    changes: dict[str, object] = {}
     for name in ("samples", "seed"):
-        wanted = getattr(profile, name)
-        if wanted is not None and not was_typed(context, name):
-            chosen[name] = wanted
+        value = getattr(profile, name)
+        if value is not None and not was_typed(context, name):
+            changes[name] = value
     workers = request.settings.workers if was_typed(context, "workers") else profile.workers or 1
     settings = msgspec.structs.replace(request.settings, workers=workers)
     if serve and not was_typed(context, "concurrency"):
         settings = msgspec.structs.replace(settings, concurrency=Settings().concurrency)
-    asked = msgspec.structs.replace(request, settings=settings, **chosen)
+    changed = msgspec.structs.replace(request, settings=settings, **changes)
     order = SubmissionOrder(
         profile=profile,
         workers=workers,
@@ -223,11 +223,11 @@ def make_order(options: ClusterOptions, request: Request, context: typer.Context
         install=options.install,
         scheduler=choose_scheduler(options.on),
     )
-    return asked, order
+    return changed, order
 
 
 def was_typed(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Return whether an option stands on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -306,7 +306,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="With --on slurm: wait for th
 
 @compose_options(request=REQUEST, cluster=CLUSTER)
 def run_command(
-    request: Request, cluster: ClusterOptions, typed: typer.Context, wait: Wait = False, json: o.Json = False
+    request: Request, cluster: ClusterOptions, context: typer.Context, wait: Wait = False, json: o.Json = False
 ) -> None:
     from rollbook.engine import run_request
 
@@ -314,34 +314,34 @@ def run_command(
         if not wait:
             way = "add --wait to wait for the jobs, or submit them with rollbook submit"
             raise UsageError(f"run --on {cluster.on}: {way}")
-        run_with_display(request.out, lambda display: _submit_and_wait(request, cluster, typed, display), json)
+        run_with_display(request.out, lambda display: _submit_and_wait(request, cluster, context, display), json)
         return
     if wait:
         raise UsageError("--wait: goes with --on slurm; all other work is waited for anyway")
     if cluster.on == "ray":
-        run_with_display(request.out, lambda display: _run_on_ray(request, cluster, typed, display), json)
+        run_with_display(request.out, lambda display: _run_on_ray(request, cluster, context, display), json)
         return
     refuse_cluster_options(cluster)
     run_with_display(request.out, lambda display: run_request(request, display), json)
 
 
-def _run_on_ray(request: Request, cluster: ClusterOptions, typed: typer.Context, display: Display) -> RunResult:
-    """Run with workers that are actors."""
+def _run_on_ray(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
+    """Run with workers that are Ray actors."""
     from rollbook.clusters.ray import run_on_ray
 
-    asked, order = make_order(cluster, request, typed)
-    return run_on_ray(asked, order, cluster.pack, display)
+    request, order = make_order(cluster, request, context)
+    return run_on_ray(request, order, cluster.pack, display)
 
 
-def _submit_and_wait(request: Request, cluster: ClusterOptions, typed: typer.Context, display: Display) -> RunResult:
-    """Submit, wait, and say what came of it."""
+def _submit_and_wait(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
+    """Submit, wait for the jobs, and return the result."""
     from rollbook.clusters import submit_request, wait_for_jobs
 
-    asked, order = make_order(cluster, request, typed)
-    sent = submit_request(asked, order, cluster.pack, display.note)
-    ids = ", ".join(f"{job.kind} {job.job}" for job in sent.jobs)
-    display.note(f"{ids}; they go on without this terminal: rollbook status {sent.path}")
-    return wait_for_jobs(sent.path, display)
+    request, order = make_order(cluster, request, context)
+    submission = submit_request(request, order, cluster.pack, display.note)
+    ids = ", ".join(f"{job.kind} {job.job}" for job in submission.jobs)
+    display.note(f"{ids}; they go on without this terminal: rollbook status {submission.path}")
+    return wait_for_jobs(submission.path, display)
 
 
 @compose_options(request=REQUEST)
@@ -365,13 +365,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the scripts; write
 
 @compose_options(request=REQUEST, cluster=CLUSTER)
 def submit_command(
-    request: Request, cluster: ClusterOptions, typed: typer.Context, dry_run: DryRun = False, json: o.Json = False
+    request: Request, cluster: ClusterOptions, context: typer.Context, dry_run: DryRun = False, json: o.Json = False
 ) -> None:
     from rollbook.clusters import submit_request
 
     if cluster.on == "local":
         raise UsageError("--on local: there is nobody to submit to; rollbook run --workers N works on this machine")
-    request, order = make_order(cluster, request, typed)
+    request, order = make_order(cluster, request, context)
     if order.ray:
         _submit_to_ray(request, order, cluster.pack, dry_run, json)
         return
@@ -382,7 +382,7 @@ def submit_command(
 
 
 def _submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, dry_run: bool, json: bool) -> None:
-    """Leave a run to a foreman on a Ray cluster."""
+    """Submit a run to a driver on a Ray cluster."""
     from rollbook.clusters.ray import submit_to_ray
 
     if dry_run:
@@ -391,12 +391,12 @@ def _submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, 
 
 
 def print_note(line: str) -> None:
-    """What is to be known besides."""
+    """Print a line to standard error."""
     print(line, file=sys.stderr)
 
 
 def show_scripts(request: Request, order: SubmissionOrder, pack: Path | None, as_json: bool) -> None:
-    """The scripts as they would be handed in, by their paths."""
+    """Print the scripts that would be submitted, each after its path."""
     from rollbook.clusters import find_run_path, preview_scripts
 
     run = find_run_path(request, order)
@@ -409,7 +409,7 @@ def show_scripts(request: Request, order: SubmissionOrder, pack: Path | None, as
 
 
 def show_submission(submission: Submission, as_json: bool) -> None:
-    """The ids, and what to do next."""
+    """Print the ids of the jobs, and the next command."""
     if as_json:
         show_json(submission)
         return
@@ -421,32 +421,32 @@ def show_submission(submission: Submission, as_json: bool) -> None:
 
 
 def describe_size(job: ClusterJob) -> str:
-    """How many there are of a job, in words."""
+    """Return the size of a job in words; empty for a report."""
     if job.kind == "report":
         return ""
     return f" (workers: {job.count})" if job.kind == "crew" else f" (array of {job.count})"
 
 
 @compose_options(
-    settings=o.SETTINGS, place=OptionSet(list_options(ClusterOptions, "on", "address", "cluster"), read_place)
+    settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address", "cluster"), read_place)
 )
 def resume_command(
     run: StartedRun,
     settings: dict[str, JSON],
     retry: Retry = None,
     *,
-    place: dict[str, Any],
+    given: dict[str, Any],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import resume
 
-    there, settings = choose_cluster(run, place.get("on"), settings)
-    cluster = place.get("cluster")
-    if there == "ray":
-        resume_on_ray(run, settings, json, retry=retry, cluster=cluster, address=place.get("address"))
+    place, settings = choose_cluster(run, given.get("on"), settings)
+    cluster = given.get("cluster")
+    if place == "ray":
+        resume_on_ray(run, settings, json, retry=retry, cluster=cluster, address=given.get("address"))
         return
-    if there:
-        resume_on_scheduler(run, settings, retry, cluster, there, json)
+    if place:
+        resume_on_scheduler(run, settings, retry, cluster, place, json)
         return
     if cluster is not None:
         raise UsageError(f"--cluster {cluster}: goes with --on slurm or --on ray")
@@ -456,37 +456,37 @@ def resume_command(
 def resume_on_scheduler(
     run: Path, settings: dict[str, JSON], retry: list[str] | None, cluster: Path | None, scheduler: str, json: bool
 ) -> None:
-    """Submit what is missing; where nothing is, say what there is."""
+    """Submit what is missing; where nothing is, show the numbers."""
     from rollbook.clusters import read_profile, resubmit
     from rollbook.engine import resume
 
     profile = read_profile(cluster, scheduler) if cluster else None
-    sent = resubmit(run, settings, retry, profile, print_note, scheduler)
-    if sent is not None:
-        show_submission(sent, json)
+    submission = resubmit(run, settings, retry, profile, print_note, scheduler)
+    if submission is not None:
+        show_submission(submission, json)
         return
     print("nothing is left to do", file=sys.stderr)
     run_with_display(run, lambda display: resume(run, {}, retry, display), json)
 
 
-@compose_options(settings=o.SETTINGS, place=OptionSet(list_options(ClusterOptions, "on", "address"), read_place))
+@compose_options(settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address"), read_place))
 def extend_command(
     run: StartedRun,
     samples: NewSamples,
     settings: dict[str, JSON],
-    place: dict[str, Any],
+    given: dict[str, Any],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import extend
 
-    there, settings = choose_cluster(run, place.get("on"), settings)
-    if there == "ray":
-        resume_on_ray(run, settings, json, retry=["none"], address=place.get("address"), samples=samples)
+    place, settings = choose_cluster(run, given.get("on"), settings)
+    if place == "ray":
+        resume_on_ray(run, settings, json, retry=["none"], address=given.get("address"), samples=samples)
         return
-    if there:
+    if place:
         from rollbook.clusters import extend_submitted_run
 
-        show_submission(extend_submitted_run(run, samples, settings, print_note, there), json)
+        show_submission(extend_submitted_run(run, samples, settings, print_note, place), json)
         return
     run_with_display(run, lambda display: extend(run, samples, settings, display), json)
 
@@ -501,23 +501,23 @@ def resume_on_ray(
     address: str | None = None,
     samples: int | None = None,
 ) -> None:
-    """Work off what is missing, or leave it to a foreman; where nothing is, say what there is."""
+    """Do what is missing here, or submit it to a driver; where nothing is missing, show the numbers."""
     from rollbook.clusters import read_profile
     from rollbook.clusters.ray import RayResume, is_detached, resume_detached, resume_here
     from rollbook.engine import resume
 
     profile = read_profile(cluster) if cluster else None
-    again = RayResume(given=settings, retry=retry, profile=profile, address=address, samples=samples)
+    changes = RayResume(given=settings, retry=retry, profile=profile, address=address, samples=samples)
 
     def work(display: Display) -> RunResult:
-        return resume_here(run, again, display) or resume(run, {}, retry, display)
+        return resume_here(run, changes, display) or resume(run, {}, retry, display)
 
     if not is_detached(run):
         run_with_display(run, work, json)
         return
-    sent = resume_detached(run, again, print_note)
-    if sent is not None:
-        show_submission(sent, json)
+    submission = resume_detached(run, changes, print_note)
+    if submission is not None:
+        show_submission(submission, json)
         return
     print("nothing is left to do", file=sys.stderr)
     run_with_display(run, lambda display: resume(run, {}, retry, display), json)

@@ -1,7 +1,7 @@
 """`rollbook serve`, `gym-config` and `gateway`: environments for NeMo Gym, and a recorded model for any agent.
 
 `serve` serves an environment as a resources server or as an agent; `gym-config` writes the configuration, the rows and
-the folder with which NeMo Gym uses it; `gateway` lets any agent ask a model, recorded turn by turn.
+the folder with which NeMo Gym uses it; `gateway` serves a model to any agent and records it turn by turn.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def serve_command(
 
     if role not in ("resources", "agent"):
         raise UsageError(f"--as {role}: resources or agent")
-    asked = ServeOptions(
+    options = ServeOptions(
         env=env,
         data=data,
         template=prompt_template,
@@ -94,11 +94,11 @@ def serve_command(
         tool_format=cast(ToolFormat, tool_format),
         seed=seed,
     )
-    run_event_loop(lambda: serve_gym(asked, lambda served: print(served.url, flush=True), print_note))
+    run_event_loop(lambda: serve_gym(options, lambda served: print(served.url, flush=True), print_note))
 
 
 def print_note(line: str) -> None:
-    """What has failed, on standard error."""
+    """Print a failure to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -147,7 +147,7 @@ def gym_config_command(
     from rollbook.gym import write_deployment
     from rollbook.gym.server import ServeOptions
 
-    asked = ServeOptions(
+    options = ServeOptions(
         env=env,
         data=data,
         template=prompt_template,
@@ -157,12 +157,12 @@ def gym_config_command(
         port=port or 0,
         judge_name=judge_name,
     )
-    made = write_deployment(
-        asked, out, model_url, model_name, judges=judge or [], limit=limit, domain=domain, api_key_env=api_key_env
+    deployment = write_deployment(
+        options, out, model_url, model_name, judges=judge or [], limit=limit, domain=domain, api_key_env=api_key_env
     )
-    print(f"{out}: {made.name}, {made.name}_agent and policy_model")
-    print(f"{made.data}: {made.rows} rows")
-    print(f"{made.shim}: how Gym starts the server at http://{host}:{made.port}")
+    print(f"{out}: {deployment.name}, {deployment.name}_agent and policy_model")
+    print(f"{deployment.data}: {deployment.rows} rows")
+    print(f"{deployment.shim}: how Gym starts the server at http://{host}:{deployment.port}")
 
 
 KEY_VARIABLE = "ROLLBOOK_GATEWAY_KEY"
@@ -206,7 +206,7 @@ def gateway_command(
     from rollbook.gateway import GatewayOptions, RolloutDefaults, serve_gateway
     from rollbook.processes import run_event_loop
 
-    asked = GatewayOptions(
+    options = GatewayOptions(
         upstream=upstream or [],
         model_name=model_name,
         host=host,
@@ -216,7 +216,7 @@ def gateway_command(
         defaults=RolloutDefaults(sampling, limits, seed, rollouts=rollouts),
     )
     secret = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
-    run_event_loop(lambda: serve_gateway(asked, secret, lambda url: _announce_gateway(url, secret), print_note))
+    run_event_loop(lambda: serve_gateway(options, secret, lambda url: _announce_gateway(url, secret), print_note))
 
 
 def _announce_gateway(url: str, key: str) -> None:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from rollbook.stats import Metrics
 
 Cell = str | int | float | None
-"""What stands in a table; None is shown as a dash."""
+"""A value in a table; None is shown as a dash."""
 TableData = tuple[list[str], list[list[Cell]]]
 """The columns and rows of a table."""
 
 HUGE = 1e9
 MAX_MISSING_SHOWN = 10
 UNPRINTABLE_CATEGORIES = ("Cc", "Cf", "Cs")
-"""Characters that steer a terminal, turn the direction of writing, or are no text at all."""
+"""Characters that control a terminal, change the writing direction, or are no text at all."""
 
 
 def show_json(value: object) -> None:
@@ -43,14 +43,14 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
 
 
 def show_numbers_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """The same for many columns of numbers: on a terminal too narrow for them, each becomes a line."""
+    """Print a table of many columns of numbers; on a terminal too narrow for them, each column becomes a line."""
     widest = max(map(len, format_plain_table(columns, rows)))
     narrow = sys.stdout.isatty() and widest + 2 * len(columns) > shutil.get_terminal_size().columns
     show_table(*(transpose_table(columns, rows) if narrow else (columns, rows)))
 
 
 def transpose_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
-    """A table on its side: a line for each column, with its name before it.
+    """Return a table with a row for each column, its name first.
 
     >>> transpose_table(["env", "mean"], [["gsm8k", 0.25], ["sums", 0.5]])
     (['env', 'gsm8k', 'sums'], [['mean', 0.25, 0.5]])
@@ -60,7 +60,7 @@ def transpose_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> t
 
 
 def format_plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """The lines of a table without any markup.
+    """Return the lines of a table without markup.
 
     >>> format_plain_table(["env", "mean"], [["gsm8k", 0.25]])
     ['env     mean', 'gsm8k  0.250']
@@ -81,7 +81,7 @@ def format_plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -
 
 
 def format_cell(cell: Cell) -> str:
-    """A cell as it is shown: fractions with three digits, text on one line."""
+    """Return the text of a cell: fractions with three digits, text on one line."""
     if cell is None:
         return "-"
     if isinstance(cell, float):
@@ -90,7 +90,7 @@ def format_cell(cell: Cell) -> str:
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:
-    """An interval in a cell; where a bound is negative, a dash would be read as its sign.
+    """Return the text of an interval; next to a negative bound, a dash would be read as its sign.
 
     >>> format_interval((0.25, 0.5)), format_interval((-0.25, 0.5))
     ('0.250-0.500', '-0.250 to 0.500')
@@ -102,7 +102,7 @@ def format_interval(bounds: tuple[float, float] | None) -> str:
 
 
 def strip_control_characters(text: str) -> str:
-    """Text that may go to a terminal: white space as spaces, and without control characters.
+    """Return text that is safe on a terminal: white space as spaces, without control characters.
 
     >>> strip_control_characters("a\\tb\\x1b[31mc\\x9b")
     'a b[31mc'
@@ -146,7 +146,7 @@ def show_numbers(report: Report, as_json: bool) -> None:
 
 
 def make_headline(report: Report) -> str:
-    """Whose numbers these are, and whether they are all there."""
+    """Return the run, its model and its counts."""
     failed = sum(report.failed.values())
     dropped = f", {report.dropped} doubled and dropped" if report.dropped else ""
     counts = f"{report.scored}/{report.requested} scored, {failed} failed, {report.pending} pending"
@@ -154,12 +154,12 @@ def make_headline(report: Report) -> str:
 
 
 def describe_model(model: str, scripted: bool) -> str:
-    """Who answered, and whether that was a model at all."""
+    """Return the name of the model, marked where the answers are scripted."""
     return f"{model} (scripted answers, no model)" if scripted else model
 
 
 def describe_verifiers(report: Report) -> list[str]:
-    """That the scores are not all by the same verifier, where that is so."""
+    """Return a note where the scores are by two verifiers."""
     if not report.kept_from:
         return []
     kept = f"what run {report.kept_from} scored keeps its scores"
@@ -167,7 +167,7 @@ def describe_verifiers(report: Report) -> list[str]:
 
 
 def list_summary_columns(ks: list[int]) -> list[str]:
-    """The names over the columns; of pass^k only the longest, since it is pass@1 for k = 1."""
+    """Return the columns of the summary; of pass^k only the largest k, since it is pass@1 for k = 1."""
     passes = [f"pass@{k}" for k in ks]
     streak = [f"pass^{ks[-1]}"] if ks and ks[-1] > 1 else []
     first, rest = passes[:1], passes[1:]
@@ -176,7 +176,7 @@ def list_summary_columns(ks: list[int]) -> list[str]:
 
 
 def make_summary_row(metrics: Metrics, ks: list[int]) -> list[Cell]:
-    """One environment."""
+    """Return the row of one environment in the summary."""
     passes: list[Cell] = [metrics.pass_at.get(k) for k in ks]
     streak: list[Cell] = [metrics.pass_hat.get(ks[-1])] if ks and ks[-1] > 1 else []
     bounds: list[Cell] = [format_interval(metrics.pass_interval)] if ks else []
@@ -186,7 +186,7 @@ def make_summary_row(metrics: Metrics, ks: list[int]) -> list[Cell]:
 
 
 def show_missing(report: Report) -> None:
-    """The first of the rollouts without a score, and why."""
+    """Print the first rollouts without a score, and why they have none."""
     rows: list[list[Cell]] = [[task, sample, why] for task, sample, why in report.missing[:MAX_MISSING_SHOWN]]
     show_table(["missing", "sample", "why"], rows)
     more = report.requested - report.scored - len(rows)
@@ -227,41 +227,43 @@ def show_reports(reports: Sequence[Report], as_json: bool, as_markdown: bool) ->
 
 
 def list_notes(report: Report) -> list[str]:
-    """What has to be borne in mind: a run that goes on, shards, two verifiers, tasks left out, numbers drawn."""
-    said = ["the run is going on: these are the numbers so far"] if report.live else []
-    said += describe_verifiers(report)
+    """Return notes on the numbers: a run that continues, merged runs, two verifiers, missing tasks, estimates."""
+    notes = ["the run is going on: these are the numbers so far"] if report.live else []
+    notes += describe_verifiers(report)
     if report.merged:
-        said.append(f"read together with {', '.join(report.merged)}")
+        notes.append(f"read together with {', '.join(report.merged)}")
     if report.disagreeing:
-        said.append(f"warning: {report.disagreement}")
+        notes.append(f"warning: {report.disagreement}")
     for one in _list_metrics(report):
-        said += [f"{one.env}: @{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks]
-        said += list_vote_coverage(one)
-        said += [f"{one.env}: maj@{k} was drawn, +- {error:.4f}" for k, error in one.maj_errors.items()]
-    said += [
+        notes += [
+            f"{one.env}: @{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks
+        ]
+        notes += list_vote_coverage(one)
+        notes += [f"{one.env}: maj@{k} was drawn, +- {error:.4f}" for k, error in one.maj_errors.items()]
+    notes += [
         f"{env}: {one.forks} of {one.turns} later turns begin a new sequence (break rate {one.break_rate:.3f})"
         for env, one in report.continuity.items()
     ]
     if report.overall.threshold != 1.0:
-        said.append(f"a rollout passes from a reward of {report.overall.threshold:g}")
-    return said
+        notes.append(f"a rollout passes from a reward of {report.overall.threshold:g}")
+    return notes
 
 
 def list_vote_coverage(one: Metrics) -> list[str]:
-    """On how many tasks maj@k rests, where not every environment reports answers."""
+    """Return on how many tasks maj@k rests, where not every environment reports answers."""
     few = {k: n for k, n in one.maj_coverage.items() if n < one.coverage[k]}
     why = "the others report no answers"
     return [f"{one.env}: maj@{k} rests on {n} of {one.tasks} tasks ({why})" for k, n in few.items()]
 
 
 def _list_metrics(report: Report) -> list[Metrics]:
-    """One row an environment, and one for all where there are several."""
+    """Return the metrics of each environment, and of all together where there are several."""
     each = list(report.environments.values())
     return each if len(each) == 1 else [*each, report.overall]
 
 
 def _label_metrics(reports: Sequence[Report]) -> list[tuple[list[Cell], Metrics]]:
-    """Every row with its first cells: which run, where there are several, and which environment."""
+    """Return the metrics with the first cells of their rows: the run, where there are several, and the environment."""
     several = len(reports) > 1
     return [
         ([*([report.path] if several else []), one.env], one) for report in reports for one in _list_metrics(report)
@@ -273,7 +275,7 @@ def _list_head_columns(reports: Sequence[Report]) -> list[str]:
 
 
 def make_rates(reports: Sequence[Report]) -> TableData:
-    """What was achieved. Of pass^k, maj@k and best@k only those with k > 1: the others are pass@1 and the mean."""
+    """Return the rates. Of pass^k, maj@k and best@k only those with k > 1: the others are pass@1 and the mean."""
     rows = _label_metrics(reports)
     ks = sorted({k for _, one in rows for k in one.coverage})
     more = [k for k in ks if k > 1]
@@ -300,7 +302,7 @@ def make_rates(reports: Sequence[Report]) -> TableData:
 
 
 def make_costs(reports: Sequence[Report]) -> TableData:
-    """What it took, a scored rollout."""
+    """Return the costs for each scored rollout."""
     columns = [*_list_head_columns(reports), "scored", "prompt tokens", "completion tokens", "turns"]
     columns += ["truncated", "no answer", "p50 s", "p95 s"]
     cells: list[list[Cell]] = []
@@ -313,7 +315,7 @@ def make_costs(reports: Sequence[Report]) -> TableData:
 
 
 def make_parts(reports: Sequence[Report]) -> TableData:
-    """The mean of every reward part, and of how many of the scored rollouts."""
+    """Return the mean of every reward part, and how many of the scored rollouts have it."""
     rows: list[list[Cell]] = [
         [*label, name, value, f"{one.part_coverage[name]}/{one.scored}"]
         for label, one in _label_metrics(reports)
@@ -323,7 +325,7 @@ def make_parts(reports: Sequence[Report]) -> TableData:
 
 
 def make_forks(reports: Sequence[Report]) -> TableData:
-    """Why sequences of tokens began anew, and how often."""
+    """Return why token sequences forked, and how often."""
     several = len(reports) > 1
     rows: list[list[Cell]] = [
         [*([report.path] if several else []), env, reason, count, f"{count}/{one.turns}"]
@@ -335,7 +337,7 @@ def make_forks(reports: Sequence[Report]) -> TableData:
 
 
 def make_failures(reports: Sequence[Report]) -> TableData:
-    """How many rollouts failed, by kind."""
+    """Return how many rollouts failed, by kind."""
     rows: list[list[Cell]] = [
         [*label, kind, count, f"{count}/{one.requested}"]
         for label, one in _label_metrics(reports)
@@ -345,7 +347,7 @@ def make_failures(reports: Sequence[Report]) -> TableData:
 
 
 def format_markdown(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table to paste.
+    """Return a table as Markdown.
 
     >>> print(format_markdown(["env", "mean"], [["a|b", 0.25]]))
     | env | mean |

@@ -54,7 +54,7 @@ def check_command(
 
 
 def show_soundness(result: Soundness, as_json: bool) -> None:
-    """Every finding, and below them whether all is well."""
+    """Print every finding of a check."""
     if as_json:
         show_json(result.json())
         return
@@ -92,7 +92,7 @@ def score_command(
 
 
 def read_answer(file: str) -> str:
-    """The text of a file or of standard input, byte for byte."""
+    """Read the text of a file or of standard input, byte for byte."""
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return raw.decode()
@@ -103,7 +103,7 @@ def read_answer(file: str) -> str:
 
 
 def show_score(rollout: Rollout, as_json: bool) -> None:
-    """The score with all it is made of; of a failure only JSON says anything here, for the error line tells it."""
+    """Print a score with its parts; a failure only as JSON, because the error line names it."""
     if as_json:
         show_json(describe_score(rollout))
     elif rollout.score:
@@ -116,13 +116,13 @@ def show_score(rollout: Rollout, as_json: bool) -> None:
 
 
 def describe_score(rollout: Rollout) -> dict[str, JSON]:
-    """A scored or failed rollout by the names that a journal line has."""
-    found: dict[str, JSON] = {"task": rollout.task.id, "verify_s": rollout.timing.verify_s, "ended": rollout.ended}
+    """Return a scored or failed rollout with the names of a journal line."""
+    common: dict[str, JSON] = {"task": rollout.task.id, "verify_s": rollout.timing.verify_s, "ended": rollout.ended}
     if rollout.score is None:
-        return {**found, "status": "failed", "failure": rollout.failure}
+        return {**common, "status": "failed", "failure": rollout.failure}
     score = rollout.score
     return {
-        **found,
+        **common,
         "status": "scored",
         "reward": score.reward,
         "parts": score.parts,
@@ -162,21 +162,21 @@ def reverify_command(
     if only not in ("failed", "scored", "all"):
         raise UsageError(f"--only {only}: give failed, scored or all")
     folder = Path(out) if out else run.with_name(f"{run.name}-reverified")
-    screen = make_display()
+    display = make_display()
     try:
         settings = Settings(retry=[], **judge)
         result = run_event_loop(
-            lambda: reverify(run, folder, env or [], cast("ReverifyOnly", only), screen, settings, judge_name)
+            lambda: reverify(run, folder, env or [], cast("ReverifyOnly", only), display, settings, judge_name)
         )
     finally:
-        screen.stop()
+        display.stop()
     show_reverified(result, json)
     if result.report.scored < result.report.requested:
         raise make_shortfall(result.report)
 
 
 def show_reverified(result: ReverifyResult, as_json: bool) -> None:
-    """The new numbers, then what changed."""
+    """Print the new numbers, then what changed."""
     if as_json:
         show_json(result.json())
         return
