@@ -3,14 +3,14 @@ import inspect
 import pytest
 
 from rollbook.cli.commands import COMMANDS
-from rollbook.cli.options import collect_settings, compose_options
+from rollbook.cli.options import SETTINGS, OptionSet, compose_options
 
 
-def test_what_is_gathered_stands_where_it_is_taken_and_keeps_its_defaults():
-    def point(x: int, y: int = 2) -> tuple[int, int]:
-        return x, y
+def test_options_stand_where_the_command_takes_what_they_make_and_keep_their_defaults():
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [inspect.Parameter("x", kind, annotation=int), inspect.Parameter("y", kind, default=2, annotation=int)]
 
-    @compose_options("at", point)
+    @compose_options(at=OptionSet(options, lambda values: (values["x"], values["y"])))
     def draw(colour: str, at: tuple[int, int], size: int = 1) -> object:
         return colour, at, size
 
@@ -22,6 +22,7 @@ def test_what_is_gathered_stands_where_it_is_taken_and_keeps_its_defaults():
 @pytest.mark.parametrize("name", ["run", "plan", "work", "resume", "extend"])
 def test_every_command_that_works_has_every_operational_option(rollbook, name):
     assert name in COMMANDS
+    assert len(SETTINGS.parameters) >= 13
     text = rollbook(name, "--help").stdout
-    for option in inspect.signature(collect_settings).parameters:
-        assert f"--{option.replace('_', '-')}" in text
+    for option in SETTINGS.parameters:
+        assert f"--{option.name.replace('_', '-')}" in text

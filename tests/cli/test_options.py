@@ -1,26 +1,28 @@
 import pytest
 
-from rollbook.cli.options import collect_settings, parse_concurrency, parse_max_failures, parse_sampling
+from rollbook.cli.options import SETTINGS, parse_concurrency, parse_max_failures, parse_sampling
 from rollbook.core import Settings
 from rollbook.errors import UsageError
 
 
 def test_what_was_not_given_changes_nothing():
-    assert collect_settings() == {}
+    assert SETTINGS.make({option.name: option.default for option in SETTINGS.parameters}) == {}
 
 
 def test_what_was_given_is_named_as_in_settings():
-    given = collect_settings(
-        model=["http://a/v1", "http://b/v1"],
-        concurrency="auto",
-        workers=2,
-        call_timeout=5.0,
-        connect_timeout=1.0,
-        outage=0.0,
-        api_key_env="KEY",
-        fail_fast=True,
-        max_failures="1%",
-        offline=True,
+    given = SETTINGS.make(
+        {
+            "model": ["http://a/v1", "http://b/v1"],
+            "concurrency": "auto",
+            "workers": 2,
+            "call_timeout": 5.0,
+            "connect_timeout": 1.0,
+            "outage": 0.0,
+            "api_key_env": "KEY",
+            "fail_fast": True,
+            "max_failures": "1%",
+            "offline": True,
+        }
     )
     settings = Settings(**given)
     assert settings.urls == ["http://a/v1", "http://b/v1"]
@@ -29,7 +31,7 @@ def test_what_was_given_is_named_as_in_settings():
     assert (settings.fail_fast, settings.max_failures, settings.offline) == (True, "1%", True)
 
 
-@pytest.mark.parametrize(("text", "value"), [("8", 8), ("auto", "auto"), (None, None)])
+@pytest.mark.parametrize(("text", "value"), [("8", 8), ("auto", "auto")])
 def test_concurrency_is_a_number_or_auto(text, value):
     assert parse_concurrency(text) == value
 

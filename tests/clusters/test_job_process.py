@@ -16,7 +16,7 @@ from rollbook.clusters.job_files import (
 )
 from rollbook.clusters.job_process import JobAttempt, find_refusal
 from rollbook.clusters.scheduler import CurrentTask
-from rollbook.clusters.slurm import read_current_task
+from rollbook.clusters.slurm import Slurm
 from rollbook.errors import BookError
 
 DULL, GOOD = JobAttempt(0, "n1", False), JobAttempt(0, "n1", True)
@@ -25,23 +25,24 @@ DULL, GOOD = JobAttempt(0, "n1", False), JobAttempt(0, "n1", True)
 @pytest.mark.parametrize(
     ("seat", "wrote", "before", "why"),
     [
-        (CurrentTask("7", "2"), True, [], ""),
-        (CurrentTask("7", "2", restart=3), True, [GOOD] * 3, ""),
-        (CurrentTask("7", "2", restart=4), True, [GOOD] * 4, "started again 4 times already (restarts: 4)"),
-        (CurrentTask("7", "2", restart=1), False, [GOOD], ""),
-        (CurrentTask("7", "2", restart=1), False, [DULL], "two attempts running wrote nothing"),
-        (CurrentTask("7", "2", restart=2), True, [DULL], ""),
+        (CurrentTask("7_2", "7"), True, [], ""),
+        (CurrentTask("7_2", "7", restart=3), True, [GOOD] * 3, ""),
+        (CurrentTask("7_2", "7", restart=4), True, [GOOD] * 4, "started again 4 times already (restarts: 4)"),
+        (CurrentTask("7_2", "7", restart=1), False, [GOOD], ""),
+        (CurrentTask("7_2", "7", restart=1), False, [DULL], "two attempts running wrote nothing"),
+        (CurrentTask("7_2", "7", restart=2), True, [DULL], ""),
         (CurrentTask(), True, [], "not in a job of Slurm's"),
     ],
 )
 def test_a_task_goes_back_within_bounds_and_while_it_brings_something(
     seat: CurrentTask, wrote: bool, before: list[JobAttempt], why: str
 ) -> None:
-    assert find_refusal(seat, 4, wrote, before) == why
+    assert find_refusal(Slurm(), seat, 4, wrote, before) == why
 
 
 def test_a_task_is_named_so_that_no_other_is_meant() -> None:
     environ = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_RESTART_COUNT": "1"}
+    read_current_task = Slurm().read_current_task
     assert (read_current_task(environ).name, read_current_task(environ).restart) == ("7_2", 1)
     assert read_current_task({"SLURM_JOB_ID": "9"}).name == "9"
     assert read_current_task({}).name == ""

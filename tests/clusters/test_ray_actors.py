@@ -11,6 +11,7 @@ import pytest
 
 from rollbook.book import Book
 from rollbook.clusters.job_files import ClusterJob, SubmissionOrder, add_job, was_sent_to_ray, write_order
+from rollbook.clusters.job_scripts import make_workers_script
 from rollbook.clusters.job_status import find_logs
 from rollbook.clusters.profile import ClusterProfile, check_profile
 from rollbook.clusters.ray.actors import (
@@ -23,7 +24,6 @@ from rollbook.clusters.ray.actors import (
     make_start_failure,
 )
 from rollbook.clusters.ray.runs import RayResume, is_detached, make_resume_order
-from rollbook.clusters.slurm import make_workers_script
 from rollbook.errors import UsageError
 from support.book_assertions import assert_complete
 from support.commands import Commands

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollbook.clusters.job_files import PackedFolder, ServerSpec, SubmissionOrder
+from rollbook.clusters.job_scripts import make_report_script, make_servers_script, make_workers_script
 from rollbook.clusters.profile import ClusterProfile, RoleProfile
-from rollbook.clusters.slurm import make_report_script, make_servers_script, make_workers_script
 
 GOLDEN = Path(__file__).parent / "golden"
 RUN = Path("/runs/math")

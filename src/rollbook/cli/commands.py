@@ -1,4 +1,4 @@
-"""The table of commands: a name, the module and function that has it, its line of help. Showing it imports nothing."""
+"""The table of commands: name, module, function and one line of help. Showing it imports no command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CommandEntry(NamedTuple):
-    """A command: the function that carries it out, or the list of functions that are its subcommands."""
+    """A command: `attribute` names the function that runs it, or the list of functions that are its subcommands."""
 
     module: str
     attribute: str

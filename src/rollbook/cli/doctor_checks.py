@@ -1,7 +1,6 @@
-"""What this machine or an endpoint can do, found by trying it.
+"""Checks of what this machine or an endpoint can do, each made by trying it.
 
-The checks of the machine are small, none of them changes anything or waits long. An endpoint is asked for four short
-answers, nothing that lasts.
+The checks of the machine are short and change nothing. An endpoint gets a few short requests.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NOT_YET = "not part of this version"
 
 
 class DoctorFinding(msgspec.Struct, frozen=True):
-    """One thing a machine can or cannot do, and how we know."""
+    """One thing that works or does not, with the evidence."""
 
     what: str
     works: bool
@@ -43,7 +42,7 @@ class DoctorFinding(msgspec.Struct, frozen=True):
 
 
 def check_machine() -> list[DoctorFinding]:
-    """Everything, in the order people need it."""
+    """Check everything on this machine, in the order in which people need it."""
     return [
         DoctorFinding("python", sys.version_info >= (3, 11), f"{platform.python_version()}, {sys.executable}"),
         _check_package("event loop", "uvloop", "missing: plain asyncio is used, at about twice the CPU"),
@@ -71,7 +70,7 @@ def _read_version(module: str) -> str:
 
 
 def check_embedded_model() -> DoctorFinding:
-    """The runtime has to be importable and the weights fetched."""
+    """Check that the runtime can be imported and the weights are downloaded."""
     from rollbook.models import has_weights, weights_path
 
     if find_spec("xllamacpp") is None:
@@ -82,7 +81,7 @@ def check_embedded_model() -> DoctorFinding:
 
 
 def check_open_files() -> DoctorFinding:
-    """A rollout in flight needs a socket: the hard limit is what a run may raise itself to."""
+    """Check the hard limit of open files, to which a run may raise its own: each rollout in flight needs a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = hard == resource.RLIM_INFINITY
     enough = unlimited or hard >= MIN_OPEN_FILES
@@ -93,7 +92,7 @@ def check_open_files() -> DoctorFinding:
 
 
 def check_sandbox() -> Iterator[DoctorFinding]:
-    """Whether untrusted code really can be run behind walls here, tried out; and what the kernel offers for it."""
+    """Run code in a sandbox, and check what the kernel offers for isolation."""
     yield _try_sandbox()
     yield _check_namespaces()
     yield _check_landlock()
@@ -101,7 +100,7 @@ def check_sandbox() -> Iterator[DoctorFinding]:
 
 
 def _try_sandbox() -> DoctorFinding:
-    """Tried out as it comes; and where that is refused, what one would get who allows less."""
+    """Run code with full isolation; where that is refused, try what `allow_weaker` would give."""
     from rollbook.sandbox import SandboxError
 
     try:
@@ -117,8 +116,8 @@ def _try_sandbox() -> DoctorFinding:
 def _run_in_sandbox(allow_weaker: bool | None) -> str:
     from rollbook.sandbox import Sandbox, SandboxError
 
-    with Sandbox(size=1, allow_weaker=allow_weaker) as box:
-        result = box.run_sync("6 * 7")
+    with Sandbox(size=1, allow_weaker=allow_weaker) as sandbox:
+        result = sandbox.run_sync("6 * 7")
     if result.value != "42":
         raise SandboxError(f"six times seven is {result.value} ({result.status})")
     tier = "weaker" if "no namespaces" in result.isolation else "whole"
@@ -127,7 +126,7 @@ def _run_in_sandbox(allow_weaker: bool | None) -> str:
 
 
 def _check_namespaces() -> DoctorFinding:
-    """Asked of a child, since unsharing changes the process that does it."""
+    """Check in a child process, because unsharing changes the process that does it."""
     code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({CLONE_NEWUSER}) != 0)"
     if not sys.platform.startswith("linux"):
         return DoctorFinding("  user namespaces", False, "Linux only")
@@ -165,13 +164,13 @@ def _check_seccomp() -> DoctorFinding:
 
 
 def check_slurm() -> DoctorFinding:
-    """Found or not, it is not used: a yes would promise too much."""
-    found = shutil.which("sbatch")
-    return DoctorFinding("slurm", False, f"{NOT_YET}; {found or 'sbatch is not on PATH'}")
+    """Report sbatch, but as not working."""
+    sbatch = shutil.which("sbatch")
+    return DoctorFinding("slurm", False, f"{NOT_YET}; {sbatch or 'sbatch is not on PATH'}")
 
 
 def check_ray() -> DoctorFinding:
-    """What it is good for here: the trainers' code environment, and not the workers of a run."""
+    """Check whether Ray is installed."""
     use = "CodeEnvironment.remote, for NeMo RL, runs in its actors; workers of a run do not"
     if find_spec("ray") is None:
         return DoctorFinding("ray", False, f"not installed (pip install ray); {use}")
@@ -179,7 +178,7 @@ def check_ray() -> DoctorFinding:
 
 
 def check_gpu() -> DoctorFinding:
-    """Whatever nvidia-smi says."""
+    """Report what nvidia-smi prints."""
     if shutil.which("nvidia-smi") is None:
         return DoctorFinding("gpu", False, "nvidia-smi is not on PATH; Rollbook itself needs none")
     command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
@@ -203,11 +202,11 @@ def _succeeds(command: list[str]) -> bool:
 PROBE_ENDPOINT_S = 60.0
 PROBE_MESSAGES = [Message("user", "Hello")]
 PROBE_SAMPLING = Sampling(max_tokens=256, extra={"chat_template_kwargs": {"enable_thinking": False}})
-"""Thoughts may be long, and one that is cut within them cannot be gone on from."""
+"""Without thinking: it may be long, and an answer that is cut inside its thoughts cannot be continued."""
 
 
 def check_endpoint(url: str, name: str, key_env: str) -> list[DoctorFinding]:
-    """Everything that matters for exact tokens, in the order in which it is needed."""
+    """Check what exact tokens need of an endpoint, in the order in which it is needed."""
     spec, urls = resolve_model([url], name)
     reasons: list[str] = []
     settings = Settings(urls=urls, api_key_env=key_env, call_s=PROBE_ENDPOINT_S, outage_s=0.0)
@@ -239,11 +238,11 @@ async def _check_tokens(model: ChatModel, reasons: list[str]) -> list[DoctorFind
     then = await model.complete_from(
         AnsweredCall(PROBE_MESSAGES, first), messages, PROBE_SAMPLING, seed=0, rollout="doctor"
     )
-    held = first.turn.prompt_ids + first.turn.ids
-    continued = (then.turn.prompt_ids or [])[: len(held)] == held and not reasons
+    first_ids = first.turn.prompt_ids + first.turn.ids
+    continued = (then.turn.prompt_ids or [])[: len(first_ids)] == first_ids and not reasons
     why = "; ".join(reasons) or "the second prompt does not begin with the first"
     return [
-        DoctorFinding("  token ids", True, f"{len(held)} of a short answer, every one with its logprob"),
+        DoctorFinding("  token ids", True, f"{len(first_ids)} of a short answer, every one with its logprob"),
         DoctorFinding(
             "  logprobs", mode == "processed", "of what is sampled from" if mode == "processed" else RAW_LOGPROBS
         ),

@@ -1,7 +1,4 @@
-"""`rollbook status`, `cancel` and `logs`: how far a run is, and its jobs and workers, wherever they run.
-
-`cancel` ends the jobs of a run; what is scored stays.
-"""
+"""`rollbook status`, `cancel` and `logs`: the progress of a run, and its jobs and workers, wherever they run."""
 
 from __future__ import annotations
 
@@ -25,22 +22,21 @@ if TYPE_CHECKING:
 
 
 def status_command(run: o.Run, json: o.Json = False) -> None:
-    seen = read_visible_status(run)
-    status, going, jobs = seen.status, seen.pace, seen.jobs
+    cluster = read_visible_status(run)
+    status, pace, jobs = cluster.status, cluster.pace, cluster.jobs
     if json:
-        shown = {"rate": going.rate, "eta_s": going.eta_s, "jobs": jobs}
-        show_json(msgspec.to_builtins(status) | shown)
+        show_json(msgspec.to_builtins(status) | {"rate": pace.rate, "eta_s": pace.eta_s, "jobs": jobs})
         return
     print(f"{status.path}: {status.state}, round {status.round}")
     show_counts(status)
-    if going.rate and status.pending:
-        print(f"{going.rate:.1f}/s over the last minutes, {format_duration(going.eta_s)} left")
+    if pace.rate and status.pending:
+        print(f"{pace.rate:.1f}/s over the last minutes, {format_duration(pace.eta_s)} left")
     if jobs:
         show_table(["jobs", "state", "number", "why"], [[j.kind, j.state, j.tasks, j.reason or None] for j in jobs])
 
 
 def show_counts(status: RunStatus) -> None:
-    """What the book says."""
+    """Print the counts of a run directory."""
     columns = ["requested", "scored", "failed", "pending", "in flight", "chunks", "workers"]
     failed = sum(status.failed.values())
     chunks = f"{status.chunks_done}/{status.chunks}"
@@ -53,15 +49,15 @@ def show_counts(status: RunStatus) -> None:
 
 
 def read_visible_status(run: Path) -> ClusterStatus:
-    """How it stands; a run elsewhere is asked there, and its book is brought here."""
+    """Read the status of a run; of a run on another host, read it there and copy its run directory here."""
     from rollbook.clusters import read_cluster_status, read_ssh_run
 
-    seen, far = read_cluster_status(run), read_ssh_run(run)
-    if far:
-        far.fetch(run)
-    if seen.unseen:
-        print(f"the jobs cannot be seen from here: {seen.unseen}", file=sys.stderr)
-    return seen
+    cluster, ssh_run = read_cluster_status(run), read_ssh_run(run)
+    if ssh_run:
+        ssh_run.fetch(run)
+    if cluster.unseen:
+        print(f"the jobs cannot be seen from here: {cluster.unseen}", file=sys.stderr)
+    return cluster
 
 
 def cancel_command(run: o.Run) -> None:
@@ -69,8 +65,8 @@ def cancel_command(run: o.Run) -> None:
     from rollbook.clusters import cancel_run
 
     path = Book(run).path
-    ended = cancel_run(path)
-    print(f"cancelled {ended} jobs" if ended else "no job was waiting or running")
+    count = cancel_run(path)
+    print(f"cancelled {count} jobs" if count else "no job was waiting or running")
     print(f"what is scored stays; go on with: rollbook resume {quote(str(path))}", file=sys.stderr)
 
 
@@ -83,13 +79,13 @@ def logs_command(run: o.Run, worker: WorkerNumber = None) -> None:
     from rollbook.book import Book
     from rollbook.clusters import find_logs
 
-    found = find_logs(Book(run).path, worker)
-    if not found:
+    logs = find_logs(Book(run).path, worker)
+    if not logs:
         raise UsageError(f"{run}: no worker has written a log; the work of `rollbook run` alone is shown as it goes")
     if worker is None:
-        show_table(["log", "file", "last line"], [[log.who, str(log.path), log.last_line] for log in found])
+        show_table(["log", "file", "last line"], [[log.who, str(log.path), log.last_line] for log in logs])
         return
-    for log in found:
+    for log in logs:
         print(f"# {log.path}", file=sys.stderr)
         with open(log.path, encoding="utf-8", errors="replace") as file:
             shutil.copyfileobj(file, sys.stdout)

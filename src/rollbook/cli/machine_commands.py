@@ -16,6 +16,7 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.tables import show_json, show_table
+from rollbook.core import JSON, Settings
 from rollbook.errors import UsageError
 
 EndpointUrl = Annotated[
@@ -23,27 +24,28 @@ EndpointUrl = Annotated[
 ]
 
 
+@o.compose_options(key=o.API_KEY)
 def doctor_command(
-    model: EndpointUrl = None, model_name: o.ModelName = "", api_key_env: o.ApiKeyEnv = None, json: o.Json = False
+    model: EndpointUrl = None, model_name: o.ModelName = "", *, key: dict[str, JSON], json: o.Json = False
 ) -> None:
     from rollbook.cli.doctor_checks import check_endpoint, check_machine
 
-    found = check_endpoint(model, model_name, api_key_env or "OPENAI_API_KEY") if model else check_machine()
+    findings = check_endpoint(model, model_name, Settings(**key).api_key_env) if model else check_machine()
     if json:
-        show_json(found)
+        show_json(findings)
         return
-    rows = [[finding.what, "yes" if finding.works else "no", finding.detail] for finding in found]
+    rows = [[finding.what, "yes" if finding.works else "no", finding.detail] for finding in findings]
     show_table(["", "works", "detail"], rows)
 
 
 def envs_command(json: o.Json = False) -> None:
     from rollbook.environments import list_environments
 
-    known = list_environments()
+    environments = list_environments()
     if json:
-        show_json(known)
+        show_json(environments)
         return
-    show_table(["environment", "what it is"], [[env.name, env.description] for env in known])
+    show_table(["environment", "what it is"], [[env.name, env.description] for env in environments])
     print("\nalso: path/to/file.py:Class, package.module:Class")
 
 
@@ -52,7 +54,7 @@ def pull() -> None:
     from rollbook.models import pull_weights
 
     path = pull_weights(lambda line: print(line, file=sys.stderr))
-    if not sys.stdout.isatty():  # a person has just been told
+    if not sys.stdout.isatty():  # on a terminal the notes have just shown the path
         print(path)
 
 
@@ -91,10 +93,10 @@ def run(
     limits = Limits(seconds=seconds, memory_mb=parse_megabytes(memory))
     if file == stdin == "-":
         raise UsageError("--stdin -: standard input is the program already; give one of them as a file")
-    code, given = _read_text(file), _read_text(stdin) if stdin else ""
-    weaker = allow_weaker or None  # unless the environment says so
-    with Sandbox(limits, packages=package or [], size=1, provider=provider, allow_weaker=weaker) as box:
-        result = box.run_sync(code, stdin=given)
+    code, input_text = _read_text(file), _read_text(stdin) if stdin else ""
+    weaker = allow_weaker or None  # None: as the environment variable says
+    with Sandbox(limits, packages=package or [], size=1, provider=provider, allow_weaker=weaker) as sandbox:
+        result = sandbox.run_sync(code, stdin=input_text)
     if json:
         show_json(result)
     else:
@@ -109,7 +111,7 @@ def run(
 
 
 def serve(
-    port: Annotated[int, typer.Option("--port", help="0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", help=o.PORT_HELP)] = 0,
     host: Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose.")] = "127.0.0.1",
     seconds: Seconds = 5.0,
     memory: Memory = "256MB",
@@ -124,9 +126,9 @@ def serve(
     from rollbook.sandbox import Limits, Sandbox, SandboxServer
 
     limits = Limits(seconds=seconds, memory_mb=parse_megabytes(memory))
-    given = os.environ.get(TOKEN_VARIABLE)
-    token = given or secrets.token_urlsafe(24)
-    box = Sandbox(
+    given_token = os.environ.get(TOKEN_VARIABLE)
+    token = given_token or secrets.token_urlsafe(24)
+    sandbox = Sandbox(
         limits,
         packages=package or [],
         size=size,
@@ -134,15 +136,15 @@ def serve(
         provider="built-in",
         allow_weaker=allow_weaker or None,
     )
-    with box:
-        app = SandboxServer(box, token, room).make_app()
-        serve_forever(app, host, port, lambda url: print(url if given else f"{url}/{token}", flush=True))
+    with sandbox:
+        app = SandboxServer(sandbox, token, room).make_app()
+        serve_forever(app, host, port, lambda url: print(url if given_token else f"{url}/{token}", flush=True))
 
 
 def parse_megabytes(text: str) -> int:
-    """A size as people write it; a plain number is megabytes."""
-    found = _SIZE(text.strip())
-    size = float(found[1]) * _IN_MB[(found[2] or "m").lower()] if found else 0.0
+    """Parse a size such as 256MB or 1GB; a plain number is megabytes."""
+    match = _SIZE(text.strip())
+    size = float(match[1]) * _IN_MB[(match[2] or "m").lower()] if match else 0.0
     if size < 1:
         raise UsageError(f"--memory {text}: give a size of at least 1 MB, such as 256MB or 1GB")
     return int(size)
@@ -152,8 +154,8 @@ def _read_text(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{file}: {words}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{file}: {reason}") from None
 
 
 SANDBOX_COMMANDS = [run, serve]

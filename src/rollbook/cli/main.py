@@ -1,6 +1,6 @@
-"""The entry point: builds the one command that was asked for, and turns every way it can end into an exit code.
+"""The entry point: build the command that is called, run it, and turn every way in which it can end into an exit code.
 
-Standard output reports its own errors: a full disk is one line, a reader who has left (`| head`) is none.
+An error of standard output is reported as such: a full disk in one line, a reader who has left (`| head`) not at all.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rollbook.cli.commands import COMMANDS, CommandEntry
 from rollbook.errors import RollbookError
 
 READER_LEFT_EXIT = 141
-"""What a shell reports of a program whose reader has left (`| head`)."""
+"""The exit code that a shell reports for a program whose reader has left (`| head`)."""
 
 
 class StdoutError(RollbookError):
-    """Standard output takes no more; nothing is said where it has no reader."""
+    """Standard output cannot be written; the message is empty where its reader has left."""
 
     def __init__(self, error: OSError) -> None:
-        left = error.errno == errno.EPIPE
-        self.exit_code = READER_LEFT_EXIT if left else 2
-        super().__init__("" if left else f"standard output cannot be written: {error.strerror or error}")
+        reader_left = error.errno == errno.EPIPE
+        self.exit_code = READER_LEFT_EXIT if reader_left else 2
+        super().__init__("" if reader_left else f"standard output cannot be written: {error.strerror or error}")
 
 
 class CheckedStdout:
-    """A stream whose failures are told from those of every other file."""
+    """Standard output whose errors are a StdoutError, so that they differ from errors of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,30 +43,30 @@ class CheckedStdout:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, or say why not."""
+        """Write, or raise StdoutError."""
         try:
             return self._stream.write(text)
         except OSError as error:
             raise self._discard_output(error) from None
 
     def flush(self) -> None:
-        """See to it that all is out."""
+        """Flush, or raise StdoutError."""
         try:
             self._stream.flush()
         except OSError as error:
             raise self._discard_output(error) from None
 
     def _discard_output(self, error: OSError) -> StdoutError:
-        """What is still held goes nowhere, so that leaving does not fail once more."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+        """Send what is still buffered to /dev/null, so that the exit does not fail once more."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
         return StdoutError(error)
 
 
 @contextmanager
 def check_stdout() -> Iterator[None]:
-    """All that is printed within is out at its end, or an Unprinted tells why not."""
+    """Flush at the end what is printed inside, or raise StdoutError."""
     stream, sys.stdout = sys.stdout, cast(TextIO, CheckedStdout(sys.stdout))
     try:
         yield
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _install_signal_handlers() -> None:
-    """Before and after a worker drains on them, both signals interrupt: at once, where asyncio only takes note."""
+    """Let both signals interrupt at once, where asyncio would only record them; a running worker drains instead."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -112,7 +112,7 @@ def _raise_interrupt(number: int, frame: object) -> None:
 
 
 def build_app(wanted: str) -> typer.Typer:
-    """The whole tree, of which only the wanted command is imported; the others are names with a line of help."""
+    """Build the tree of commands; only the wanted one is imported, the others are names with a line of help."""
     app = _make_typer(help="Every rollout is called, every rollout is marked.")
     app.callback()(_global_options)
     for name, entry in COMMANDS.items():
@@ -128,23 +128,23 @@ def _make_typer(help: str) -> typer.Typer:
 
 
 def _add_command(app: typer.Typer, name: str, entry: CommandEntry) -> None:
-    found = getattr(import_module(entry.module), entry.attribute)
-    if callable(found):
-        app.command(name, help=entry.help)(found)
+    command = getattr(import_module(entry.module), entry.attribute)
+    if callable(command):
+        app.command(name, help=entry.help)(command)
         return
     group = _make_typer(entry.help)
     group.callback()(_do_nothing)
-    for function in found:
+    for function in command:
         group.command()(function)
     app.add_typer(group, name=name)
 
 
 def _do_nothing() -> None:
-    """A command that was not asked for."""
+    """Stand for a command that is not called."""
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from rollbook import __version__
 
         print(f"rollbook {__version__}")
@@ -154,15 +154,15 @@ def _show_version(asked: bool) -> None:
 def _global_options(
     version: bool = typer.Option(False, "--version", is_eager=True, callback=_show_version, help="Show the version."),
 ) -> None:
-    """What stands before a command."""
+    """Take the options that stand before a command."""
 
 
 def _format_usage(error: typer.TyperException) -> str:
-    """Typer's message on one line, with the help to read."""
+    """Return typer's message on one line, with the help command to use."""
     context = getattr(error, "ctx", None)
-    where = context.command_path if context else "rollbook"
-    said = " ".join(error.format_message().split()).rstrip(".")
-    return f"{said}{'' if said.endswith('?') else ';'} see {where} --help"
+    command = context.command_path if context else "rollbook"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}{'' if message.endswith('?') else ';'} see {command} --help"
 
 
 def _print_error(message: str, code: int) -> int:

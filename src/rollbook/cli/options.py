@@ -1,6 +1,7 @@
-"""The options of the command line, each declared once: its names, its help, and what its text may be.
+"""The options of the command line, generated from the structs of core, and the few that only commands have.
 
-A command that takes what some function makes of options has that function's options (`compose_options`).
+A field annotated with `parameter` is an option: its name, help, range and default come from the struct. A command takes
+the struct, or the values that were given, as one parameter (`compose_options`).
 """
 
 from __future__ import annotations
@@ -11,49 +12,218 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_origin
 
+import msgspec
 import typer
 
-from rollbook.core import JSON, RESERVED_SAMPLING_KEYS, Limits, Sampling, decode
+from rollbook.core import (
+    JSON,
+    RESERVED_SAMPLING_KEYS,
+    ClusterOptions,
+    Limits,
+    RunOptions,
+    RunParameter,
+    ServerSpec,
+    Settings,
+    decode,
+    list_parameters,
+)
 from rollbook.errors import UsageError
 
 R = TypeVar("R")
+S = TypeVar("S", bound=msgspec.Struct)
+Struct: TypeAlias = type[msgspec.Struct]
+
+GIVEN_ONLY: tuple[Struct, ...] = (Settings, ClusterOptions, ServerSpec)
+"""Structs whose fields keep another value than their default where no option is given: an earlier start's, a file's."""
+OPTION_TYPES = {"command": str}
+"""Options whose type is not their field's."""
 
 
-def compose_options(name: str, make: Callable[..., object]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Put the parameters of `make` in the place of the parameter `name`, which becomes what it makes of them.
+class OptionSet(NamedTuple):
+    """Options that together make one value; `make` gets their values by the names of the parameters."""
 
-    >>> @compose_options("full_name", lambda first, last: f"{first} {last}")
+    parameters: list[inspect.Parameter]
+    make: Callable[[dict[str, Any]], object]
+
+
+def compose_options(**sets: OptionSet) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Replace parameters of a command, given by name, by the options of a set; the command gets what the set makes.
+
+    >>> words = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ("first", "last")]
+    >>> @compose_options(full_name=OptionSet(words, lambda values: " ".join(values.values())))
     ... def greet(full_name, loudly=False):
     ...     return f"Hello {full_name}"
     >>> list(inspect.signature(greet).parameters), greet(first="Ada", last="Lovelace")
     (['first', 'last', 'loudly'], 'Hello Ada Lovelace')
     """
-    taken = inspect.signature(make, eval_str=True).parameters
 
     def decorate(command: Callable[..., R]) -> Callable[..., R]:
         @wraps(command)
-        def called(**values: object) -> R:
-            made = make(**{option: values.pop(option) for option in taken if option in values})
-            return command(**values, **{name: made})
+        def wrapper(**values: object) -> R:
+            for name, options in sets.items():
+                own = {each.name: values.pop(each.name, each.default) for each in options.parameters}
+                values[name] = options.make(own)
+            return command(**values)
 
-        _set_signature(called, command, name, list(taken.values()))
-        return called
+        _set_signature(wrapper, command, sets)
+        return wrapper
 
     return decorate
 
 
-def _set_signature(
-    called: Callable[..., object], command: Callable[..., object], name: str, taken: list[inspect.Parameter]
-) -> None:
-    """Give a function the signature that typer and the next `compose_options` read."""
+def _set_signature(wrapper: Callable[..., object], command: Callable[..., object], sets: dict[str, OptionSet]) -> None:
+    """Give the wrapper the signature that typer reads."""
     own = inspect.signature(command, eval_str=True)
-    spread = [p for mine in own.parameters.values() for p in (taken if mine.name == name else [mine])]
-    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in spread]
-    called.__annotations__ = {p.name: p.annotation for p in named}
-    called.__signature__ = own.replace(parameters=named, return_annotation=None)  # type: ignore[attr-defined]
+    parameters = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for mine in own.parameters.values()
+        for each in (sets[mine.name].parameters if mine.name in sets else [mine])
+    ]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    wrapper.__signature__ = own.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
 
+
+def list_options(struct: Struct, *names: str, after: dict[str, str] | None = None) -> list[inspect.Parameter]:
+    """Return the options of a struct and of the structs in it, or those of the fields `names`, in the fields' order.
+
+    `after` moves an option behind another one: help lists related options together, stored fields keep their order.
+    """
+    found: list[inspect.Parameter] = []
+    parameters = list_parameters(struct)
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found += list_options(field.type)
+        elif field.name in (names or parameters) and parameters[field.name].details.on_command_line:
+            found.append(_make_parameter(struct, parameters[field.name]))
+    for name, other in (after or {}).items():
+        moved = found.pop(_position(found, name))
+        found.insert(_position(found, other) + 1, moved)
+    return found
+
+
+def _position(parameters: list[inspect.Parameter], name: str) -> int:
+    return [each.name for each in parameters].index(name)
+
+
+def _make_parameter(struct: Struct, field: RunParameter) -> inspect.Parameter:
+    kind = _option_type(field)
+    default = None if struct in GIVEN_ONLY or kind == list[str] or field.default is msgspec.NODEFAULT else field.default
+    return inspect.Parameter(
+        _argument(field),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind if default is not None else kind | None, field_option(struct, field.name)],
+    )
+
+
+def _argument(field: RunParameter) -> str:
+    return field.flag.removeprefix("--").replace("-", "_")
+
+
+def _option_type(field: RunParameter) -> Any:
+    if field.name in OPTION_TYPES:
+        return OPTION_TYPES[field.name]
+    origins = {get_origin(kind) for kind in field.kinds}
+    if origins & {list, dict}:
+        return list[str]
+    return field.kinds[0] if len(field.kinds) == 1 and origins == {None} else str
+
+
+def field_option(struct: Struct, name: str) -> Any:
+    """Return what typer has to know of a field, for a command that declares the option itself."""
+    field = list_parameters(struct)[name]
+    details = field.details
+    return typer.Option(
+        *field.flags, metavar=details.metavar, min=details.minimum, max=details.maximum, help=_make_help(struct, field)
+    )
+
+
+def _make_help(struct: Struct, field: RunParameter) -> str:
+    default = field.details.shown_default
+    if not default and struct is Settings and field.default and not isinstance(field.default, list):
+        default = f"new run: {field.default if isinstance(field.default, str) else format(field.default, 'g')}"
+    return f"{field.description} [{default}]" if default else field.description
+
+
+def read_given(struct: Struct, values: dict[str, Any]) -> dict[str, JSON]:
+    """Return the fields of a struct that were given, by their names; what was not given is left out."""
+    given: dict[str, JSON] = {}
+    for name, field in list_parameters(struct).items():
+        value = values.get(_argument(field))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{field.flag} {value}: not a finite number")
+        if value is not None and value != []:
+            given[name] = PARSERS[name](value) if name in PARSERS else value
+    return given
+
+
+def make_struct(struct: type[S], *names: str) -> OptionSet:
+    """Return the options of a struct, or of the fields `names`, which make the struct."""
+    return OptionSet(list_options(struct, *names), lambda values: struct(**read_given(struct, values)))
+
+
+def take_settings(*names: str, after: dict[str, str] | None = None) -> OptionSet:
+    """Return the options of Settings, or of the fields `names`, which make a dictionary of those that were given."""
+    return OptionSet(list_options(Settings, *names, after=after), lambda values: read_given(Settings, values))
+
+
+def parse_concurrency(text: str) -> int | str:
+    """Parse -c: a whole number from 1, or auto."""
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"-c {text}: not a whole number from 1, nor auto")
+    return int(text)
+
+
+def parse_max_failures(text: str) -> str:
+    """Check --max-failures: a count, or a share in percent."""
+    if re.fullmatch(r"\d+|\d+(\.\d+)?%", text, re.ASCII):
+        return text
+    raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
+
+
+def parse_sampling(pairs: list[str]) -> dict[str, JSON]:
+    """Parse --sampling: values are JSON where they are JSON, else text.
+
+    >>> parse_sampling(["top_k=20", "stop=END"])
+    {'top_k': 20, 'stop': 'END'}
+    """
+    extra = parse_pairs("--sampling", pairs, ", as in --sampling top_k=20")
+    for key in extra:
+        if key in ("temperature", "top_p", "max_tokens", *RESERVED_SAMPLING_KEYS):
+            pair = next(pair for pair in pairs if pair.startswith(f"{key}="))
+            raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
+    return extra
+
+
+def parse_pairs(option: str, pairs: list[str], example: str = "") -> dict[str, JSON]:
+    """Parse an option that is written key=value: values are JSON where they are JSON, else text."""
+    found: dict[str, JSON] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not key or not equals:
+            raise UsageError(f"{option} {pair}: write key=value{example}")
+        try:
+            found[key] = decode(text)
+        except ValueError:
+            found[key] = text
+    return found
+
+
+PARSERS: dict[str, Callable[[Any], JSON]] = {
+    "concurrency": parse_concurrency,
+    "max_failures": parse_max_failures,
+    "extra": parse_sampling,
+}
+"""How the text of an option becomes the value of its field, where typer cannot tell."""
+
+SETTINGS = take_settings(after={"api_key_env": "workers", "connect_timeout": "call_timeout"})
+JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_s")
+API_KEY = take_settings("api_key_env")
+VERIFY_LIMITS = make_struct(Limits, "verify_s")
 
 EnvironmentArg: TypeAlias = Annotated[
     str,
@@ -63,303 +233,17 @@ EnvironmentArg: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-EnvironmentOrBlendArg: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="ENVIRONMENT",
-        help="gsm8k, path/to/file.py:Class, package.module:Class, reasoning_gym:NAME?key=value, http://host:port, "
-        "or blend.yaml.",
-        show_default=False,
-    ),
-]
-Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
-StartedRun: TypeAlias = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN",
-        help="A run directory. What is not given below stays as its last start had it.",
-        show_default=False,
-    ),
-]
-Samples: TypeAlias = Annotated[int, typer.Option("-k", "--samples", metavar="N", min=1, help="Tries at each task.")]
-NewSamples: TypeAlias = Annotated[
-    int,
-    typer.Option(
-        "-k", "--samples", metavar="N", min=1, help="Tries at each task, those it has included.", show_default=False
-    ),
-]
-Limit: TypeAlias = Annotated[
-    int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Only the first so many tasks.")
-]
-Data: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--data", metavar="FILE", help="Rows of your own: JSONL, CSV, Parquet, or hf://org/name."),
-]
-PromptTemplate: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--prompt-template", metavar="FILE", help="Makes each row's prompt: {field} stands for its field."),
-]
-TaskId: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--task", metavar="ID", help="Only this task; may be repeated.")
-]
-SampleIndex: TypeAlias = Annotated[
-    int | None, typer.Option("--sample", metavar="K", min=0, help="Only this sample of each task, from 0.")
-]
-Out: TypeAlias = Annotated[
-    str | None,
-    typer.Option("-o", "--out", metavar="DIR", help="The run directory; must be new. [default: under runs/]"),
-]
-Seed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", help="Decides every sample's own seed.")]
-Model: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-m",
-        "--model",
-        metavar="URL",
-        help="An OpenAI-compatible endpoint, or scripted:FILE; repeated: replicas. [new run: the embedded model]",
-    ),
-]
-ModelName: TypeAlias = Annotated[
-    str, typer.Option("--model-name", metavar="NAME", help="What the endpoint calls it. [default: its only model]")
-]
-ApiKeyEnv: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key. [new run: OPENAI_API_KEY]"),
-]
-Judge: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--judge", metavar="URL", help="The endpoint that is asked where the rule says no; repeated: replicas."
-    ),
-]
-JudgeName: TypeAlias = Annotated[
-    str, typer.Option("--judge-name", metavar="NAME", help="What the judge is called there. [default: its only model]")
-]
-JudgeKeyEnv: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--judge-key-env", metavar="NAME", help="The variable with the judge's key. [new run: JUDGE_API_KEY]"),
-]
-JudgeTimeout: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--judge-timeout", metavar="S", min=0.001, help="All questions about one rollout. [new run: 300]"),
-]
-Temperature: TypeAlias = Annotated[
-    float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature.")
-]
-TopP: TypeAlias = Annotated[float, typer.Option("--top-p", metavar="P", min=0.0, max=1.0, help="Nucleus sampling.")]
-MaxTokens: TypeAlias = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Tokens of one answer.")]
-ExtraSampling: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--sampling", metavar="KEY=VALUE", help="Anything else the endpoint takes; may be repeated."),
-]
-Timeout: TypeAlias = Annotated[float, typer.Option("--timeout", metavar="S", min=0.001, help="One whole rollout.")]
-VerifyTimeout: TypeAlias = Annotated[
-    float, typer.Option("--verify-timeout", metavar="S", min=0.001, help="One verification.")
-]
-MaxTurns: TypeAlias = Annotated[
-    int, typer.Option("--max-turns", metavar="N", min=1, help="Model calls of one rollout with tools or replies.")
-]
-MaxTokensTotal: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--max-tokens-total", metavar="N", min=1, help="Tokens of all answers of one rollout together."),
-]
-StopRepeats: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--stop-repeats", metavar="N", min=2, help="End a rollout at the same tool calls N times running."),
-]
-ToolTimeout: TypeAlias = Annotated[
-    float,
-    typer.Option("--tool-timeout", metavar="S", min=0.001, help="One tool call, reply or other step of the state."),
-]
-ToolChars: TypeAlias = Annotated[
-    int, typer.Option("--tool-chars", metavar="N", min=1, help="Characters of a tool's output that the model is shown.")
-]
-AgentName: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--agent",
-        metavar="program:COMMAND",
-        help="An outside program that plays every rollout. [default: what the environment needs]",
-    ),
-]
-ContinueTokens: TypeAlias = Annotated[
-    bool,
-    typer.Option("--continue-tokens", help="Ask later turns with the very ids of the earlier ones, where vLLM can."),
-]
-ToolFormatName: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--tool-format",
-        metavar="NAME",
-        help="native: the server parses tool calls; schema: as JSON text held to a schema; text: as free text; "
-        "auto: schema for the embedded model, else native.",
-    ),
-]
-Concurrency: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "-c", "--concurrency", metavar="INT|auto", help="Rollouts at once. [new run: 64; 16 for the embedded model]"
-    ),
-]
-Workers: TypeAlias = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes, here or there. [new run: 1]")
-]
-CallTimeout: TypeAlias = Annotated[
-    float | None, typer.Option("--call-timeout", metavar="S", min=0.001, help="One model call. [new run: 600]")
-]
-ConnectTimeout: TypeAlias = Annotated[
-    float | None, typer.Option("--connect-timeout", metavar="S", min=0.001, help="One connection. [new run: 10]")
-]
-Outage: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--outage", metavar="S", min=0.0, help="How long no endpoint may answer. [new run: 300]"),
-]
-FailFast: TypeAlias = Annotated[
-    bool | None, typer.Option("--fail-fast/--no-fail-fast", help="Stop at the first rollout that fails.")
-]
-MaxFailures: TypeAlias = Annotated[
-    str | None, typer.Option("--max-failures", metavar="N|P%", help="Stop when more rollouts than this have failed.")
-]
-Offline: TypeAlias = Annotated[
-    bool | None, typer.Option("--offline/--no-offline", help="Download nothing; not even the embedded model.")
-]
+RUN_HELP = "A run directory."
+PORT_HELP = "0 takes a free one."
+Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+Port: TypeAlias = Annotated[int, typer.Option("--port", min=0, max=65535, help=PORT_HELP)]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Retry: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--retry", metavar="KIND", help="Which failures to try again: a kind, infra, data, all, none."),
-]
-
-SAMPLING = Sampling()
-LIMITS = Limits()
-
-
-def parse_concurrency(text: str | None) -> int | str | None:
-    """The value of -c: a whole number from 1, or auto."""
-    if text is None or text == "auto":
-        return text
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise UsageError(f"-c {text}: not a whole number from 1, nor auto")
-    return int(text)
-
-
-def parse_max_failures(text: str | None) -> str | None:
-    """The value of --max-failures: a count, or a share in percent."""
-    if text is None or re.fullmatch(r"\d+|\d+(\.\d+)?%", text, re.ASCII):
-        return text
-    raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
-
-
-def parse_sampling(pairs: list[str] | None) -> dict[str, JSON]:
-    """The values of --sampling: JSON where they are JSON, else text.
-
-    >>> parse_sampling(["top_k=20", "stop=END"])
-    {'top_k': 20, 'stop': 'END'}
-    """
-    extra = {}
-    for pair in pairs or []:
-        key, equals, text = pair.partition("=")
-        if not key or not equals:
-            raise UsageError(f"--sampling {pair}: write key=value, as in --sampling top_k=20")
-        if key in ("temperature", "top_p", "max_tokens", *RESERVED_SAMPLING_KEYS):
-            raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
-        extra[key] = parse_value(text)
-    return extra
-
-
-def check_finite(**options: float | None) -> None:
-    """Refuse what is a number to Python and nonsense to everyone else: nan, and a wait without end."""
-    for name, value in options.items():
-        if value is not None and not math.isfinite(value):
-            raise UsageError(f"--{name.replace('_', '-')} {value}: not a finite number")
-
-
-def parse_value(text: str) -> JSON:
-    """A value that was written on the command line: JSON where it is JSON, else text."""
-    try:
-        return decode(text)
-    except ValueError:
-        return text
-
-
-def collect_settings(
-    model: Model = None,
-    concurrency: Concurrency = None,
-    workers: Workers = None,
-    api_key_env: ApiKeyEnv = None,
-    call_timeout: CallTimeout = None,
-    connect_timeout: ConnectTimeout = None,
-    outage: Outage = None,
-    fail_fast: FailFast = None,
-    max_failures: MaxFailures = None,
-    offline: Offline = None,
-    judge: Judge = None,
-    judge_key_env: JudgeKeyEnv = None,
-    judge_timeout: JudgeTimeout = None,
-) -> dict[str, JSON]:
-    """The operational settings that were given, by their names in Settings; what was not given is not there."""
-    check_finite(call_timeout=call_timeout, connect_timeout=connect_timeout, outage=outage)
-    given = {
-        "urls": model or None,
-        "concurrency": parse_concurrency(concurrency),
-        "workers": workers,
-        "call_s": call_timeout,
-        "connect_s": connect_timeout,
-        "outage_s": outage,
-        "api_key_env": api_key_env,
-        "fail_fast": fail_fast,
-        "max_failures": parse_max_failures(max_failures),
-        "offline": offline,
-        **collect_judge_settings(judge, judge_key_env, judge_timeout),
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def collect_judge_settings(
-    judge: Judge = None, judge_key_env: JudgeKeyEnv = None, judge_timeout: JudgeTimeout = None
-) -> dict[str, JSON]:
-    """The settings that are about the judge, likewise."""
-    check_finite(judge_timeout=judge_timeout)
-    given = {"judge_urls": judge or None, "judge_key_env": judge_key_env, "judge_s": judge_timeout}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-Runs: TypeAlias = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN...",
-        help="Run directories; those of the same run are read as one.",
-        show_default=False,
-    ),
-]
-Ks: TypeAlias = Annotated[
-    str | None,
-    typer.Option("-k", metavar="K,...", help="Which numbers @k. [default: powers of two up to the samples]"),
-]
-Threshold: TypeAlias = Annotated[
-    float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")
-]
-Markdown: TypeAlias = Annotated[bool, typer.Option("--markdown", help="Print a table to paste.")]
-Prefix: TypeAlias = Annotated[
-    str, typer.Option("--prefix", metavar="TEXT", help="Put before the names of the numbers.")
-]
-ResamplingSeed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", help="Decides what is drawn.")]
-
-
-def parse_ks(text: str | None) -> list[int] | None:
-    """The value of -k: whole numbers from 1, ascending and each once.
-
-    >>> parse_ks("8,1,2,2")
-    [1, 2, 8]
-    """
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and 0 < int(word) <= 100_000 for word in words):
-        raise UsageError(f"-k {text}: write whole numbers from 1, as in -k 1,2,4,8")
-    return sorted({int(word) for word in words})
-
-
-def check_threshold(value: float) -> float:
-    """The value of --threshold: a finite number."""
-    check_finite(threshold=value)
-    return value
+Limit: TypeAlias = Annotated[int | None, field_option(RunOptions, "limit")]
+Data: TypeAlias = Annotated[str | None, field_option(RunOptions, "data")]
+PromptTemplate: TypeAlias = Annotated[str | None, field_option(RunOptions, "template")]
+Out: TypeAlias = Annotated[str | None, field_option(RunOptions, "out")]
+Seed: TypeAlias = Annotated[int, field_option(RunOptions, "seed")]
+Model: TypeAlias = Annotated[list[str] | None, field_option(Settings, "urls")]
+ModelName: TypeAlias = Annotated[str, field_option(RunOptions, "model_name")]
+JudgeName: TypeAlias = Annotated[str, field_option(RunOptions, "judge_name")]
+ToolFormatName: TypeAlias = Annotated[str, field_option(RunOptions, "tool_format")]

@@ -6,6 +6,7 @@ in a browser, on this machine alone, or writes one run as one file. `import` mak
 
 from __future__ import annotations
 
+import math
 import sys
 import webbrowser
 from collections.abc import Iterator
@@ -14,9 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollbook.cli import options as m
-from rollbook.cli.report_tables import describe_model
-from rollbook.cli.tables import Cell, format_cell, show_json, show_table, strip_control_characters
+from rollbook.cli import options as o
+from rollbook.cli.tables import (
+    Cell,
+    describe_model,
+    format_cell,
+    show_json,
+    show_reports,
+    show_table,
+    strip_control_characters,
+)
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,26 +32,64 @@ if TYPE_CHECKING:
     from rollbook.stats import Difference
 
 
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run directories; those of the same run are read as one.",
+        show_default=False,
+    ),
+]
+Ks = Annotated[
+    str | None,
+    typer.Option("-k", metavar="K,...", help="Which numbers @k. [default: powers of two up to the samples]"),
+]
+Threshold = Annotated[float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a table to paste.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Put before the names of the numbers.")]
+ResamplingSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Decides what is drawn.")]
+
+
+def parse_ks(text: str | None) -> list[int] | None:
+    """Parse -k: whole numbers from 1, sorted, each once.
+
+    >>> parse_ks("8,1,2,2")
+    [1, 2, 8]
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) <= 100_000 for word in words):
+        raise UsageError(f"-k {text}: write whole numbers from 1, as in -k 1,2,4,8")
+    return sorted({int(word) for word in words})
+
+
+def check_threshold(value: float) -> float:
+    """Check --threshold: a finite number."""
+    if not math.isfinite(value):
+        raise UsageError(f"--threshold {value}: not a finite number")
+    return value
+
+
 def report_command(
-    runs: m.Runs, k: m.Ks = None, threshold: m.Threshold = 1.0, markdown: m.Markdown = False, json: m.Json = False
+    runs: Runs, k: Ks = None, threshold: Threshold = 1.0, markdown: Markdown = False, json: o.Json = False
 ) -> None:
-    from rollbook.cli.report_tables import show_reports
     from rollbook.reports import RunData, build_report, group_by_run, make_shortfall
 
-    ks, least = m.parse_ks(k), m.check_threshold(threshold)
-    made = []
+    ks, least = parse_ks(k), check_threshold(threshold)
+    reports = []
     for group in group_by_run(_select_runs(runs)):
-        read = RunData(group)
-        made.append(build_report(read, ks, least))
-        _write_results(read, made[-1])
-    show_reports(made, json, markdown)
-    for report in made:
+        data = RunData(group)
+        reports.append(build_report(data, ks, least))
+        _write_results(data, reports[-1])
+    show_reports(reports, json, markdown)
+    for report in reports:
         if report.scored < report.requested:
             raise make_shortfall(report)
 
 
 def _select_runs(paths: list[Path]) -> list[Path]:
-    """`runs/*` matches what lies beside the runs as well: that is left out by name. What is not there is a mistake."""
+    """Leave out, by name, what `runs/*` matches besides runs; a path that does not exist is a mistake."""
     stray = [path for path in paths if path.exists() and not (path / "run.json").exists()]
     if len(stray) == len(paths):
         return paths
@@ -58,17 +104,17 @@ def _describe_path(path: Path) -> str:
     return "a folder of runs" if any(path.glob("*/run.json")) else "a folder"
 
 
-def _write_results(read: RunData, report: Report) -> None:
+def _write_results(data: RunData, report: Report) -> None:
     from rollbook.reports import write_report
     from rollbook.viewer import write_report_page
 
     try:
-        written = write_report(report), write_report_page(read, report)
-    except OSError as error:  # a copy that one may only read has numbers too
+        files = write_report(report), write_report_page(data, report)
+    except OSError as error:  # a read-only copy has numbers too
         print(f"the numbers and the page were not written to {report.path}: {error.strerror}", file=sys.stderr)
         return
     if report.merged:
-        print(f"numbers of several directories together: {written[0]} and {written[1]}", file=sys.stderr)
+        print(f"numbers of several directories together: {files[0]} and {files[1]}", file=sys.stderr)
 
 
 ProfileOut = Annotated[
@@ -78,18 +124,18 @@ ProfileOut = Annotated[
 
 
 def profile_command(
-    runs: m.Runs, out: ProfileOut = None, k: m.Ks = None, threshold: m.Threshold = 1.0, prefix: m.Prefix = ""
+    runs: Runs, out: ProfileOut = None, k: Ks = None, threshold: Threshold = 1.0, prefix: Prefix = ""
 ) -> None:
     from rollbook.reports import ProfileRows, RunData, check_suffix, write_table
 
     target = out or runs[0] / "profile.jsonl"
     check_suffix(target)
-    read = RunData(runs)
-    rows = ProfileRows(read, m.parse_ks(k), m.check_threshold(threshold), prefix)
+    data = RunData(runs)
+    rows = ProfileRows(data, parse_ks(k), check_threshold(threshold), prefix)
     count = write_table(target, rows)
-    if read.live:
+    if data.live:
         print("the run is going on: these are the numbers so far", file=sys.stderr)
-    scored, requested = len(read.scored.columns), int(read.requested.sum())
+    scored, requested = len(data.scored.columns), int(data.requested.sum())
     print(f"{target}: {count} tasks, {scored}/{requested} rollouts scored")
 
 
@@ -122,10 +168,10 @@ def curate_command(
     bucket: Bucket = None,
     per_bucket: PerBucket = None,
     limit: CuratedLimit = None,
-    seed: m.ResamplingSeed = 0,
-    k: m.Ks = None,
-    threshold: m.Threshold = 1.0,
-    prefix: m.Prefix = "",
+    seed: ResamplingSeed = 0,
+    k: Ks = None,
+    threshold: Threshold = 1.0,
+    prefix: Prefix = "",
 ) -> None:
     from rollbook.reports import write_lines_atomically
     from rollbook.stats import Buckets, CurateOptions, Expression, curate
@@ -134,7 +180,7 @@ def curate_command(
         raise UsageError(f"-o {out}: the ending must be .jsonl, which --data reads")
     if out.exists() and out.samefile(source):
         raise UsageError(f"-o {out}: that is what is read; choose another file")
-    wish = CurateOptions(
+    options = CurateOptions(
         keep=None if keep is None else Expression(keep),
         sort=None if sort is None else Expression(sort),
         descending=desc,
@@ -143,22 +189,22 @@ def curate_command(
         limit=limit,
         seed=seed,
     )
-    choice = curate(_read_profile_lines(source, m.parse_ks(k), m.check_threshold(threshold), prefix), wish)
+    choice = curate(_read_profile_lines(source, parse_ks(k), check_threshold(threshold), prefix), options)
     if choice.lines:
         write_lines_atomically(out, iter(choice.lines))
     if choice.buckets:
-        rows: list[list[Cell]] = [[label, held, taken] for label, (held, taken) in choice.buckets.items()]
+        rows: list[list[Cell]] = [[label, tasks, taken] for label, (tasks, taken) in choice.buckets.items()]
         show_table([f"{bucket}".rpartition(":")[0], "tasks", "taken"], rows)
     outside = f", {choice.outside} outside every bucket" if choice.outside else ""
     counts = f"{len(choice.lines)} of {choice.rows} tasks ({choice.matched} kept{outside})"
-    if not choice.lines:  # a file without rows would be no --data
+    if not choice.lines:  # --data refuses a file without rows
         print(f"rollbook: {counts}: nothing to write, {out} was left as it was", file=sys.stderr)
         raise typer.Exit(NONE_LEFT_EXIT)
     print(f"{out}: {counts}")
 
 
 def _read_profile_lines(source: Path, ks: list[int] | None, threshold: float, prefix: str) -> Iterator[bytes]:
-    """The rows of a profile, or of a run's profile made now."""
+    """Read the rows of a profile, or make them from a run."""
     if source.is_dir():
         from rollbook.reports import profile_lines
 
@@ -169,7 +215,7 @@ def _read_profile_lines(source: Path, ks: list[int] | None, threshold: float, pr
     return map(encode, read_table(source))
 
 
-RunA = Annotated[Path, typer.Argument(metavar="A", help="A run directory.", show_default=False)]
+RunA = Annotated[Path, typer.Argument(metavar="A", help=o.RUN_HELP, show_default=False)]
 RunB = Annotated[Path, typer.Argument(metavar="B", help="Another, of the same tasks.", show_default=False)]
 Common = Annotated[bool, typer.Option("--common", help="Where the tasks differ, compare those that both have.")]
 MAX_FLIPPED_SHOWN = 10
@@ -180,32 +226,31 @@ def compare_command(
     a: RunA,
     b: RunB,
     common: Common = False,
-    k: m.Ks = None,
-    threshold: m.Threshold = 1.0,
-    seed: m.ResamplingSeed = 0,
-    json: m.Json = False,
+    k: Ks = None,
+    threshold: Threshold = 1.0,
+    seed: ResamplingSeed = 0,
+    json: o.Json = False,
 ) -> None:
     from rollbook.reports import compare_runs
 
-    found = compare_runs(a, b, common=common, ks=m.parse_ks(k), threshold=m.check_threshold(threshold), seed=seed)
-    show_json(found.json()) if json else _show_comparison(found)
+    comparison = compare_runs(a, b, common=common, ks=parse_ks(k), threshold=check_threshold(threshold), seed=seed)
+    show_json(comparison.json()) if json else _show_comparison(comparison)
 
 
-def _show_comparison(found: RunComparison) -> None:
-    made = found.comparison
+def _show_comparison(runs: RunComparison) -> None:
+    comparison = runs.comparison
     print(
-        "\n".join(
-            map(strip_control_characters, [_describe_run("A", found.a), _describe_run("B", found.b), *found.notes])
-        )
+        "\n".join(map(strip_control_characters, [_describe_run("A", runs.a), _describe_run("B", runs.b), *runs.notes]))
     )
     columns = ["A", "B", "B - A", "95%", "tasks"]
-    show_table(["number", *columns], [_make_difference_row(name, each) for name, each in made.metrics.items()])
-    show_table(["a rollout", *columns], [_make_difference_row(name, each) for name, each in made.costs.items()])
-    print(f"better on {made.better} tasks, worse on {made.worse}, even on {made.tasks - made.better - made.worse}")
-    how = f" ({made.permutations:,} drawn)" if made.permutations else ""
-    print(f"permutation test p {_format_p(made.permutation_p)}{how}, sign test p {_format_p(made.sign_p)}")
-    _show_flipped("solved only by B", made.gained)
-    _show_flipped("solved only by A", made.lost)
+    show_table(["number", *columns], [_make_difference_row(name, each) for name, each in comparison.metrics.items()])
+    show_table(["a rollout", *columns], [_make_difference_row(name, each) for name, each in comparison.costs.items()])
+    better, worse = comparison.better, comparison.worse
+    print(f"better on {better} tasks, worse on {worse}, even on {comparison.tasks - better - worse}")
+    how = f" ({comparison.permutations:,} drawn)" if comparison.permutations else ""
+    print(f"permutation test p {_format_p(comparison.permutation_p)}{how}, sign test p {_format_p(comparison.sign_p)}")
+    _show_flipped("solved only by B", comparison.gained)
+    _show_flipped("solved only by A", comparison.lost)
 
 
 def _describe_run(side: str, run: ComparedRun) -> str:
@@ -223,16 +268,15 @@ def _format_p(value: float | None) -> str:
     return f"= {value:.4f}" if value >= MIN_SHOWN_P else f"< {MIN_SHOWN_P}"
 
 
-def _show_flipped(words: str, tasks: list[str]) -> None:
+def _show_flipped(label: str, tasks: list[str]) -> None:
     more = f" and {len(tasks) - MAX_FLIPPED_SHOWN} more (all: --json)" if len(tasks) > MAX_FLIPPED_SHOWN else ""
     shown = ", ".join(map(strip_control_characters, tasks[:MAX_FLIPPED_SHOWN]))
-    print(f"{words}: {len(tasks)}{': ' if tasks else ''}{shown}{more}")
+    print(f"{label}: {len(tasks)}{': ' if tasks else ''}{shown}{more}")
 
 
 RunOrFolder = Annotated[
     Path, typer.Argument(metavar="RUNS_DIR_OR_RUN", help="A run, or a folder that holds some.", show_default=False)
 ]
-ViewerPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
 Tokenizer = Annotated[
     Path | None,
@@ -245,7 +289,7 @@ ExportFile = Annotated[
 
 def view_command(
     where: RunOrFolder,
-    port: ViewerPort = 0,
+    port: o.Port = 0,
     no_browser: NoBrowser = False,
     tokenizer: Tokenizer = None,
     export: ExportFile = None,
@@ -287,20 +331,20 @@ ExportOut = Annotated[
 ]
 
 
-def export_command(run: m.Run, out: ExportOut, format: ExportFormat = "jsonl", keep: KeepRollouts = None) -> None:
+def export_command(run: o.Run, out: ExportOut, format: ExportFormat = "jsonl", keep: KeepRollouts = None) -> None:
     from rollbook.reports import PASSING_FILTER, export_rollouts
     from rollbook.stats import Expression
 
-    kept = None if keep is None else Expression(keep)
+    wanted = None if keep is None else Expression(keep)
     if format == "gym":
         from rollbook.gym.client import export_gym
 
-        done = export_gym(run, out, kept)
+        counts = export_gym(run, out, wanted)
     else:
-        done = export_rollouts(run, format, out, kept)
-    reasons = ((done.unscored, "without a score"), (done.filtered, f"not kept by {keep or PASSING_FILTER!r}"))
+        counts = export_rollouts(run, format, out, wanted)
+    reasons = ((counts.unscored, "without a score"), (counts.filtered, f"not kept by {keep or PASSING_FILTER!r}"))
     left = ", ".join(f"{count} {why}" for count, why in reasons if count)
-    print(f"{done.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)
+    print(f"{counts.written} rollouts: {out}{f' (not exported: {left})' if left else ''}", file=sys.stderr)
 
 
 CollectedFile = Annotated[
@@ -313,15 +357,14 @@ CollectedFile = Annotated[
 ]
 
 
-def import_command(file: CollectedFile, out: m.Out = None, json: m.Json = False) -> None:
-    from rollbook.cli.report_tables import show_reports
+def import_command(file: CollectedFile, out: o.Out = None, json: o.Json = False) -> None:
     from rollbook.cli.run_commands import choose_run_folder
     from rollbook.gym.client import import_gym
     from rollbook.processes import run_event_loop
     from rollbook.reports import make_shortfall
 
     folder = out or str(choose_run_folder(file.stem))
-    made = run_event_loop(lambda: import_gym(file, folder, lambda note: print(note, file=sys.stderr)))
-    show_reports([made], json, False)
-    if made.scored < made.requested:
-        raise make_shortfall(made)
+    report = run_event_loop(lambda: import_gym(file, folder, lambda note: print(note, file=sys.stderr)))
+    show_reports([report], json, False)
+    if report.scored < report.requested:
+        raise make_shortfall(report)

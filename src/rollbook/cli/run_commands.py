@@ -1,165 +1,350 @@
 """`rollbook run`, `plan`, `work`, `submit`, `resume` and `extend`: start and continue runs, here or on a cluster.
 
 `run` plans, works and reports; with --on slurm --wait it waits for the jobs. `submit` plans here and works on a
-cluster. `resume` finishes exactly what is missing, `extend` adds samples of every task, both here or on the cluster
-that the run was submitted to; a run on Ray goes on as it was started, here or with a driver on the cluster.
+cluster. `resume` finishes exactly what is missing, `extend` adds samples of every task; both work here or on the
+cluster that the run was submitted to. A run on Ray continues as it was started, here or with a driver on the cluster.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
+import msgspec
 import typer
 
 from rollbook.cli import options as o
-from rollbook.cli.cluster_options import (
-    Address,
-    Cluster,
-    ClusterOptions,
-    On,
-    check_place,
-    choose_cluster,
-    collect_cluster_options,
-    make_order,
-    refuse_cluster_options,
-)
-from rollbook.cli.options import compose_options
+from rollbook.cli.options import OptionSet, compose_options, list_options, read_given
 from rollbook.cli.run_display import run_with_display
 from rollbook.cli.tables import show_json
-from rollbook.core import JSON, Limits, Sampling, Settings, ToolFormat
+from rollbook.core import (
+    JSON,
+    ClusterOptions,
+    Limits,
+    RunOptions,
+    Sampling,
+    ServerKind,
+    ServerSpec,
+    Settings,
+    list_parameters,
+)
 from rollbook.engine import Display, Request
 from rollbook.environments import brings_own_model
 from rollbook.errors import UsageError
 from rollbook.models import EMBEDDED_SLOTS
 
 if TYPE_CHECKING:
-    from rollbook.clusters import ClusterJob, Submission, SubmissionOrder
+    from rollbook.clusters import ClusterJob, ClusterProfile, Submission, SubmissionOrder
     from rollbook.engine import RunResult
 
 
-@compose_options("given", o.collect_settings)
-def make_request(
-    env: o.EnvironmentOrBlendArg,
-    samples: o.Samples = 1,
-    limit: o.Limit = None,
-    out: o.Out = None,
-    model_name: o.ModelName = "",
-    judge_name: o.JudgeName = "",
-    *,
-    given: dict[str, JSON],
-    temperature: o.Temperature = o.SAMPLING.temperature,
-    top_p: o.TopP = o.SAMPLING.top_p,
-    max_tokens: o.MaxTokens = o.SAMPLING.max_tokens,
-    sampling: o.ExtraSampling = None,
-    seed: o.Seed = 0,
-    data: o.Data = None,
-    prompt_template: o.PromptTemplate = None,
-    task: o.TaskId = None,
-    sample: o.SampleIndex = None,
-    timeout: o.Timeout = o.LIMITS.rollout_s,
-    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
-    max_turns: o.MaxTurns = o.LIMITS.max_turns,
-    max_tokens_total: o.MaxTokensTotal = None,
-    agent: o.AgentName = "",
-    tool_format: o.ToolFormatName = "auto",
-    continue_tokens: o.ContinueTokens = False,
-    tool_timeout: o.ToolTimeout = o.LIMITS.tool_s,
-    tool_chars: o.ToolChars = o.LIMITS.tool_chars,
-    stop_repeats: o.StopRepeats = None,
-) -> Request:
-    """The request of a command line; a run directory is always named, so that it can be shown whatever happens."""
-    o.check_finite(temperature=temperature, top_p=top_p, timeout=timeout)
-    o.check_finite(verify_timeout=verify_timeout, tool_timeout=tool_timeout)
-    urls = list(given.get("urls", []))
+EnvironmentOrBlendArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENVIRONMENT",
+        help="gsm8k, path/to/file.py:Class, package.module:Class, reasoning_gym:NAME?key=value, http://host:port, "
+        "or blend.yaml.",
+        show_default=False,
+    ),
+]
+StartedRun = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run directory. What is not given below stays as its last start had it.",
+        show_default=False,
+    ),
+]
+NewSamples = Annotated[
+    int,
+    typer.Option(
+        "-k", "--samples", metavar="N", min=1, help="Tries at each task, those it has included.", show_default=False
+    ),
+]
+Retry = Annotated[
+    list[str] | None,
+    typer.Option("--retry", metavar="KIND", help="Which failures to try again: a kind, infra, data, all, none."),
+]
+
+
+def make_request(values: dict[str, Any]) -> Request:
+    """Make the request of a command line; it always names a run directory, so that it can be shown whatever happens."""
+    env = values["env"]
+    settings = read_given(Settings, values)
+    urls = list(settings.get("urls", []))
     first: dict[str, JSON] = {} if urls or brings_own_model(env) else {"concurrency": EMBEDDED_SLOTS}
     return Request(
         env=env,
         model=urls,
-        model_name=model_name,
-        samples=samples,
-        limit=limit,
-        out=out or str(choose_run_folder(env)),
-        seed=seed,
-        sampling=Sampling(temperature, top_p, max_tokens, o.parse_sampling(sampling)),
-        limits=Limits(
-            verify_s=verify_timeout,
-            tool_s=tool_timeout,
-            rollout_s=timeout,
-            max_turns=max_turns,
-            max_tokens_total=max_tokens_total,
-            tool_chars=tool_chars,
-            stop_repeats=stop_repeats,
-        ),
-        agent=agent,
-        tool_format=cast(ToolFormat, tool_format),
-        continue_tokens=continue_tokens,
-        settings=Settings(**first | given),
-        data=data,
-        template=prompt_template,
-        judge=list(given.get("judge_urls", [])),
-        judge_name=judge_name,
-        tasks=task,
-        sample=sample,
+        judge=list(settings.get("judge_urls", [])),
+        sampling=Sampling(**read_given(Sampling, values)),
+        limits=Limits(**read_given(Limits, values)),
+        settings=Settings(**first | settings),
+        **{"out": str(choose_run_folder(env)), **read_given(RunOptions, values)},
     )
 
 
+def read_cluster_options(values: dict[str, Any]) -> ClusterOptions:
+    """Read the options about a cluster."""
+    return ClusterOptions(**read_place(values), serve=read_given(ServerSpec, values) or None)
+
+
+def read_place(values: dict[str, Any]) -> dict[str, Any]:
+    """Read the options about a cluster that were given, by their names in ClusterOptions."""
+    given = read_given(ClusterOptions, values)
+    check_place(given)
+    return given
+
+
+REQUEST = OptionSet(
+    [
+        inspect.Parameter("env", inspect.Parameter.KEYWORD_ONLY, annotation=EnvironmentOrBlendArg),
+        *list_options(
+            RunOptions,
+            after={
+                "api_key_env": "workers",
+                "connect_timeout": "call_timeout",
+                "verify_timeout": "timeout",
+                "agent": "max_tokens_total",
+                "tool_format": "agent",
+                "continue_tokens": "tool_format",
+                "tool_timeout": "continue_tokens",
+            },
+        ),
+    ],
+    make_request,
+)
+CLUSTER = OptionSet(
+    [*list_options(ClusterOptions), *list_options(ServerSpec, after={"server_command": "model_path"})],
+    read_cluster_options,
+)
+
+
 def choose_run_folder(env: str) -> Path:
-    """A run directory that does not exist yet: runs/ENVIRONMENT-TIME."""
+    """Return a run directory that does not exist yet: runs/ENVIRONMENT-TIME."""
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", env.partition("?")[0]).strip("-.") or "run"
     stem = Path("runs") / f"{name}-{time.strftime('%m%d-%H%M%S')}"
     candidates = [stem, *(stem.with_name(f"{stem.name}-{number}") for number in range(2, 100))]
     return next((folder for folder in candidates if not folder.exists()), stem)
 
 
+def check_place(given: dict[str, Any]) -> None:
+    """Refuse an unknown place, and options that go with another one."""
+    on = given.get("on")
+    if on is not None and on not in (places := list_places()):
+        raise UsageError(f"--on {on}: workers run on one of {', '.join(places)}")
+    for name, value in given.items():
+        field = list_parameters(ClusterOptions)[name]
+        if field.details.goes_with not in ("", f"--on {on}"):
+            raise UsageError(f"{field.flag} {value}: goes with {field.details.goes_with}")
+
+
+def list_places() -> list[str]:
+    """Return everything that `--on` takes: this machine, the schedulers, Ray."""
+    from rollbook.clusters import scheduler_names
+
+    return ["local", *scheduler_names(), "ray"]
+
+
+def is_scheduler(place: str | None) -> bool:
+    """Return whether a place that `--on` takes is a batch system."""
+    return place not in (None, "local", "ray")
+
+
+def choose_cluster(run: Path, on: str | None, settings: dict[str, JSON]) -> tuple[str, dict[str, JSON]]:
+    """Return the place where a run continues, by default the last one; "" is this machine. Adapt the settings to it."""
+    from rollbook.clusters import find_last_place, read_ssh_run, was_submitted
+
+    ssh_run = read_ssh_run(run)
+    if ssh_run and on in ("local", "ray"):
+        raise UsageError(f"--on {on}: {run} is worked on at {ssh_run.host}; what lies here is a copy")
+    submitted = was_submitted(run)
+    if on == "ray" or is_scheduler(on) or (on is None and submitted):
+        return on or find_last_place(run), settings
+    # The number of workers that were submitted to a cluster does not fit this machine.
+    return "", {"workers": 1, **settings} if submitted else settings
+
+
+def refuse_cluster_options(options: ClusterOptions) -> None:
+    """Refuse options about a cluster where the workers run on this machine."""
+    given = _find_given(options)
+    if given:
+        raise UsageError(f"{given}: goes with --on slurm or --on ray; workers on this machine know no cluster")
+
+
+def make_profile(options: ClusterOptions) -> ClusterProfile:
+    """Return the profile with the changes of the command line."""
+    from rollbook.clusters import ClusterProfile, check_profile, read_profile
+
+    scheduler = choose_scheduler(options.on)
+    profile = read_profile(options.cluster, scheduler) if options.cluster else ClusterProfile()
+    changes: dict[str, object] = {"after": [*profile.after, *options.after]}
+    if options.gpus is not None:
+        changes["gpus"] = options.gpus
+    source = str(options.cluster or "the command line")
+    return check_profile(msgspec.structs.replace(profile, **changes), source, scheduler)
+
+
+def choose_scheduler(on: str | None) -> str:
+    """Return the scheduler that `--on` names; the default where it names none."""
+    from rollbook.clusters import DEFAULT_SCHEDULER
+
+    return on if on is not None and is_scheduler(on) else DEFAULT_SCHEDULER
+
+
+def make_order(options: ClusterOptions, request: Request, context: typer.Context) -> tuple[Request, SubmissionOrder]:
+    """Return a request and its order; what was not typed comes from the profile."""
+    from rollbook.clusters import SubmissionOrder
+
+    profile, serve = make_profile(options), make_server_spec(options, request)
+    changes: dict[str, object] = {}
+    for name in ("samples", "seed"):
+        value = getattr(profile, name)
+        if value is not None and not was_typed(context, name):
+            changes[name] = value
+    workers = request.settings.workers if was_typed(context, "workers") else profile.workers or 1
+    settings = msgspec.structs.replace(request.settings, workers=workers)
+    if serve and not was_typed(context, "concurrency"):
+        settings = msgspec.structs.replace(settings, concurrency=Settings().concurrency)
+    changed = msgspec.structs.replace(request, settings=settings, **changes)
+    order = SubmissionOrder(
+        profile=profile,
+        workers=workers,
+        serve=serve,
+        ray=options.address if options.on == "ray" else "",
+        sandbox=options.sandbox,
+        sandbox_packages=options.sandbox_packages,
+        install=options.install,
+        scheduler=choose_scheduler(options.on),
+    )
+    return changed, order
+
+
+def was_typed(context: typer.Context, name: str) -> bool:
+    """Return whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _find_given(options: ClusterOptions) -> str:
+    """Return the first option about a cluster that was given, apart from --on; empty if none was."""
+    fields = list_parameters(ClusterOptions)
+    given = [field.flag for name, field in fields.items() if getattr(options, name) != field.default and name != "on"]
+    return next(iter([*given, *_list_server_flags(options)]), "")
+
+
+def _list_server_flags(options: ClusterOptions, *kinds: str) -> list[str]:
+    """List the given options about model servers, or those of them that go with other kinds of server."""
+    fields = list_parameters(ServerSpec)
+    given = [fields[name] for name in options.serve or {}]
+    return [field.flag for field in given if not kinds or field.details.goes_with not in ("", *kinds)]
+
+
+def make_server_spec(options: ClusterOptions, request: Request) -> ServerSpec | None:
+    """Return the servers that were ordered; None where the model is served already."""
+    kind = _read_server_kind(options)
+    if kind is None or options.serve is None:
+        return None
+    if request.model:
+        raise UsageError(f"-m {request.model[0]}: --serve {kind} serves the model itself; give one of them")
+    fields = {"name": request.model_name or options.serve.get("model_path"), **options.serve}
+    if not fields["name"]:
+        raise UsageError("--serve command: say with --model-name what the server calls its model")
+    if "command" in fields:
+        fields["command"] = _split_command(fields["command"], fields.get("nodes", 1))
+    return ServerSpec(**fields)
+
+
+def _read_server_kind(options: ClusterOptions) -> ServerKind | None:
+    if not options.serve:
+        return None
+    wanted = options.serve.get("kind")
+    if wanted is None:
+        raise UsageError(f"{_list_server_flags(options)[0]}: goes with --serve, which says what serves the model")
+    for kind in get_args(ServerKind):
+        if kind == wanted:
+            _refuse_mixed_options(options, kind)
+            return kind  # type: ignore[no-any-return]
+    raise UsageError(f"--serve {wanted}: known are {', '.join(get_args(ServerKind))}")
+
+
+def _refuse_mixed_options(options: ClusterOptions, kind: ServerKind) -> None:
+    given = options.serve or {}
+    if kind == "command":
+        stray = _list_server_flags(options, "command")
+        if stray:
+            raise UsageError(f"{stray[0]}: --serve command runs --server-command as it is; put it in there")
+        if not given.get("command"):
+            raise UsageError("--serve command: say what to run with --server-command")
+        return
+    if given.get("command"):
+        raise UsageError(f"--server-command: --serve {kind} knows its command; add to it with --server-arg")
+    if not given.get("model_path"):
+        raise UsageError(f"--serve {kind}: say which weights with --model-path")
+
+
+def _split_command(text: str, nodes: int) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--server-command {text}: {error}") from None
+    if not any("{port}" in word for word in words):
+        raise UsageError(f"--server-command {text}: {{port}} has to stand where the server takes its port")
+    if nodes > 1 and not any("{rank}" in word for word in words):
+        raise UsageError(f"--server-command {text}: on several nodes {{rank}} has to stand where it takes its number")
+    return words
+
+
 Wait = Annotated[bool, typer.Option("--wait", help="With --on slurm: wait for the jobs, and end as they do.")]
 
 
-@compose_options("orders", collect_cluster_options)
-@compose_options("request", make_request)
+@compose_options(request=REQUEST, cluster=CLUSTER)
 def run_command(
-    request: Request, orders: ClusterOptions, typed: typer.Context, wait: Wait = False, json: o.Json = False
+    request: Request, cluster: ClusterOptions, context: typer.Context, wait: Wait = False, json: o.Json = False
 ) -> None:
     from rollbook.engine import run_request
 
-    if orders.on == "slurm":
+    if is_scheduler(cluster.on):
         if not wait:
-            raise UsageError("run --on slurm: add --wait to wait for the jobs, or submit them with rollbook submit")
-        run_with_display(request.out, lambda display: _submit_and_wait(request, orders, typed, display), json)
+            way = "add --wait to wait for the jobs, or submit them with rollbook submit"
+            raise UsageError(f"run --on {cluster.on}: {way}")
+        run_with_display(request.out, lambda display: _submit_and_wait(request, cluster, context, display), json)
         return
     if wait:
         raise UsageError("--wait: goes with --on slurm; all other work is waited for anyway")
-    if orders.on == "ray":
-        run_with_display(request.out, lambda display: _run_on_ray(request, orders, typed, display), json)
+    if cluster.on == "ray":
+        run_with_display(request.out, lambda display: _run_on_ray(request, cluster, context, display), json)
         return
-    refuse_cluster_options(orders)
+    refuse_cluster_options(cluster)
     run_with_display(request.out, lambda display: run_request(request, display), json)
 
 
-def _run_on_ray(request: Request, orders: ClusterOptions, typed: typer.Context, display: Display) -> RunResult:
-    """Run with workers that are actors."""
+def _run_on_ray(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
+    """Run with workers that are Ray actors."""
     from rollbook.clusters.ray import run_on_ray
 
-    asked, order = make_order(orders, request, typed)
-    return run_on_ray(asked, order, orders.pack, display)
+    request, order = make_order(cluster, request, context)
+    return run_on_ray(request, order, cluster.pack, display)
 
 
-def _submit_and_wait(request: Request, orders: ClusterOptions, typed: typer.Context, display: Display) -> RunResult:
-    """Submit, wait, and say what came of it."""
+def _submit_and_wait(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
+    """Submit, wait for the jobs, and return the result."""
     from rollbook.clusters import submit_request, wait_for_jobs
 
-    asked, order = make_order(orders, request, typed)
-    sent = submit_request(asked, order, orders.pack, display.note)
-    ids = ", ".join(f"{job.kind} {job.job}" for job in sent.jobs)
-    display.note(f"{ids}; they go on without this terminal: rollbook status {sent.path}")
-    return wait_for_jobs(sent.path, display)
+    request, order = make_order(cluster, request, context)
+    submission = submit_request(request, order, cluster.pack, display.note)
+    ids = ", ".join(f"{job.kind} {job.job}" for job in submission.jobs)
+    display.note(f"{ids}; they go on without this terminal: rollbook status {submission.path}")
+    return wait_for_jobs(submission.path, display)
 
 
-@compose_options("request", make_request)
+@compose_options(request=REQUEST)
 def plan_command(request: Request) -> None:
     from rollbook.engine import plan_request
 
@@ -168,37 +353,36 @@ def plan_command(request: Request) -> None:
     print(f"next: rollbook work {run}", file=sys.stderr)
 
 
-@compose_options("given", o.collect_settings)
-def work_command(run: o.StartedRun, given: dict[str, JSON], json: o.Json = False) -> None:
+@compose_options(settings=o.SETTINGS)
+def work_command(run: StartedRun, settings: dict[str, JSON], json: o.Json = False) -> None:
     from rollbook.engine import work
 
-    run_with_display(run, lambda display: work(run, given, display), json)
+    run_with_display(run, lambda display: work(run, settings, display), json)
 
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the scripts; write and submit nothing.")]
 
 
-@compose_options("orders", collect_cluster_options)
-@compose_options("request", make_request)
+@compose_options(request=REQUEST, cluster=CLUSTER)
 def submit_command(
-    request: Request, orders: ClusterOptions, typed: typer.Context, dry_run: DryRun = False, json: o.Json = False
+    request: Request, cluster: ClusterOptions, context: typer.Context, dry_run: DryRun = False, json: o.Json = False
 ) -> None:
     from rollbook.clusters import submit_request
 
-    if orders.on == "local":
+    if cluster.on == "local":
         raise UsageError("--on local: there is nobody to submit to; rollbook run --workers N works on this machine")
-    request, order = make_order(orders, request, typed)
+    request, order = make_order(cluster, request, context)
     if order.ray:
-        _submit_to_ray(request, order, orders.pack, dry_run, json)
+        _submit_to_ray(request, order, cluster.pack, dry_run, json)
         return
     if dry_run:
-        show_scripts(request, order, orders.pack, json)
+        show_scripts(request, order, cluster.pack, json)
         return
-    show_submission(submit_request(request, order, orders.pack, print_note), json)
+    show_submission(submit_request(request, order, cluster.pack, print_note), json)
 
 
 def _submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, dry_run: bool, json: bool) -> None:
-    """Leave a run to a foreman on a Ray cluster."""
+    """Submit a run to a driver on a Ray cluster."""
     from rollbook.clusters.ray import submit_to_ray
 
     if dry_run:
@@ -207,12 +391,12 @@ def _submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, 
 
 
 def print_note(line: str) -> None:
-    """What is to be known besides."""
+    """Print a line to standard error."""
     print(line, file=sys.stderr)
 
 
 def show_scripts(request: Request, order: SubmissionOrder, pack: Path | None, as_json: bool) -> None:
-    """The scripts as they would be handed in, by their paths."""
+    """Print the scripts that would be submitted, each after its path."""
     from rollbook.clusters import find_run_path, preview_scripts
 
     run = find_run_path(request, order)
@@ -225,7 +409,7 @@ def show_scripts(request: Request, order: SubmissionOrder, pack: Path | None, as
 
 
 def show_submission(submission: Submission, as_json: bool) -> None:
-    """The ids, and what to do next."""
+    """Print the ids of the jobs, and the next command."""
     if as_json:
         show_json(submission)
         return
@@ -237,74 +421,74 @@ def show_submission(submission: Submission, as_json: bool) -> None:
 
 
 def describe_size(job: ClusterJob) -> str:
-    """How many there are of a job, in words."""
+    """Return the size of a job in words; empty for a report."""
     if job.kind == "report":
         return ""
     return f" (workers: {job.count})" if job.kind == "crew" else f" (array of {job.count})"
 
 
-@compose_options("given", o.collect_settings)
+@compose_options(
+    settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address", "cluster"), read_place)
+)
 def resume_command(
-    run: o.StartedRun,
-    given: dict[str, JSON],
-    retry: o.Retry = None,
-    on: On = None,
-    address: Address = None,
-    cluster: Cluster = None,
+    run: StartedRun,
+    settings: dict[str, JSON],
+    retry: Retry = None,
+    *,
+    given: dict[str, Any],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import resume
 
-    check_place(on, address)
-    there, given = choose_cluster(run, on, given)
-    if there == "ray":
-        resume_on_ray(run, given, json, retry=retry, cluster=cluster, address=address)
+    place, settings = choose_cluster(run, given.get("on"), settings)
+    cluster = given.get("cluster")
+    if place == "ray":
+        resume_on_ray(run, settings, json, retry=retry, cluster=cluster, address=given.get("address"))
         return
-    if there:
-        resume_on_slurm(run, given, retry, cluster, json)
+    if place:
+        resume_on_scheduler(run, settings, retry, cluster, place, json)
         return
     if cluster is not None:
         raise UsageError(f"--cluster {cluster}: goes with --on slurm or --on ray")
-    run_with_display(run, lambda display: resume(run, given, retry, display), json)
+    run_with_display(run, lambda display: resume(run, settings, retry, display), json)
 
 
-def resume_on_slurm(
-    run: Path, settings: dict[str, JSON], retry: list[str] | None, cluster: Path | None, json: bool
+def resume_on_scheduler(
+    run: Path, settings: dict[str, JSON], retry: list[str] | None, cluster: Path | None, scheduler: str, json: bool
 ) -> None:
-    """Submit what is missing; where nothing is, say what there is."""
+    """Submit what is missing; where nothing is, show the numbers."""
     from rollbook.clusters import read_profile, resubmit
     from rollbook.engine import resume
 
-    sent = resubmit(run, settings, retry, read_profile(cluster) if cluster else None, print_note)
-    if sent is not None:
-        show_submission(sent, json)
+    profile = read_profile(cluster, scheduler) if cluster else None
+    submission = resubmit(run, settings, retry, profile, print_note, scheduler)
+    if submission is not None:
+        show_submission(submission, json)
         return
     print("nothing is left to do", file=sys.stderr)
     run_with_display(run, lambda display: resume(run, {}, retry, display), json)
 
 
-@compose_options("given", o.collect_settings)
+@compose_options(settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address"), read_place))
 def extend_command(
-    run: o.StartedRun,
-    samples: o.NewSamples,
-    given: dict[str, JSON],
-    on: On = None,
-    address: Address = None,
+    run: StartedRun,
+    samples: NewSamples,
+    settings: dict[str, JSON],
+    given: dict[str, Any],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import extend
 
-    check_place(on, address)
-    there, given = choose_cluster(run, on, given)
-    if there == "ray":
-        resume_on_ray(run, given, json, retry=["none"], address=address, samples=samples)
+    place, settings = choose_cluster(run, given.get("on"), settings)
+    if place == "ray":
+        resume_on_ray(run, settings, json, retry=["none"], address=given.get("address"), samples=samples)
         return
-    if there:
+    if place:
         from rollbook.clusters import extend_submitted_run
 
-        show_submission(extend_submitted_run(run, samples, given, print_note), json)
+        show_submission(extend_submitted_run(run, samples, settings, print_note, place), json)
         return
-    run_with_display(run, lambda display: extend(run, samples, given, display), json)
+    run_with_display(run, lambda display: extend(run, samples, settings, display), json)
 
 
 def resume_on_ray(
@@ -317,23 +501,23 @@ def resume_on_ray(
     address: str | None = None,
     samples: int | None = None,
 ) -> None:
-    """Work off what is missing, or leave it to a foreman; where nothing is, say what there is."""
+    """Do what is missing here, or submit it to a driver; where nothing is missing, show the numbers."""
     from rollbook.clusters import read_profile
     from rollbook.clusters.ray import RayResume, is_detached, resume_detached, resume_here
     from rollbook.engine import resume
 
     profile = read_profile(cluster) if cluster else None
-    again = RayResume(given=settings, retry=retry, profile=profile, address=address, samples=samples)
+    changes = RayResume(given=settings, retry=retry, profile=profile, address=address, samples=samples)
 
     def work(display: Display) -> RunResult:
-        return resume_here(run, again, display) or resume(run, {}, retry, display)
+        return resume_here(run, changes, display) or resume(run, {}, retry, display)
 
     if not is_detached(run):
         run_with_display(run, work, json)
         return
-    sent = resume_detached(run, again, print_note)
-    if sent is not None:
-        show_submission(sent, json)
+    submission = resume_detached(run, changes, print_note)
+    if submission is not None:
+        show_submission(submission, json)
         return
     print("nothing is left to do", file=sys.stderr)
     run_with_display(run, lambda display: resume(run, {}, retry, display), json)

@@ -1,4 +1,4 @@
-"""What all commands that work share: progress while it runs, the numbers afterwards, however it ended.
+"""What all commands that run rollouts show: progress during the work, and the numbers afterwards, however it ended.
 
 Progress is on standard error: a live panel on a terminal, a plain line every ten seconds elsewhere.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from rollbook.cli.report_tables import show_numbers
+from rollbook.cli.tables import show_numbers
 from rollbook.core import FAILURE_KINDS
 from rollbook.engine import Display, Progress
 from rollbook.errors import Shortfall, Stopped
@@ -30,12 +30,12 @@ PLAIN_LINE_EVERY_S = 10.0
 
 
 def make_display() -> Display:
-    """The one that fits where standard error goes."""
+    """Return the display that fits standard error."""
     return LiveDisplay() if sys.stderr.isatty() else PlainDisplay()
 
 
 class PlainDisplay:
-    """Lines for logs and pipes: the first at once, then one every ten seconds, and the last word at the end."""
+    """Lines for logs and pipes: the first at once, then one every ten seconds, and the last numbers at the end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -43,23 +43,23 @@ class PlainDisplay:
         self._unseen: Progress | None = None
 
     def start(self, total: int) -> None:
-        """Say how much there is to do."""
+        """Print how many rollouts there are to do."""
         self.note(f"{total} rollouts to do")
         self._next = self._clock() + PLAIN_LINE_EVERY_S
 
     def update(self, progress: Progress) -> None:
-        """Show these numbers when the next line is due."""
+        """Print these numbers if the next line is due."""
         self._unseen = progress
         if self._clock() >= self._next:
             self._next = self._clock() + PLAIN_LINE_EVERY_S
             self._show()
 
     def note(self, line: str) -> None:
-        """Say something once."""
+        """Print a line."""
         print(line, file=sys.stderr, flush=True)
 
     def stop(self) -> None:
-        """Show what has not been shown."""
+        """Print the last numbers if they have not been printed."""
         self._show()
 
     def _show(self) -> None:
@@ -89,26 +89,26 @@ class LiveDisplay:
             self._live.update(make_panel(progress))
 
     def note(self, line: str) -> None:
-        """Say something above the panel."""
+        """Print a line above the panel."""
         if self._live is None:
             print(line, file=sys.stderr, flush=True)
         else:
             self._live.console.print(line, markup=False, highlight=False)
 
     def stop(self) -> None:
-        """Leave the last numbers standing."""
+        """Close the panel; its last numbers stay on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
 def format_progress(progress: Progress) -> str:
-    """The numbers on one line."""
+    """Return the numbers on one line."""
     return " · ".join(f"{name} {value}".strip() for group in _list_facts(progress) for name, value in group)
 
 
 def make_panel(progress: Progress) -> Table:
-    """The numbers as a bar and rows of facts."""
+    """Return the numbers as a bar and rows of facts."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -121,7 +121,7 @@ def make_panel(progress: Progress) -> Table:
 
 
 def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
-    """What has been done, at what pace, and where the time goes; what is over has no pace."""
+    """Return counts, pace and times; without pace once nothing is pending."""
     mean = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
     counts = [
         ("scored", f"{progress.scored}/{progress.requested}"),
@@ -149,7 +149,7 @@ def _format_failures(failed: dict[str, int]) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Seconds as people say them.
+    """Return seconds as text.
 
     >>> format_duration(75), format_duration(4000), format_duration(None)
     ('1m 15s', '1h 06m', '?')
@@ -170,12 +170,12 @@ REMOTE_PREFIXES = ("http://", "https://", "gym:", "gym+")
 
 
 def run_with_display(run: str | Path, work: Callable[[Display], RunResult], as_json: bool) -> None:
-    """Do the work under a display, then show the numbers; a shortfall is shown too and then goes on its way."""
-    screen = make_display()
+    """Do the work under a display, then show the numbers; a shortfall is shown too and then raised again."""
+    display = make_display()
     try:
-        result = work(screen)
+        result = work(display)
     except Shortfall:
-        screen.stop()
+        display.stop()
         _show_shortfall(run, as_json)
         raise
     except KeyboardInterrupt:  # before the work began or while it ended: in between, the worker drains
@@ -183,7 +183,7 @@ def run_with_display(run: str | Path, work: Callable[[Display], RunResult], as_j
             raise Stopped(f"interrupted; go on with `rollbook resume {quote(str(run))}`") from None
         raise
     finally:
-        screen.stop()
+        display.stop()
     show_numbers(result.report, as_json)
     _print_notes(
         f"every rollout: {run}/journals/*.jsonl",
@@ -194,13 +194,13 @@ def run_with_display(run: str | Path, work: Callable[[Display], RunResult], as_j
 def _show_shortfall(run: str | Path, as_json: bool) -> None:
     from rollbook.reports import make_report
 
-    made = make_report(run, write=False)
-    show_numbers(made, as_json)
-    _print_notes(f"every failed attempt: {run}/journals/*.failures.jsonl", *suggest_commands(run, made))
+    report = make_report(run, write=False)
+    show_numbers(report, as_json)
+    _print_notes(f"every failed attempt: {run}/journals/*.failures.jsonl", *suggest_commands(run, report))
 
 
 def suggest_commands(run: str | Path, report: Report) -> list[str]:
-    """The commands that bring what is missing: each kind of failure has its own."""
+    """Return the commands that complete a run; they depend on the kinds of failure."""
     named, verdicts = quote(str(run)), VERIFIER_KINDS & set(report.failed)
     specs = [spec.spec for spec in _open_book(run).manifest.environments.values()] if verdicts else []
     if any(spec.startswith(REMOTE_PREFIXES) for spec in specs):

@@ -1,7 +1,7 @@
 """`rollbook serve`, `gym-config` and `gateway`: environments for NeMo Gym, and a recorded model for any agent.
 
 `serve` serves an environment as a resources server or as an agent; `gym-config` writes the configuration, the rows and
-the folder with which NeMo Gym uses it; `gateway` lets any agent ask a model, recorded turn by turn.
+the folder with which NeMo Gym uses it; `gateway` serves a model to any agent and records it turn by turn.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.options import compose_options
-from rollbook.core import JSON, Limits, Sampling, Settings, ToolFormat
+from rollbook.core import JSON, Limits, RunOptions, Sampling, Settings, ToolFormat, list_parameters
 from rollbook.errors import UsageError
 
 Host = Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose: there is no password.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")]
 DataDir = Annotated[
     str | None, typer.Option("--data-dir", metavar="DIR", help="Write the environment's tasks there, as rows of Gym.")
 ]
@@ -42,45 +41,11 @@ AgentConcurrency = Annotated[
 ]
 
 
-def make_environment_limits(
-    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
-    tool_timeout: o.ToolTimeout = o.LIMITS.tool_s,
-    timeout: o.Timeout = o.LIMITS.rollout_s,
-    max_turns: o.MaxTurns = o.LIMITS.max_turns,
-    max_tokens_total: o.MaxTokensTotal = o.LIMITS.max_tokens_total,
-    tool_chars: o.ToolChars = o.LIMITS.tool_chars,
-    stop_repeats: o.StopRepeats = o.LIMITS.stop_repeats,
-) -> Limits:
-    """The limits of every rollout."""
-    o.check_finite(verify_timeout=verify_timeout, tool_timeout=tool_timeout, timeout=timeout)
-    return Limits(
-        verify_s=verify_timeout,
-        tool_s=tool_timeout,
-        rollout_s=timeout,
-        max_turns=max_turns,
-        max_tokens_total=max_tokens_total,
-        tool_chars=tool_chars,
-        stop_repeats=stop_repeats,
-    )
-
-
-def make_sampling(
-    temperature: o.Temperature = o.SAMPLING.temperature,
-    top_p: o.TopP = o.SAMPLING.top_p,
-    max_tokens: o.MaxTokens = o.SAMPLING.max_tokens,
-    extra: o.ExtraSampling = None,
-) -> Sampling:
-    """How an agent samples where a row does not say."""
-    return Sampling(temperature, top_p, max_tokens, o.parse_sampling(extra))
-
-
-@compose_options("limited", make_environment_limits)
-@compose_options("sampled", make_sampling)
-@compose_options("judged", o.collect_judge_settings)
+@compose_options(key=o.API_KEY, sampling=o.make_struct(Sampling), limits=o.make_struct(Limits), judge=o.JUDGE_SETTINGS)
 def serve_command(
     env: o.EnvironmentArg,
     host: Host = "127.0.0.1",
-    port: Port = 0,
+    port: o.Port = 0,
     data_dir: DataDir = None,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
@@ -88,15 +53,15 @@ def serve_command(
     head: Head = False,
     model: o.Model = None,
     model_name: o.ModelName = "",
-    api_key_env: o.ApiKeyEnv = None,
+    *,
+    key: dict[str, JSON],
     concurrency: AgentConcurrency = 64,
     tool_format: o.ToolFormatName = "auto",
     seed: o.Seed = 0,
-    *,
-    sampled: Sampling,
-    limited: Limits,
+    sampling: Sampling,
+    limits: Limits,
     judge_name: o.JudgeName = "",
-    judged: dict[str, JSON],
+    judge: dict[str, JSON],
     sessions: Sessions = 4096,
     lease: Lease = 3600.0,
     eval_type: EvalType = "",
@@ -107,53 +72,47 @@ def serve_command(
 
     if role not in ("resources", "agent"):
         raise UsageError(f"--as {role}: resources or agent")
-    given = {**judged, **({} if api_key_env is None else {"api_key_env": api_key_env})}
-    asked = ServeOptions(
+    options = ServeOptions(
         env=env,
         data=data,
         template=prompt_template,
         eval_type=eval_type,
-        harness_args=parse_pairs("--harness-arg", harness_arg),
+        harness_args=o.parse_pairs("--harness-arg", harness_arg or []),
         host=host,
         port=port,
         data_dir=data_dir,
         head=head,
         role=cast(Literal["resources", "agent"], role),
-        limits=limited,
-        settings=Settings(concurrency=concurrency, **given),
+        limits=limits,
+        settings=Settings(concurrency=concurrency, **key, **judge),
         judge_name=judge_name,
         lease_s=lease,
         sessions=sessions,
         model=model or [],
         model_name=model_name,
-        sampling=sampled,
+        sampling=sampling,
         tool_format=cast(ToolFormat, tool_format),
         seed=seed,
     )
-    run_event_loop(lambda: serve_gym(asked, lambda served: print(served.url, flush=True), print_note))
+    run_event_loop(lambda: serve_gym(options, lambda served: print(served.url, flush=True), print_note))
 
 
 def print_note(line: str) -> None:
-    """What has failed, on standard error."""
+    """Print a failure to standard error."""
     print(line, file=sys.stderr, flush=True)
-
-
-def parse_pairs(option: str, texts: list[str] | None) -> dict[str, JSON]:
-    """The values of an option that is written key=value: JSON where they are JSON, else text."""
-    found: dict[str, JSON] = {}
-    for pair in texts or []:
-        key, equals, text = pair.partition("=")
-        if not key or not equals:
-            raise UsageError(f"{option} {pair}: write key=value")
-        found[key] = o.parse_value(text)
-    return found
 
 
 ModelUrl = Annotated[
     str, typer.Option("--model-url", metavar="URL", help="The endpoint that answers.", show_default=False)
 ]
 ModelId = Annotated[
-    str, typer.Option("--model-name", metavar="NAME", help="What the endpoint calls it.", show_default=False)
+    str,
+    typer.Option(
+        "--model-name",
+        metavar="NAME",
+        help=list_parameters(RunOptions)["model_name"].description,
+        show_default=False,
+    ),
 ]
 ConfigOut = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The YAML; the rest goes beside it.")]
 GymHost = Annotated[str, typer.Option("--host", help="Where the environment's server is to be.")]
@@ -188,22 +147,22 @@ def gym_config_command(
     from rollbook.gym import write_deployment
     from rollbook.gym.server import ServeOptions
 
-    asked = ServeOptions(
+    options = ServeOptions(
         env=env,
         data=data,
         template=prompt_template,
         eval_type=eval_type,
-        harness_args=parse_pairs("--harness-arg", harness_arg),
+        harness_args=o.parse_pairs("--harness-arg", harness_arg or []),
         host=host,
         port=port or 0,
         judge_name=judge_name,
     )
-    made = write_deployment(
-        asked, out, model_url, model_name, judges=judge or [], limit=limit, domain=domain, api_key_env=api_key_env
+    deployment = write_deployment(
+        options, out, model_url, model_name, judges=judge or [], limit=limit, domain=domain, api_key_env=api_key_env
     )
-    print(f"{out}: {made.name}, {made.name}_agent and policy_model")
-    print(f"{made.data}: {made.rows} rows")
-    print(f"{made.shim}: how Gym starts the server at http://{host}:{made.port}")
+    print(f"{out}: {deployment.name}, {deployment.name}_agent and policy_model")
+    print(f"{deployment.data}: {deployment.rows} rows")
+    print(f"{deployment.shim}: how Gym starts the server at http://{host}:{deployment.port}")
 
 
 KEY_VARIABLE = "ROLLBOOK_GATEWAY_KEY"
@@ -224,49 +183,40 @@ MaxRollouts = Annotated[
 ]
 
 
-def make_gateway_limits(
-    timeout: o.Timeout = o.LIMITS.rollout_s,
-    max_turns: o.MaxTurns = o.LIMITS.max_turns,
-    max_tokens_total: o.MaxTokensTotal = None,
-) -> Limits:
-    """The limits of every rollout."""
-    o.check_finite(timeout=timeout)
-    return Limits(rollout_s=timeout, max_turns=max_turns, max_tokens_total=max_tokens_total)
-
-
-@compose_options("limited", make_gateway_limits)
-@compose_options("sampled", make_sampling)
+@compose_options(
+    key=o.API_KEY,
+    sampling=o.make_struct(Sampling),
+    limits=o.make_struct(Limits, "rollout_s", "max_turns", "max_tokens_total"),
+    timeouts=o.take_settings("call_s", "outage_s"),
+)
 def gateway_command(
     upstream: Upstream = None,
     host: Host = "127.0.0.1",
-    port: Port = 0,
+    port: o.Port = 0,
     model_name: o.ModelName = "",
-    api_key_env: o.ApiKeyEnv = None,
+    *,
+    key: dict[str, JSON],
     out: RecordsOut = None,
     seed: o.Seed = 0,
-    *,
-    sampled: Sampling,
-    limited: Limits,
-    call_timeout: o.CallTimeout = None,
-    outage: o.Outage = None,
+    sampling: Sampling,
+    limits: Limits,
+    timeouts: dict[str, JSON],
     rollouts: MaxRollouts = 4096,
 ) -> None:
     from rollbook.gateway import GatewayOptions, RolloutDefaults, serve_gateway
     from rollbook.processes import run_event_loop
 
-    o.check_finite(call_timeout=call_timeout, outage=outage)
-    given: dict[str, JSON] = {"api_key_env": api_key_env, "call_s": call_timeout, "outage_s": outage}
-    asked = GatewayOptions(
+    options = GatewayOptions(
         upstream=upstream or [],
         model_name=model_name,
         host=host,
         port=port,
         out=None if out is None else str(out),
-        settings=Settings(**{name: value for name, value in given.items() if value is not None}),
-        defaults=RolloutDefaults(sampled, limited, seed, rollouts=rollouts),
+        settings=Settings(**key, **timeouts),
+        defaults=RolloutDefaults(sampling, limits, seed, rollouts=rollouts),
     )
-    key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
-    run_event_loop(lambda: serve_gateway(asked, key, lambda url: _announce_gateway(url, key), print_note))
+    secret = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
+    run_event_loop(lambda: serve_gateway(options, secret, lambda url: _announce_gateway(url, secret), print_note))
 
 
 def _announce_gateway(url: str, key: str) -> None:

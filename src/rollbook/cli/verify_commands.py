@@ -13,9 +13,8 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.options import compose_options
-from rollbook.cli.report_tables import show_numbers
 from rollbook.cli.run_display import make_display
-from rollbook.cli.tables import Cell, show_json, show_table
+from rollbook.cli.tables import Cell, show_json, show_numbers, show_table
 from rollbook.core import JSON, Limits, Settings
 from rollbook.errors import RolloutFailed, Unsound, UsageError
 
@@ -30,25 +29,24 @@ CheckedTasks = Annotated[
 ]
 
 
-@compose_options("given", o.collect_judge_settings)
+@compose_options(limits=o.VERIFY_LIMITS, judge=o.JUDGE_SETTINGS)
 def check_command(
     env: o.EnvironmentArg,
     limit: CheckedTasks = 200,
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
-    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
-    judge_name: o.JudgeName = "",
     *,
-    given: dict[str, JSON],
+    limits: Limits,
+    judge_name: o.JudgeName = "",
+    judge: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
     from rollbook.checks import check_environment
     from rollbook.engine import load_environment
     from rollbook.processes import run_event_loop
 
-    o.check_finite(verify_timeout=verify_timeout)
     loaded = load_environment(env, data, prompt_template)
-    limits, settings = Limits(verify_s=verify_timeout), Settings(**given)
+    settings = Settings(**judge)
     result = run_event_loop(lambda: check_environment(loaded, limit, limits, settings, judge_name))
     show_soundness(result, json)
     if not result.sound:
@@ -56,7 +54,7 @@ def check_command(
 
 
 def show_soundness(result: Soundness, as_json: bool) -> None:
-    """Every finding, and below them whether all is well."""
+    """Print every finding of a check."""
     if as_json:
         show_json(result.json())
         return
@@ -68,25 +66,24 @@ OneTask = Annotated[str, typer.Argument(metavar="TASK", help="The id of a task."
 AnswerFile = Annotated[str, typer.Option("--file", metavar="FILE", help="The answer to score; - reads standard input.")]
 
 
-@compose_options("given", o.collect_judge_settings)
+@compose_options(limits=o.VERIFY_LIMITS, judge=o.JUDGE_SETTINGS)
 def score_command(
     env: o.EnvironmentArg,
     task: OneTask,
     file: AnswerFile = "-",
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
-    verify_timeout: o.VerifyTimeout = o.LIMITS.verify_s,
-    judge_name: o.JudgeName = "",
     *,
-    given: dict[str, JSON],
+    limits: Limits,
+    judge_name: o.JudgeName = "",
+    judge: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import load_environment, run_answer
     from rollbook.processes import run_event_loop
 
-    o.check_finite(verify_timeout=verify_timeout)
     text = read_answer(file)
-    limits, settings = Limits(verify_s=verify_timeout), Settings(**given)
+    settings = Settings(**judge)
     loaded = load_environment(env, data, prompt_template)
     rollout = run_event_loop(lambda: run_answer(loaded, task, text, limits, settings, judge_name))
     show_score(rollout, json)
@@ -95,7 +92,7 @@ def score_command(
 
 
 def read_answer(file: str) -> str:
-    """The text of a file or of standard input, byte for byte."""
+    """Read the text of a file or of standard input, byte for byte."""
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return raw.decode()
@@ -106,7 +103,7 @@ def read_answer(file: str) -> str:
 
 
 def show_score(rollout: Rollout, as_json: bool) -> None:
-    """The score with all it is made of; of a failure only JSON says anything here, for the error line tells it."""
+    """Print a score with its parts; a failure only as JSON, because the error line names it."""
     if as_json:
         show_json(describe_score(rollout))
     elif rollout.score:
@@ -119,13 +116,13 @@ def show_score(rollout: Rollout, as_json: bool) -> None:
 
 
 def describe_score(rollout: Rollout) -> dict[str, JSON]:
-    """A scored or failed rollout by the names that a journal line has."""
-    found: dict[str, JSON] = {"task": rollout.task.id, "verify_s": rollout.timing.verify_s, "ended": rollout.ended}
+    """Return a scored or failed rollout with the names of a journal line."""
+    common: dict[str, JSON] = {"task": rollout.task.id, "verify_s": rollout.timing.verify_s, "ended": rollout.ended}
     if rollout.score is None:
-        return {**found, "status": "failed", "failure": rollout.failure}
+        return {**common, "status": "failed", "failure": rollout.failure}
     score = rollout.score
     return {
-        **found,
+        **common,
         "status": "scored",
         "reward": score.reward,
         "parts": score.parts,
@@ -147,7 +144,7 @@ NewRun = Annotated[
 ]
 
 
-@compose_options("given", o.collect_judge_settings)
+@compose_options(judge=o.JUDGE_SETTINGS)
 def reverify_command(
     run: o.Run,
     env: VerifierEnvironment = None,
@@ -155,7 +152,7 @@ def reverify_command(
     out: NewRun = None,
     judge_name: o.JudgeName = "",
     *,
-    given: dict[str, JSON],
+    judge: dict[str, JSON],
     json: o.Json = False,
 ) -> None:
     from rollbook.engine import reverify
@@ -165,21 +162,21 @@ def reverify_command(
     if only not in ("failed", "scored", "all"):
         raise UsageError(f"--only {only}: give failed, scored or all")
     folder = Path(out) if out else run.with_name(f"{run.name}-reverified")
-    screen = make_display()
+    display = make_display()
     try:
-        settings = Settings(retry=[], **given)
+        settings = Settings(retry=[], **judge)
         result = run_event_loop(
-            lambda: reverify(run, folder, env or [], cast("ReverifyOnly", only), screen, settings, judge_name)
+            lambda: reverify(run, folder, env or [], cast("ReverifyOnly", only), display, settings, judge_name)
         )
     finally:
-        screen.stop()
+        display.stop()
     show_reverified(result, json)
     if result.report.scored < result.report.requested:
         raise make_shortfall(result.report)
 
 
 def show_reverified(result: ReverifyResult, as_json: bool) -> None:
-    """The new numbers, then what changed."""
+    """Print the new numbers, then what changed."""
     if as_json:
         show_json(result.json())
         return

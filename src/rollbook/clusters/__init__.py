@@ -1,39 +1,44 @@
 """Workers and model servers on more than one machine.
 
-`profile` describes a cluster, `slurm` writes and submits its jobs, `node` is what a job runs, `servers` starts model
-servers next to workers, `ray` does the same with Ray actors, `ssh` reaches a cluster from outside. The run directory
-holds all state: `jobs.jsonl` lists what was submitted, the journals hold the results.
+`profile` describes a cluster, `submission` writes scripts and submits them to a `scheduler`, of which `slurm` is one,
+`node` is what a job runs, `servers` starts model servers next to workers, `ray` does the same with Ray actors, `ssh`
+reaches a cluster from outside. The run directory holds all state: `jobs.jsonl` lists what was submitted, the journals
+hold the results.
 """
 
 from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.clusters.api import submit
-    from rollbook.clusters.job_files import ClusterJob, ServerKind, ServerSpec, SubmissionOrder, was_sent_to_ray
+    from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
     from rollbook.clusters.job_status import ClusterStatus, cancel_run, find_logs, read_cluster_status, wait_for_jobs
     from rollbook.clusters.profile import ClusterProfile, check_profile, read_profile
-    from rollbook.clusters.resubmission import extend_submitted_run, resubmit, was_submitted
+    from rollbook.clusters.resubmission import extend_submitted_run, find_last_place, resubmit, was_submitted
+    from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, find_scheduler, scheduler_names
     from rollbook.clusters.ssh import read_ssh_run
-    from rollbook.clusters.submission import Submission, find_run_path, preview_scripts, submit_request
+    from rollbook.clusters.submission import Submission, find_run_path, preview_scripts, submit, submit_request
+    from rollbook.core import ServerKind, ServerSpec
 else:
     __getattr__, __dir__ = export_lazily(
         __name__,
         {
-            "api": "submit",
-            "job_files": "ClusterJob ServerKind ServerSpec SubmissionOrder was_sent_to_ray",
+            "job_files": "ClusterJob SubmissionOrder",
             "job_status": "ClusterStatus cancel_run find_logs read_cluster_status wait_for_jobs",
             "profile": "ClusterProfile check_profile read_profile",
-            "resubmission": "extend_submitted_run resubmit was_submitted",
+            "resubmission": "extend_submitted_run find_last_place resubmit was_submitted",
+            "scheduler": "DEFAULT_SCHEDULER Scheduler find_scheduler scheduler_names",
             "ssh": "read_ssh_run",
-            "submission": "Submission find_run_path preview_scripts submit_request",
+            "submission": "Submission find_run_path preview_scripts submit submit_request",
+            "rollbook.core": "ServerKind ServerSpec",
         },
     )
 
 __all__ = [
+    "DEFAULT_SCHEDULER",
     "ClusterJob",
     "ClusterProfile",
     "ClusterStatus",
+    "Scheduler",
     "ServerKind",
     "ServerSpec",
     "Submission",
@@ -41,16 +46,18 @@ __all__ = [
     "cancel_run",
     "check_profile",
     "extend_submitted_run",
+    "find_last_place",
     "find_logs",
     "find_run_path",
+    "find_scheduler",
     "preview_scripts",
     "read_cluster_status",
     "read_profile",
     "read_ssh_run",
     "resubmit",
+    "scheduler_names",
     "submit",
     "submit_request",
     "wait_for_jobs",
-    "was_sent_to_ray",
     "was_submitted",
 ]

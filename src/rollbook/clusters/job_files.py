@@ -1,7 +1,7 @@
 """What a run directory holds about its jobs: jobs.jsonl, jobs/NNNN/order.json and jobs/nodes.jsonl.
 
-RUN/jobs.jsonl: every job that was submitted for the run, one a line, in the order in which the cluster took them.
-RUN/jobs/NNNN/order.json: an order, all that a submission says beyond the run itself; the jobs on the nodes read it.
+RUN/jobs.jsonl: every job that was submitted for the run, one per line, in the order in which the cluster accepted them.
+RUN/jobs/NNNN/order.json: the order of a submission, all that it says beyond the run itself; its jobs read it.
 RUN/jobs/nodes.jsonl: nodes on which a worker could not start its server. A node with two such reports is excluded.
 """
 
@@ -18,34 +18,13 @@ import msgspec
 
 from rollbook.book import explain_disk_errors, lock_run, sync_folder, write_new
 from rollbook.clusters.profile import ClusterProfile
-from rollbook.core import encode_line, encode_pretty
+from rollbook.clusters.scheduler import DEFAULT_SCHEDULER
+from rollbook.core import ServerSpec, encode_line, encode_pretty
 from rollbook.errors import BookError, UsageError
-
-ServerKind = Literal["vllm", "sglang", "command"]
-
-
-class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model servers of a run. `shared` is how many jobs of their own they have; 0: each worker brings its own.
-
-    `replicas` servers run on each node that serves, the node's GPUs split between them. Or one server runs on several
-    `nodes`: a job has so many, the server's first process is on the first of them, and the others join it there.
-    """
-
-    kind: ServerKind
-    name: str
-    model_path: str = ""
-    tensor_parallel: int = 1
-    data_parallel: int = 1
-    replicas: int = 1
-    nodes: int = 1
-    shared: int = 0
-    args: list[str] = []
-    command: list[str] = []
-    ready_s: float = 3600.0
 
 
 class PackedFolder(msgspec.Struct, frozen=True):
-    """A project folder that travels with the run: its name in RUN/jobs/pack, and the sha256 of what is in it."""
+    """A project folder that is copied into the run: its name in RUN/jobs/pack, and the sha256 of its contents."""
 
     name: str
     digest: str
@@ -53,28 +32,30 @@ class PackedFolder(msgspec.Struct, frozen=True):
 
 
 class SubmissionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What was ordered: how jobs are asked for, how many workers, with which servers and which project folder."""
+    """What a submission requests: how to ask for jobs, how many workers, which servers and which project folder."""
 
     profile: ClusterProfile
     workers: int
     serve: ServerSpec | None = None
     pack: PackedFolder | None = None
     ray: str = ""
-    """The address of the Ray cluster that workers run on; empty where they are jobs of Slurm's."""
+    """The address of the Ray cluster that workers run on; empty where they are batch jobs."""
     sandbox: bool = False
-    """Whether a sandbox server runs beside each worker, outside of its image."""
+    """Whether a sandbox server runs next to each worker, outside of its image."""
     sandbox_packages: list[str] = []
     install: bool = False
-    """Whether jobs install Rollbook, and what the project folder requires, before they begin."""
+    """Whether jobs install Rollbook, and what the project folder requires, before they start."""
+    scheduler: str = DEFAULT_SCHEDULER
+    """The batch system that runs the jobs."""
 
 
 def submission_folder(run: Path, number: int) -> Path:
-    """Where a submission lies."""
+    """Return the folder of a submission."""
     return run / "jobs" / f"{number:04}"
 
 
 def write_order(run: Path, order: SubmissionOrder) -> int:
-    """Keep an order under the next number, which it gives."""
+    """Write an order under the next number, and return that."""
     (run / "jobs").mkdir(exist_ok=True)
     number = last_submission_number(run) + 1
     with explain_disk_errors(run):
@@ -86,19 +67,19 @@ def write_order(run: Path, order: SubmissionOrder) -> int:
 
 
 def last_submission_number(run: Path) -> int:
-    """The number of the latest submission; 0 without any."""
+    """Return the number of the latest submission; 0 without any."""
     numbers = [int(path.parent.name) for path in (run / "jobs").glob("[0-9]*/order.json")]
     return max(numbers, default=0)
 
 
 def was_sent_to_ray(run: Path) -> bool:
-    """Whether the latest submission went to Ray."""
+    """Return whether the latest submission went to Ray."""
     number = last_submission_number(run)
     return bool(number and read_order(run, number).ray)
 
 
 def read_order(run: Path, number: int) -> SubmissionOrder:
-    """A submission's order."""
+    """Read a submission's order."""
     path = submission_folder(run, number) / "order.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=SubmissionOrder)
@@ -112,9 +93,9 @@ JobKind = Literal["workers", "servers", "report", "crew", "cancelled"]
 
 
 class ClusterJob(msgspec.Struct, frozen=True):
-    """A job, or the word that one was cancelled. An array has `count` tasks: workers `first` and following.
+    """A job that was submitted, or the record that it was cancelled. An array has `count` tasks, from worker `first`.
 
-    A `crew` is on Ray: a foreman, an actor with this name, and `count` workers.
+    A `crew` is on Ray: a driver, which is an actor with this name, and `count` workers.
     """
 
     kind: JobKind
@@ -125,15 +106,19 @@ class ClusterJob(msgspec.Struct, frozen=True):
     script: str = ""
     """The sha256 of its script."""
     at: float = 0.0
+    scheduler: str = DEFAULT_SCHEDULER
 
 
 _job_decoder = msgspec.json.Decoder(ClusterJob)
 
 
 def add_job(run: Path, job: ClusterJob) -> ClusterJob:
-    """Write a job down, durably."""
+    """Record a job durably."""
     stamped = msgspec.structs.replace(job, at=round(time.time(), 3))
-    with explain_disk_errors(run), lock_run(run):  # what another is writing must not be taken for half a line
+    with (
+        explain_disk_errors(run),
+        lock_run(run),
+    ):  # a line that another process is writing must not be taken for a torn one
         handle = os.open(run / "jobs.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             _cut_torn_line(handle)
@@ -146,14 +131,14 @@ def add_job(run: Path, job: ClusterJob) -> ClusterJob:
 
 
 def _cut_torn_line(handle: int) -> None:
-    """Half a line is left where the power went; what is written next must not be taken for its end."""
+    """Remove half a line that a power failure left: the next line must not be taken for its end."""
     size = os.fstat(handle).st_size
     tail = os.pread(handle, size, 0)
     os.ftruncate(handle, tail.rfind(b"\n") + 1)
 
 
 def read_jobs(run: Path) -> list[ClusterJob]:
-    """Every job of a run, those that were cancelled too; none for a run that was never submitted."""
+    """Read every job of a run, and every record of a cancelled one; none for a run that was never submitted."""
     try:
         lines = (run / "jobs.jsonl").read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -161,7 +146,7 @@ def read_jobs(run: Path) -> list[ClusterJob]:
     jobs = []
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
-            break  # torn when the power went
+            break  # torn by a power failure
         try:
             jobs.append(_job_decoder.decode(line))
         except msgspec.DecodeError as error:
@@ -170,25 +155,25 @@ def read_jobs(run: Path) -> list[ClusterJob]:
 
 
 def select_submitted(jobs: list[ClusterJob], kind: JobKind | None = None) -> list[ClusterJob]:
-    """The jobs themselves, all or of one kind."""
+    """Return the jobs without the records of cancelled ones, all or of one kind."""
     return [job for job in jobs if job.kind != "cancelled" and kind in (None, job.kind)]
 
 
-def select_slurm(jobs: list[ClusterJob]) -> list[ClusterJob]:
-    """The jobs that Slurm knows."""
+def select_batch_jobs(jobs: list[ClusterJob]) -> list[ClusterJob]:
+    """Return the jobs that a batch system runs."""
     return [job for job in select_submitted(jobs) if job.kind != "crew"]
 
 
-def select_cancelled_ids(jobs: list[ClusterJob]) -> set[str]:
-    """The ids that somebody cancelled."""
-    return {job.job for job in jobs if job.kind == "cancelled"}
+def select_cancelled_ids(jobs: list[ClusterJob], scheduler: str = DEFAULT_SCHEDULER) -> set[str]:
+    """Return the ids of a scheduler's jobs that were cancelled."""
+    return {job.job for job in jobs if job.kind == "cancelled" and job.scheduler == scheduler}
 
 
 REPORTS_NEEDED = 2
 
 
 class BadNodeReport(msgspec.Struct, frozen=True):
-    """A node, and what went wrong there."""
+    """A node, and what failed there."""
 
     node: str
     why: str
@@ -198,7 +183,7 @@ _bad_node_decoder = msgspec.json.Decoder(BadNodeReport)
 
 
 def report_bad_node(run: Path, node: str, why: str) -> None:
-    """Say that a node did not do."""
+    """Record that a worker could not start its server on this node."""
     handle = os.open(run / "jobs" / "nodes.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(handle, encode_line(BadNodeReport(node, why)))
@@ -207,22 +192,22 @@ def report_bad_node(run: Path, node: str, why: str) -> None:
 
 
 def read_bad_nodes(run: Path) -> list[str]:
-    """The nodes that were blamed often enough."""
+    """Return the nodes with enough reports to be excluded."""
     try:
         lines = (run / "jobs" / "nodes.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    count: Counter[str] = Counter()
+    reports: Counter[str] = Counter()
     for line in lines:
         try:
-            count[_bad_node_decoder.decode(line).node] += 1
+            reports[_bad_node_decoder.decode(line).node] += 1
         except msgspec.DecodeError:
-            continue  # torn: one word less
-    return sorted(node for node, times in count.items() if node and times >= REPORTS_NEEDED)
+            continue  # torn: one report less
+    return sorted(node for node, count in reports.items() if node and count >= REPORTS_NEEDED)
 
 
 def clear_bad_nodes(run: Path, say: Callable[[str], None]) -> None:
-    """Where no server ever ran, it was not the nodes: all of them may try again."""
+    """Stop excluding nodes. Where no server ever ran, the nodes were not the cause, and all of them may try again."""
     if bad := read_bad_nodes(run):
         say(f"nothing was ever written, so no node is left out any more: {', '.join(bad)}")
     (run / "jobs" / "nodes.jsonl").unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """The jobs of a run: their states, throughput, logs; waiting for them and cancelling them.
 
 States come from the queue, and from the accounting where there is one; throughput comes from the chunks that were
-sealed lately. A run that is worked on elsewhere is asked there. Cancelling writes the word into jobs.jsonl first, so
-that no worker goes back into the queue while it is ended.
+sealed lately. For a run on another host, that host is asked. Cancelling is recorded in jobs.jsonl first, so that no
+worker is requeued while it is ended.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from rollbook.book import Book, RunStatus, read_status
-from rollbook.clusters import scheduler, slurm
-from rollbook.clusters.job_files import ClusterJob, add_job, read_jobs, select_slurm, select_submitted
+from rollbook.clusters.job_files import ClusterJob, add_job, read_jobs, select_batch_jobs, select_submitted
 from rollbook.clusters.ray.actors import RayUnreachable
+from rollbook.clusters.scheduler import ENDED_STATES, PENDING, JobTask, Scheduler, SchedulerError, find_scheduler
 from rollbook.clusters.ssh import SshRequest, read_ssh_run
 from rollbook.core import Seal
 from rollbook.engine import Display, Progress, RunResult
@@ -32,14 +32,14 @@ _seal_decoder = msgspec.json.Decoder(Seal)
 
 
 class Throughput(msgspec.Struct, frozen=True):
-    """Rollouts a second over the last minutes, and seconds until the rest is done at that rate; None without one."""
+    """Rollouts per second over the last minutes, and seconds until the rest is done; None without a rate."""
 
     rate: float
     eta_s: float | None
 
 
 def measure_throughput(run: Path, pending: int) -> Throughput:
-    """The pace of a run with so many rollouts to go."""
+    """Measure the throughput of a run that has so many rollouts pending."""
     rounds = Book(run).rounds()
     now = time.time()
     since = max(now - WINDOW_S, rounds[-1].started if rounds else 0.0)
@@ -56,7 +56,7 @@ GONE = "GONE"
 
 
 class JobStateCount(msgspec.Struct, frozen=True):
-    """One kind of job, one state: how many tasks, and why they wait."""
+    """How many tasks of one kind of job are in one state, and why they wait."""
 
     kind: str
     state: str
@@ -66,46 +66,52 @@ class JobStateCount(msgspec.Struct, frozen=True):
     @property
     def live(self) -> bool:
         """Whether they run, or may yet."""
-        return self.state != GONE and not scheduler.ENDED_STATES.fullmatch(self.state)
+        return self.state != GONE and self.state not in ENDED_STATES
 
 
 def read_job_states(run: Path) -> list[JobStateCount]:
-    """All tasks of a run by kind and state; `GONE` are those that the controller has forgotten."""
-    return [*_read_slurm_states(run), *_read_ray_states(run)]
+    """Return all tasks of a run by kind and state; `GONE` are those that the batch system has forgotten."""
+    return [*_read_batch_states(run), *_read_ray_states(run)]
 
 
 def _read_ray_states(run: Path) -> list[JobStateCount]:
     from rollbook.clusters.ray.runs import is_driver_alive, read_last_driver
 
-    crew = read_last_driver(run)
-    return [JobStateCount("crew", "RUNNING" if is_driver_alive(run, crew) else "ENDED", 1)] if crew else []
+    driver = read_last_driver(run)
+    return [JobStateCount("crew", "RUNNING" if is_driver_alive(run, driver) else "ENDED", 1)] if driver else []
 
 
-def _read_slurm_states(run: Path) -> list[JobStateCount]:
-    jobs = select_slurm(read_jobs(run))
-    tasks = slurm.read_queue([job.job for job in jobs])
-    known = {task.job for task in tasks}
-    tasks += slurm.read_accounting([job.job for job in jobs if job.job not in known])
-    found: Counter[tuple[str, str, str]] = Counter()
-    for job in jobs:
-        found.update(_count_states(job, [task for task in tasks if task.job == job.job]))
-    return [JobStateCount(kind, state, count, reason) for (kind, state, reason), count in sorted(found.items())]
+def _read_batch_states(run: Path) -> list[JobStateCount]:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for scheduler, jobs in _group_by_scheduler(select_batch_jobs(read_jobs(run))):
+        tasks = scheduler.read_queue([job.job for job in jobs])
+        known = {task.job for task in tasks}
+        tasks += scheduler.read_accounting([job.job for job in jobs if job.job not in known])
+        for job in jobs:
+            counts.update(_count_states(job, [task for task in tasks if task.job == job.job]))
+    return [JobStateCount(kind, state, count, reason) for (kind, state, reason), count in sorted(counts.items())]
 
 
-def _count_states(job: ClusterJob, tasks: list[scheduler.JobTask]) -> Counter[tuple[str, str, str]]:
-    states = Counter((job.kind, task.state, task.reason if task.state == "PENDING" else "") for task in tasks)
+def _group_by_scheduler(jobs: Sequence[ClusterJob]) -> Iterator[tuple[Scheduler, list[ClusterJob]]]:
+    """Yield each scheduler with its jobs: two of them may use the same ids."""
+    for name in dict.fromkeys(job.scheduler for job in jobs):
+        yield find_scheduler(name), [job for job in jobs if job.scheduler == name]
+
+
+def _count_states(job: ClusterJob, tasks: list[JobTask]) -> Counter[tuple[str, str, str]]:
+    states = Counter((job.kind, task.state, task.reason if task.state == PENDING else "") for task in tasks)
     gone = job.count - len(tasks)
     return states + Counter({(job.kind, GONE, ""): max(gone, 0)})
 
 
 def count_live_tasks(run: Path, kind: Literal["workers", "servers"] = "workers") -> int:
-    """How many workers, or shared servers, wait or run."""
-    ids = [job.job for job in select_submitted(read_jobs(run), kind)]
-    return sum(task.live for task in slurm.read_queue(ids))
+    """Return how many workers, or shared servers, wait or run."""
+    groups = _group_by_scheduler(select_submitted(read_jobs(run), kind))
+    return sum(task.live for scheduler, jobs in groups for task in scheduler.read_queue([job.job for job in jobs]))
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """What was seen. `unseen`: why the jobs could not be; the book's word does not need them."""
+    """The status of a run and of its jobs. `unseen`: why the jobs could not be read; the rest does not need them."""
 
     status: RunStatus
     pace: Throughput
@@ -119,114 +125,116 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 def read_cluster_status(run: Path) -> ClusterStatus:
-    """How a run stands now."""
-    far = read_ssh_run(run)
-    if far:
-        seen = far.call("look", SshRequest(), ClusterStatus, lambda _: None)
+    """Return how a run stands now."""
+    if remote := read_ssh_run(run):
+        seen = remote.call("look", SshRequest(), ClusterStatus, lambda _: None)
         return msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, path=str(run)))
     status = read_status(run)
-    going = measure_throughput(run, status.pending)
+    throughput = measure_throughput(run, status.pending)
     try:
-        return ClusterStatus(status, going, read_job_states(run))
-    except (scheduler.SchedulerError, RayUnreachable) as error:
-        return ClusterStatus(status, going, [], str(error))
+        return ClusterStatus(status, throughput, read_job_states(run))
+    except (SchedulerError, RayUnreachable) as error:
+        return ClusterStatus(status, throughput, [], str(error))
 
 
 POLL_S = 5.0
 MAX_FAILED_POLLS = 12
-"""How many looks at the queue may fail running: controllers are restarted now and then."""
+"""How many polls of the queue may fail in a row: controllers are restarted now and then."""
 
 
 def wait_for_jobs(run: Path, display: Display) -> RunResult:
-    """Until no worker waits or runs; then a result if all is scored, else what a local run raises."""
-    began, failed, shown = time.monotonic(), 0, ""
+    """Wait until no worker waits or runs; return the result if all is scored, else raise what a local run raises."""
+    started, failed, shown = time.monotonic(), 0, ""
     display.start(read_status(run).requested)
     while True:
         try:
-            seen, failed = _read_visible_status(run), 0
-            states = describe_workers(seen.jobs)
+            current, failed = _read_visible_status(run), 0
+            states = describe_workers(current.jobs)
             if states != shown:
                 display.note(states)
                 shown = states
-            display.update(_make_progress(seen, time.monotonic() - began))
-            if not seen.live_workers:
+            display.update(_make_progress(current, time.monotonic() - started))
+            if not current.live_workers:
                 break
-        except scheduler.SchedulerError as error:
+        except SchedulerError as error:
             failed += 1
             if failed >= MAX_FAILED_POLLS:
                 raise
             display.note(f"{error}; looking again")
         time.sleep(POLL_S)
-    if far := read_ssh_run(run):
-        far.fetch(run)
-    made = make_report(run)
-    if made.scored < made.requested:
-        raise make_shortfall(made)
-    return RunResult(run, made)
+    if remote := read_ssh_run(run):
+        remote.fetch(run)
+    report = make_report(run)
+    if report.scored < report.requested:
+        raise make_shortfall(report)
+    return RunResult(run, report)
 
 
 def _read_visible_status(run: Path) -> ClusterStatus:
-    seen = read_cluster_status(run)
-    if seen.unseen:
-        raise scheduler.SchedulerError(seen.unseen)
-    return seen
+    current = read_cluster_status(run)
+    if current.unseen:
+        raise SchedulerError(current.unseen)
+    return current
 
 
 def describe_workers(states: list[JobStateCount]) -> str:
-    """How the workers stand, on one line.
+    """Return the states of the workers on one line.
 
     >>> describe_workers([JobStateCount("workers", "PENDING", 3, "Resources"), JobStateCount("workers", "RUNNING", 1)])
     'workers: 3 pending (Resources), 1 running'
     """
-    several = [each for each in states if each.kind == "workers"]
-    said = [f"{s.tasks} {s.state.lower()}" + (f" ({s.reason})" if s.reason else "") for s in several]
-    return f"workers: {', '.join(said)}"
+    workers = [each for each in states if each.kind == "workers"]
+    parts = [f"{s.tasks} {s.state.lower()}" + (f" ({s.reason})" if s.reason else "") for s in workers]
+    return f"workers: {', '.join(parts)}"
 
 
-def _make_progress(seen: ClusterStatus, seconds: float) -> Progress:
-    status = seen.status
+def _make_progress(current: ClusterStatus, seconds: float) -> Progress:
+    status = current.status
     return Progress(
         requested=status.requested,
         scored=status.scored,
         failed=status.failed,
         pending=status.pending,
-        rate=seen.pace.rate,
+        rate=current.pace.rate,
         in_flight=status.in_flight,
-        concurrency=seen.live_workers,
+        concurrency=current.live_workers,
         seconds=seconds,
     )
 
 
 def cancel_run(run: Path) -> int:
-    """End all that waits or runs; gives how many tasks that were."""
-    if far := read_ssh_run(run):
-        return far.call("cancel", SshRequest(), int, lambda _: None)
+    """End all jobs that wait or run; return how many tasks that were."""
+    if remote := read_ssh_run(run):
+        return remote.call("cancel", SshRequest(), int, lambda _: None)
     jobs = select_submitted(read_jobs(run))
     if not jobs:
         raise UsageError(f"{run}: no job was submitted for this run, so there is none to cancel")
-    return _cancel_jobs(run, select_slurm(jobs)) + _cancel_ray_driver(run)
+    return _cancel_jobs(run, select_batch_jobs(jobs)) + _cancel_ray_driver(run)
 
 
 def _cancel_ray_driver(run: Path) -> int:
     from rollbook.clusters.ray.runs import cancel_driver, read_last_driver
 
-    crew = read_last_driver(run)
-    return int(crew is not None and cancel_driver(run, crew))
+    driver = read_last_driver(run)
+    return int(driver is not None and cancel_driver(run, driver))
 
 
 def cancel_workers(run: Path) -> int:
-    """End the workers; the report that waits for them comes."""
+    """End the workers; the report that waits for them is then written."""
     return _cancel_jobs(run, select_submitted(read_jobs(run), "workers"))
 
 
 def _cancel_jobs(run: Path, jobs: Sequence[ClusterJob]) -> int:
-    live = [task for task in slurm.read_queue([job.job for job in jobs]) if task.live]
-    ids = sorted({task.job for task in live}, key=int)
-    for job in jobs:
-        if job.job in ids:
-            add_job(run, ClusterJob("cancelled", job.job, job.submission))
-    slurm.cancel_jobs(ids)
-    return len(live)
+    cancelled = 0
+    for scheduler, own in _group_by_scheduler(jobs):
+        live = [task.job for task in scheduler.read_queue([job.job for job in own]) if task.live]
+        ending = [job for job in own if job.job in live]
+        for job in ending:
+            add_job(run, ClusterJob("cancelled", job.job, job.submission, scheduler=job.scheduler))
+        if ending:
+            scheduler.cancel([job.job for job in ending])
+        cancelled += len(live)
+    return cancelled
 
 
 WORKER_LOG_NAME = re.compile(r"worker-(\d+)-(\d+)\.log")
@@ -234,7 +242,7 @@ TAIL_BYTES = 64 * 1024
 
 
 class WorkerLog(msgspec.Struct, frozen=True):
-    """A log: whose it is, and where it lies."""
+    """A log file: whose it is, and where it is."""
 
     who: str
     path: Path
@@ -242,7 +250,7 @@ class WorkerLog(msgspec.Struct, frozen=True):
 
     @property
     def last_line(self) -> str:
-        """The last thing it says."""
+        """The last line that is not blank."""
         with open(self.path, "rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL_BYTES))
@@ -251,51 +259,54 @@ class WorkerLog(msgspec.Struct, frozen=True):
 
 
 def find_logs(run: Path, worker: int | None = None) -> list[WorkerLog]:
-    """Every log of a run that is there, or those of one worker; of a run elsewhere they are brought here first."""
-    if far := read_ssh_run(run):
-        far.fetch(run, "logs/***", "jobs.jsonl")
-    found = [
-        log
-        for log in [*_find_slurm_logs(run), *_find_driver_logs(run), *_find_worker_logs(run), *_find_server_logs(run)]
-        if log.path.exists()
+    """Return every log file of a run, or those of one worker; for a run on another host they are copied here first."""
+    if remote := read_ssh_run(run):
+        remote.fetch(run, "logs/***", "jobs.jsonl")
+    candidates = [
+        *_find_batch_logs(run),
+        *_find_driver_logs(run),
+        *_find_worker_logs(run),
+        *_find_server_logs(run),
     ]
+    logs = [log for log in candidates if log.path.exists()]
     if worker is None:
-        return found
-    own = [log for log in found if log.worker == worker]
+        return logs
+    own = [log for log in logs if log.worker == worker]
     if not own:
-        known = sorted({log.worker for log in found if log.worker is not None})
+        known = sorted({log.worker for log in logs if log.worker is not None})
         there = f"there are workers {known[0]} to {known[-1]}" if known else f"no worker has written to {run / 'logs'}"
         raise UsageError(f"--worker {worker}: no log of that worker; {there}")
     return own
 
 
-def _find_slurm_logs(run: Path) -> list[WorkerLog]:
-    found = []
-    for job in select_slurm(read_jobs(run)):
+def _find_batch_logs(run: Path) -> list[WorkerLog]:
+    logs = []
+    for job in select_batch_jobs(read_jobs(run)):
+        log_name = find_scheduler(job.scheduler).log_name
         if job.kind == "report":
-            found.append(WorkerLog(f"report {job.job}", run / "logs" / f"slurm-{job.job}.log"))
+            logs.append(WorkerLog(f"report {job.job}", run / "logs" / log_name(job.job, None)))
             continue
         for task in range(job.count):
             number = job.first + task
             worker = number if job.kind == "workers" else None
             name = f"{job.kind.removesuffix('s')} {number}"
-            found.append(WorkerLog(name, run / "logs" / f"slurm-{job.job}_{task}.log", worker))
-    return found
+            logs.append(WorkerLog(name, run / "logs" / log_name(job.job, task), worker))
+    return logs
 
 
 def _find_driver_logs(run: Path) -> list[WorkerLog]:
-    """Those of foremen on Ray."""
-    crews = select_submitted(read_jobs(run), "crew")
-    return [WorkerLog(f"crew {job.submission}", run / "logs" / f"crew-{job.submission}.log") for job in crews]
+    """Those of drivers on Ray."""
+    drivers = select_submitted(read_jobs(run), "crew")
+    return [WorkerLog(f"crew {job.submission}", run / "logs" / f"crew-{job.submission}.log") for job in drivers]
 
 
 def _find_worker_logs(run: Path) -> list[WorkerLog]:
-    """Those of workers that a crew started, on this machine or on Ray."""
+    """Those of workers that a pool started, on this machine or on Ray."""
     paths = sorted((run / "logs").glob("worker-*.log"))
     matches = [(path, WORKER_LOG_NAME.fullmatch(path.name)) for path in paths]
     return [WorkerLog(f"worker {m[2]} (round {m[1]})", path, int(m[2])) for path, m in matches if m]
 
 
 def _find_server_logs(run: Path) -> list[WorkerLog]:
-    """Those of model servers that jobs brought along."""
+    """Those of model servers that jobs started."""
     return [WorkerLog("model server", path) for path in sorted((run / "logs").glob("server-*.log"))]

@@ -1,4 +1,4 @@
-"""`python -m rollbook.clusters.node ROLE RUN SUBMISSION`: what a batch script hands over to. Never run by hand."""
+"""`python -m rollbook.clusters.node ROLE RUN SUBMISSION`: what a batch script runs. Never run by hand."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollbook.book import Book
-from rollbook.clusters import scheduler, slurm
 from rollbook.clusters.job_files import read_bad_nodes, read_order, report_bad_node
 from rollbook.clusters.job_process import JobLog, SignalHandler, count_written_bytes, requeue_if_useful
 from rollbook.clusters.job_status import cancel_workers
 from rollbook.clusters.node_worker import MAX_SERVER_STARTS, NodeWorker, read_api_key
 from rollbook.clusters.packing import check_pack
+from rollbook.clusters.scheduler import SchedulerError, find_scheduler
 from rollbook.clusters.servers.model_servers import serve_shared
-from rollbook.clusters.slurm import list_excluded_nodes, read_current_task
 from rollbook.errors import ChildFailed, RollbookError, Shortfall, Stopped, UsageError
 from rollbook.processes import run_event_loop
 
 
 class NodeJob:
-    """A job on its node: does its duty, and sees to what comes after, however that ended."""
+    """A job on its node: run the worker or the server, then requeue, report or exit."""
 
     def __init__(self, run: Path, number: int) -> None:
         self.run, self.order = run, read_order(run, number)
-        self.task, self.log = read_current_task(os.environ), JobLog()
+        self.scheduler, self.log = find_scheduler(self.order.scheduler), JobLog()
+        self.task = self.scheduler.read_current_task(os.environ)
         self.signals = SignalHandler(self.order.profile.grace_s)
         again = f", started again {self.task.restart} times" if self.task.restart else ""
         self.log.note(f"job {self.task.name or '-'} on {self.task.node or 'this machine'}{again}")
-        if "SLURM_HET_SIZE" in os.environ:
-            raise UsageError("this is a heterogeneous job; workers are an array of jobs on one kind of node")
+        self.scheduler.check_job(os.environ)
         if self.order.pack:
             check_pack(run, self.order.pack)
 
     def execute(self, work: Callable[[], Coroutine[None, None, int]]) -> int:
-        """Do it, unless this node is known not to do; gives the exit code."""
+        """Do the work, unless servers failed on this node before; return the exit code."""
         if self.task.node in read_bad_nodes(self.run):
             return self._leave_node("servers have failed here before")
         try:
@@ -48,7 +47,7 @@ class NodeJob:
         except KeyboardInterrupt:
             return self._requeue_interrupted("interrupted")
         except Stopped as error:
-            if type(error) is not Stopped:  # the endpoint or the disk: the same would come again
+            if type(error) is not Stopped:  # the endpoint or the disk: the same would happen again
                 raise
             return self._requeue_interrupted(str(error))
 
@@ -59,26 +58,26 @@ class NodeJob:
     def _requeue_interrupted(self, why: str) -> int:
         self.signals.ignore()
         self.log.note(why)
-        self.log.note(
-            requeue_if_useful(self.run, self.task, self.order.profile.restarts, count_written_bytes(self.run) > 0)
-        )
+        self._requeue()
         return Stopped.exit_code
 
+    def _requeue(self) -> None:
+        wrote, most = count_written_bytes(self.run) > 0, self.order.profile.restarts
+        self.log.note(requeue_if_useful(self.run, self.scheduler, self.task, most, wrote))
+
     def _leave_node(self, why: str) -> int:
-        """Others may do better elsewhere: what waits does not start here, and this task goes back to the queue."""
+        """Keep waiting tasks off this node, and put this one back into the queue to start elsewhere."""
         self.signals.ignore()
         self.log.note(f"leaving {self.task.node}: {why}")
         bad = read_bad_nodes(self.run)
         if bad and self.task.array:
-            with suppress(scheduler.SchedulerError):  # tasks that run already cannot be told
-                slurm.exclude_nodes(self.task.array, list_excluded_nodes(self.order.profile, bad))
-        self.log.note(
-            requeue_if_useful(self.run, self.task, self.order.profile.restarts, wrote=count_written_bytes(self.run) > 0)
-        )
+            with suppress(SchedulerError):  # tasks that run already cannot be changed
+                self.scheduler.exclude_nodes(self.task.array, self.order.profile, bad)
+        self._requeue()
         return ChildFailed.exit_code
 
     async def work(self) -> int:
-        """A worker's duty."""
+        """Run a worker."""
         verdict = await NodeWorker(self.run, self.order, self.log).work()
         self.log.stop()
         if not verdict:
@@ -89,7 +88,7 @@ class NodeJob:
         return Shortfall.exit_code
 
     async def serve(self) -> int:
-        """The duty of a server that all workers share."""
+        """Run a model server that all workers share."""
         serve = self.order.serve
         if serve is None:
             raise UsageError(f"{self.run}: this submission has no servers")
@@ -98,11 +97,11 @@ class NodeJob:
 
 
 def main(words: list[str]) -> int:
-    """Do what a script asks; every way it can end is an exit code."""
+    """Run the job of a script; return its exit code."""
     role, run, number = words
     try:
-        post = NodeJob(Path(run), int(number))
-        return post.execute({"worker": post.work, "server": post.serve}[role])
+        job = NodeJob(Path(run), int(number))
+        return job.execute({"worker": job.work, "server": job.serve}[role])
     except KeyboardInterrupt:
         return Stopped.exit_code
     except RollbookError as error:

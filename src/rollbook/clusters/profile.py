@@ -14,40 +14,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, find_scheduler
 from rollbook.core import JSON, YamlEntry, YamlFile
 from rollbook.errors import UsageError
 
-TIME_FORMAT = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d|\d+:\d\d:\d\d:\d\d")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-RESERVED_OPTIONS = (
-    "array",
-    "dependency",
-    "output",
-    "error",
-    "job-name",
-    "open-mode",
-    "requeue",
-    "no-requeue",
-    "signal",
-    "parsable",
-    "wrap",
-    "nodes",
-    "ntasks",
-    "account",
-    "partition",
-    "qos",
-    "time",
-    "gpus-per-node",
-    "gres",
-    "exclusive",
-    "kill-on-invalid-dep",
-    "export",
-)
-"""What the scripts say themselves, or have a key of their own in the profile."""
-ALLOWED_PREFIXES = ("gpus",)
-"""Options in their own right; all else that one of ours begins with is taken by sbatch for ours."""
 
 ContainerRuntime = Literal["none", "pyxis", "apptainer"]
 ROLES = ("worker", "server", "report")
@@ -115,8 +88,8 @@ class ClusterProfile(msgspec.Struct, frozen=True, kw_only=True):
         return self.images[part.image] if part.image else part.image_path
 
 
-def read_profile(path: str | Path) -> ClusterProfile:
-    """The profile in a file; every mistake in it is one line."""
+def read_profile(path: str | Path, scheduler: str = DEFAULT_SCHEDULER) -> ClusterProfile:
+    """Read the profile in a file for jobs of a scheduler; every mistake in it is one line."""
     file = YamlFile(Path(path))
     found, counted = translate_names(file, file.read_mapping(file.root, "a cluster profile"))
     values: dict[str, JSON] = dict(counted)
@@ -126,23 +99,25 @@ def read_profile(path: str | Path) -> ClusterProfile:
     if "ssh" in found:
         values["ssh"] = SshTarget(**file.read_fields(file.read_mapping(found.pop("ssh"), "ssh"), SshTarget, "ssh"))
     if "time" in found:
-        values["time"] = _read_time(file, found.pop("time"))
+        values["time"] = _read_time(file, found.pop("time"), find_scheduler(scheduler))
     if "after" in found:
         values["after"] = _read_list(file, found.pop("after"))
     values |= file.read_fields(found, ClusterProfile, "a cluster profile")
-    return check_profile(ClusterProfile(**values), str(path))
+    return check_profile(ClusterProfile(**values), str(path), scheduler)
 
 
 def _read_role(file: YamlFile, name: str, entry: YamlEntry) -> RoleProfile:
     return RoleProfile(**file.read_fields(file.read_mapping(entry, name), RoleProfile, name))
 
 
-def _read_time(file: YamlFile, entry: YamlEntry) -> str:
-    """As it was written: YAML takes 4:00:00 for a number."""
+def _read_time(file: YamlFile, entry: YamlEntry, scheduler: Scheduler) -> str:
+    """Read it as it was written: YAML takes 4:00:00 for a number."""
     text = entry.node.value
-    if not isinstance(text, str) or not TIME_FORMAT.fullmatch(text):
-        raise file.error_at(entry.line, f"time: {text!r} is no time of Slurm's, such as 240, 4:00:00 or 1-12:00:00")
-    return text
+    try:
+        scheduler.check_time(str(text))
+    except UsageError as error:
+        raise file.error_at(entry.line, error) from None
+    return str(text)
 
 
 def _read_list(file: YamlFile, entry: YamlEntry) -> list[str]:
@@ -151,28 +126,25 @@ def _read_list(file: YamlFile, entry: YamlEntry) -> list[str]:
     return [str(each) for each in (value if isinstance(value, list) else [value])]
 
 
-def check_profile(profile: ClusterProfile, where: str) -> ClusterProfile:
-    """The profile, if what it says can be done."""
+def check_profile(profile: ClusterProfile, where: str, scheduler: str = DEFAULT_SCHEDULER) -> ClusterProfile:
+    """Return the profile, if what it says can be done."""
     try:
-        _check_values(profile)
+        _check_values(profile, find_scheduler(scheduler))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     return profile
 
 
-def _check_values(profile: ClusterProfile) -> None:
+def _check_values(profile: ClusterProfile, scheduler: Scheduler) -> None:
     if profile.gpus and profile.gres:
         raise UsageError("gpus and gres both say which devices a job gets: give one of them")
     for value in _list_texts(profile):
         if not value.isprintable():
             raise UsageError(f"{value!r}: a value has to be one line of printable text")
-    for option in profile.options:
-        _check_option(option)
-        if profile.cpus and option.startswith("--cpus-per-task"):
-            raise UsageError(f"cpus and {option} both say which CPUs a job gets: give one of them")
-    for line in profile.setup:
-        if "#SBATCH" in line:
-            raise UsageError(f"setup: {line!r}: options of sbatch belong into `options:`")
+    scheduler.check_profile(profile)
+    if profile.container not in ("none", *scheduler.containers):
+        known = ", ".join(scheduler.containers) or "none"
+        raise UsageError(f"container: {profile.container}: {scheduler.title} has no such runtime; there are {known}")
     for name in ROLES:
         _check_role(profile, name)
     for name in profile.secrets:
@@ -204,19 +176,6 @@ def _list_leaves(value: JSON) -> list[str]:
     if isinstance(value, list):
         return [text for each in value for text in _list_leaves(each)]
     return [value] if isinstance(value, str) else []
-
-
-def _check_option(option: str) -> None:
-    name = option.removeprefix("--").partition("=")[0]
-    if "hetjob" in option or name == "het-group" or option.strip() == ":":
-        raise UsageError(f"options: {option}: a heterogeneous job cannot be an array; workers share one kind of node")
-    if not option.startswith("--") or not re.fullmatch(r"[a-z][a-z-]*", name):
-        raise UsageError(f"options: {option}: write options of sbatch as --name=value")
-    if name == "export":
-        raise UsageError("options: --export: jobs inherit everything; name what they must have under `secrets:`")
-    ours = next((own for own in RESERVED_OPTIONS if own.startswith(name)), None)
-    if ours and name not in ALLOWED_PREFIXES:
-        raise UsageError(f"options: {option}: --{ours} is set by Rollbook or by a key of its own in the profile")
 
 
 def _check_role(profile: ClusterProfile, name: str) -> None:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from rollbook.clusters.job_files import SubmissionOrder, read_order
 from rollbook.clusters.job_process import JobLog, requeue_if_useful
+from rollbook.clusters.job_scripts import SANDBOX_VARIABLES
+from rollbook.clusters.scheduler import find_scheduler
 from rollbook.clusters.servers.launch import LockedPort
-from rollbook.clusters.slurm import SANDBOX_VARIABLES, read_current_task
 from rollbook.errors import ChildFailed, RollbookError, Stopped
 from rollbook.processes import Child, die_with_parent, module_argv
 from rollbook.sandbox import SandboxError
@@ -120,7 +121,7 @@ async def run_with_sidecar(sidecar: SandboxSidecar, command: Sequence[str]) -> i
 
 
 def _forward_signals(worker: Process) -> None:
-    """From now on Slurm's signals are the worker's."""
+    """Send the scheduler's signals on to the worker."""
     for number in FORWARDED_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, worker.send_signal, number)
 
@@ -136,7 +137,9 @@ def _run_worker(run: Path, order: SubmissionOrder, command: Sequence[str]) -> in
         code = asyncio.run(run_with_sidecar(SandboxSidecar(run, order), command))
         return code if code >= 0 else 128 - code
     except KeyboardInterrupt:
-        JobLog().note(requeue_if_useful(run, read_current_task(os.environ), order.profile.restarts, wrote=False))
+        scheduler = find_scheduler(order.scheduler)
+        task = scheduler.read_current_task(os.environ)
+        JobLog().note(requeue_if_useful(run, scheduler, task, order.profile.restarts, wrote=False))
         return Stopped.exit_code
 
 

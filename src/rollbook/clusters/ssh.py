@@ -1,13 +1,13 @@
-"""Runs that are worked on elsewhere (RUN/jobs/far.json): the book is there, what lies here is a copy of it.
+"""Runs on another host (RUN/jobs/far.json): the book is there, the run directory here is a copy of it.
 
-A machine without Slurm plans, sends the run directory by rsync, and asks a Rollbook over there by ssh: to submit,
-for the status, to resume, to cancel. So there is one book with one kind of writer, and no state to merge.
+A machine without a scheduler plans, sends the run directory by rsync, and calls Rollbook on the other host by ssh: to
+submit, for the status, to resume, to cancel. So there is one book with one kind of writer, and no state to merge.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import join
 from typing import TypeVar
@@ -17,18 +17,17 @@ import msgspec
 from rollbook.book import explain_disk_errors, write_atomically
 from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
 from rollbook.clusters.profile import ClusterProfile
-from rollbook.clusters.scheduler import SchedulerError
+from rollbook.clusters.scheduler import Say, SchedulerError
 from rollbook.core import JSON, encode, encode_pretty
 from rollbook.engine import package_versions
 from rollbook.errors import UsageError
 
 T = TypeVar("T")
-Say = Callable[[str], None]
 
 FILE_NAME = "far.json"
 REMOTE_MODULE = "rollbook.clusters.ssh_remote"
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
-"""Nobody is there to type a password."""
+"""No password can be typed."""
 ANSWER_TIMEOUT_S, COPY_TIMEOUT_S = 600.0, 24 * 3600.0
 RSYNC_EXCLUDES = (
     f"--exclude=/jobs/{FILE_NAME}",
@@ -39,7 +38,7 @@ RSYNC_EXCLUDES = (
 
 
 class SshRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked over there; each verb reads what it needs."""
+    """A request to the other host; each verb reads the fields that it needs."""
 
     version: str = ""
     order: SubmissionOrder | None = None
@@ -47,17 +46,18 @@ class SshRequest(msgspec.Struct, frozen=True, kw_only=True):
     retry: list[str] | None = None
     profile: ClusterProfile | None = None
     samples: int = 0
+    scheduler: str | None = None
 
 
 class SshResponse(msgspec.Struct, frozen=True):
-    """What comes back: what is to be known besides, and the answer itself."""
+    """The answer of the other host, with notes for the user."""
 
     notes: list[str]
     value: msgspec.Raw
 
 
 class SshRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run is: a host that ssh knows, the run directory there, the Python there that has Rollbook."""
+    """Where a run is: a host name for ssh, the run directory there, the Python there that has Rollbook."""
 
     host: str
     path: str
@@ -65,13 +65,13 @@ class SshRun(msgspec.Struct, frozen=True, kw_only=True):
     order: SubmissionOrder
 
     def call(self, verb: str, request: SshRequest, answer_type: type[T], say: Say) -> T:
-        """Have a Rollbook over there do something; what it cannot do, or cannot be asked, is one line."""
+        """Call Rollbook on the other host; a refusal, or a host that cannot be reached, is an error of one line."""
         command = join([self.python, "-P", "-m", REMOTE_MODULE, verb, self.path])
-        said = _run_command(
+        output = _run_command(
             ["ssh", *SSH_OPTIONS, "--", self.host, command], self.host, ANSWER_TIMEOUT_S, encode(request)
         )
         try:
-            answer = msgspec.json.decode(said.splitlines()[-1] if said else b"", type=SshResponse)
+            answer = msgspec.json.decode(output.splitlines()[-1] if output else b"", type=SshResponse)
             value = msgspec.json.decode(answer.value, type=answer_type)
         except msgspec.DecodeError as error:
             raise SchedulerError(f"{self.host}: the answer cannot be read: {error}") from None
@@ -80,25 +80,25 @@ class SshRun(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
     def prepare(self, say: Say) -> None:
-        """Whether all is well over there, before anything is planned here."""
+        """Check that the other host can submit this order, before anything is planned here."""
         self.call("prepare", SshRequest(version=package_versions()["rollbook"], order=self.order), type(None), say)
 
     def submit(self, run: Path, say: Say) -> list[ClusterJob]:
-        """Bring the run there, and submit it."""
+        """Copy the run to the other host, and submit it there."""
         self._rsync(f"{run}/", f"{self.host}:{self.path}/")
         return self.call("send", SshRequest(order=self.order), list[ClusterJob], say)
 
     def resume(self, run: Path, request: SshRequest, say: Say) -> list[ClusterJob] | None:
-        """Submit what is missing; all of it, where it never got there."""
+        """Submit what is missing; all of it, where the run was never copied."""
         if not self.call("known", SshRequest(), bool, say):
             return self.submit(run, say)
-        sent = self.call("resume", request, list[ClusterJob] | None, say)  # type: ignore[arg-type]
-        if sent is None:
+        jobs = self.call("resume", request, list[ClusterJob] | None, say)  # type: ignore[arg-type]
+        if jobs is None:
             self.fetch(run)
-        return sent
+        return jobs
 
     def fetch(self, run: Path, *only: str) -> None:
-        """Bring the book here as it is now, or only some of it."""
+        """Copy the run directory from the other host, all of it or only some files."""
         chosen = [f"--include=/{name}" for name in only] + (["--exclude=*"] if only else [])
         self._rsync(*chosen, f"{self.host}:{self.path}/", f"{run}/")
 
@@ -108,7 +108,7 @@ class SshRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_ssh_run(run: Path) -> SshRun | None:
-    """Where a run is worked on; None if it is here."""
+    """Return where a run is, if it is on another host; else None."""
     path = run / "jobs" / FILE_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=SshRun)
@@ -119,15 +119,15 @@ def read_ssh_run(run: Path) -> SshRun | None:
 
 
 def make_ssh_run(run: Path, order: SubmissionOrder) -> SshRun:
-    """Where an order sends a run; over there the order is one like any other."""
+    """Return where an order sends a run, with the order as the other host has to execute it."""
     ssh = order.profile.ssh
     assert ssh
-    there = msgspec.structs.replace(order, profile=msgspec.structs.replace(order.profile, ssh=None))
-    return SshRun(host=ssh.host, path=f"{ssh.path.rstrip('/')}/{run.name}", python=ssh.python, order=there)
+    own = msgspec.structs.replace(order, profile=msgspec.structs.replace(order.profile, ssh=None))
+    return SshRun(host=ssh.host, path=f"{ssh.path.rstrip('/')}/{run.name}", python=ssh.python, order=own)
 
 
 def write_ssh_run(run: Path, remote: SshRun) -> None:
-    """Write down where a run goes, before it does."""
+    """Record where a run goes, before it is copied."""
     (run / "jobs").mkdir(exist_ok=True)
     with explain_disk_errors(run):
         write_atomically(run / "jobs" / FILE_NAME, encode_pretty(remote))
@@ -142,6 +142,6 @@ def _run_command(words: Sequence[str], host: str, timeout_s: float, stdin: bytes
         raise SchedulerError(f"{host} did not answer in {timeout_s:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        told = [line for line in lines if line.startswith("rollbook: ")] or lines or [f"exit {done.returncode}"]
-        raise SchedulerError(f"{host}: {told[-1].removeprefix('rollbook: ')}")
+        reasons = [line for line in lines if line.startswith("rollbook: ")] or lines or [f"exit {done.returncode}"]
+        raise SchedulerError(f"{host}: {reasons[-1].removeprefix('rollbook: ')}")
     return done.stdout

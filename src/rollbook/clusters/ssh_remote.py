@@ -1,4 +1,4 @@
-"""`python -m rollbook.clusters.ssh_remote VERB RUN`: what `ssh.py` asks for on the other host. Never run by hand."""
+"""`python -m rollbook.clusters.ssh_remote VERB RUN`: what `ssh` runs on the other host. Never run by hand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.clusters import slurm
 from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
 from rollbook.clusters.job_status import ClusterStatus, cancel_run, read_cluster_status
 from rollbook.clusters.resubmission import extend_submitted_run, resubmit, was_submitted
-from rollbook.clusters.ssh import Say, SshRequest
+from rollbook.clusters.scheduler import Say, find_scheduler
+from rollbook.clusters.ssh import SshRequest
 from rollbook.clusters.submission import check_secrets, find_upstream_jobs, submit_jobs
 from rollbook.core import JSON, encode_line
 from rollbook.engine import package_versions
@@ -26,7 +26,7 @@ def _require_order(request: SshRequest) -> SubmissionOrder:
 
 
 def handle_prepare(run: Path, request: SshRequest, say: Say) -> None:
-    """Stop what cannot go well: another Rollbook, no Slurm, a secret that is not here, a place that is taken."""
+    """Refuse another version of Rollbook, no scheduler, a secret that is not set, a run directory that exists."""
     order = _require_order(request)
     own = package_versions()["rollbook"]
     if request.version != own:
@@ -34,41 +34,44 @@ def handle_prepare(run: Path, request: SshRequest, say: Say) -> None:
     if run.exists():
         raise UsageError(f"{run} exists there already: choose another --out")
     check_secrets(order)
-    slurm.read_max_array_size()
-    find_upstream_jobs(order.profile.after)
+    scheduler = find_scheduler(order.scheduler)
+    scheduler.read_max_array_size()
+    find_upstream_jobs(scheduler, order.profile.after)
     run.parent.mkdir(parents=True, exist_ok=True)
 
 
 def handle_submit(run: Path, request: SshRequest, say: Say) -> list[ClusterJob]:
-    """Hand in what has arrived."""
+    """Submit a run directory that was copied here."""
     order = _require_order(request)
     check_secrets(order)
-    return submit_jobs(run, order, slurm.read_max_array_size(), find_upstream_jobs(order.profile.after), say).jobs
+    scheduler = find_scheduler(order.scheduler)
+    after = find_upstream_jobs(scheduler, order.profile.after)
+    return submit_jobs(run, order, scheduler.read_max_array_size(), after, say).jobs
 
 
 def handle_known(run: Path, request: SshRequest, say: Say) -> bool:
-    """Whether it has arrived and was handed in."""
+    """Return whether a run was copied here and submitted."""
     return was_submitted(run)
 
 
 def handle_resume(run: Path, request: SshRequest, say: Say) -> list[ClusterJob] | None:
     """Submit what is missing."""
-    sent = resubmit(run, request.given, request.retry, request.profile, say)
-    return None if sent is None else sent.jobs
+    submission = resubmit(run, request.given, request.retry, request.profile, say, request.scheduler)
+    return None if submission is None else submission.jobs
 
 
 def handle_extend(run: Path, request: SshRequest, say: Say) -> list[ClusterJob]:
-    """More samples."""
-    return extend_submitted_run(run, request.samples, request.given, say).jobs
+    """Add samples, and submit workers for them."""
+    return extend_submitted_run(run, request.samples, request.given, say, request.scheduler).jobs
 
 
 def handle_status(run: Path, request: SshRequest, say: Say) -> ClusterStatus:
-    """How it stands."""
+    """Return how the run stands."""
     return read_cluster_status(run)
 
 
 def handle_cancel(run: Path, request: SshRequest, say: Say) -> int:
-    """End its jobs."""
+    """End the jobs of the run."""
     return cancel_run(run)
 
 
@@ -84,12 +87,12 @@ HANDLERS: dict[str, Callable[[Path, SshRequest, Say], JSON]] = {
 
 
 def main(words: list[str]) -> int:
-    """Answer on the last line of standard output."""
+    """Handle a request; the answer is the last line of standard output."""
     verb, run = words
     notes: list[str] = []
     try:
-        asked = msgspec.json.decode(sys.stdin.buffer.read(), type=SshRequest)
-        value = HANDLERS[verb](Path(run), asked, notes.append)
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=SshRequest)
+        value = HANDLERS[verb](Path(run), request, notes.append)
     except RollbookError as error:
         sys.stderr.write(f"rollbook: {error}\n")
         return error.exit_code

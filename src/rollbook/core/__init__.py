@@ -11,23 +11,17 @@ if TYPE_CHECKING:
     from rollbook.core.failure import FAILURE_KINDS, Failure, FailureSide, attempts_allowed, check_retry_rules, reopens
     from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty
     from rollbook.core.manifest import (
-        MINIMUM_LIMITS,
-        RESERVED_SAMPLING_KEYS,
         AgentSpec,
         Chunk,
         Chunks,
         EnvironmentSpec,
-        Limits,
         Manifest,
         ModelSpec,
         Part,
         Plan,
         Rescored,
         Round,
-        Sampling,
-        Settings,
         Terms,
-        ToolFormat,
         make_part,
     )
     from rollbook.core.message import Function, Message, ToolCall, as_messages
@@ -47,6 +41,19 @@ if TYPE_CHECKING:
         make_turn_line,
     )
     from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, derive_seed, require_finite
+    from rollbook.core.run_options import (
+        RESERVED_SAMPLING_KEYS,
+        ClusterOptions,
+        Limits,
+        RunOptions,
+        RunParameter,
+        Sampling,
+        ServerKind,
+        ServerSpec,
+        Settings,
+        ToolFormat,
+        list_parameters,
+    )
     from rollbook.core.stored_targets import BUILTIN_PREFIX, scoring_digest
     from rollbook.core.task import Task, TaskLine
     from rollbook.core.yaml_file import YamlEntry, YamlFile
@@ -57,8 +64,7 @@ else:
             "failure": "FAILURE_KINDS Failure FailureSide attempts_allowed check_retry_rules reopens",
             "json": "JSON decode encode encode_line encode_pretty",
             "manifest": (
-                "AgentSpec Chunk Chunks EnvironmentSpec Limits MINIMUM_LIMITS Manifest ModelSpec Part Plan "
-                "RESERVED_SAMPLING_KEYS Rescored Round Sampling Settings Terms ToolFormat make_part"
+                "AgentSpec Chunk Chunks EnvironmentSpec Manifest ModelSpec Part Plan Rescored Round Terms make_part"
             ),
             "message": "Function Message ToolCall as_messages",
             "records": (
@@ -66,6 +72,10 @@ else:
                 "make_failed_line make_scored_line make_turn_line"
             ),
             "rollout": "Rollout Score Timing Turn Usage as_score derive_seed require_finite",
+            "run_options": (
+                "ClusterOptions Limits RESERVED_SAMPLING_KEYS RunOptions RunParameter Sampling ServerKind ServerSpec "
+                "Settings ToolFormat list_parameters"
+            ),
             "stored_targets": "BUILTIN_PREFIX scoring_digest",
             "task": "Task TaskLine",
             "yaml_file": "YamlEntry YamlFile",
@@ -76,12 +86,12 @@ __all__ = [
     "BUILTIN_PREFIX",
     "FAILURE_KINDS",
     "JSON",
-    "MINIMUM_LIMITS",
     "RESERVED_SAMPLING_KEYS",
     "SCHEMA_VERSION",
     "AgentSpec",
     "Chunk",
     "Chunks",
+    "ClusterOptions",
     "EnvironmentSpec",
     "Extent",
     "FailedLine",
@@ -100,10 +110,14 @@ __all__ = [
     "Rescored",
     "Rollout",
     "Round",
+    "RunOptions",
+    "RunParameter",
     "Sampling",
     "Score",
     "ScoredLine",
     "Seal",
+    "ServerKind",
+    "ServerSpec",
     "Settings",
     "Task",
     "TaskLine",
@@ -126,6 +140,7 @@ __all__ = [
     "encode",
     "encode_line",
     "encode_pretty",
+    "list_parameters",
     "make_failed_line",
     "make_part",
     "make_scored_line",

@@ -9,57 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Literal, TypeAlias
 
 import msgspec
 
 from rollbook.core.json import JSON
 from rollbook.core.records import Extent
+from rollbook.core.run_options import Limits, Sampling, Settings, ToolFormat
 from rollbook.core.stored_targets import translate_target
-
-ToolFormat: TypeAlias = Literal["native", "schema", "text"]
-"""How tools are offered and called: by the server's own fields, as JSON text held to a schema, or as free text."""
-
-RESERVED_SAMPLING_KEYS = frozenset(("seed", "n", "model", "messages"))
-"""What an endpoint takes and nobody may give as sampling: the run decides it."""
-
-MINIMUM_LIMITS: dict[str, float] = {
-    "verify_s": 0.001,
-    "tool_s": 0.001,
-    "rollout_s": 0.001,
-    "memory_mb": 1,
-    "max_turns": 1,
-    "max_tokens_total": 1,
-    "tool_chars": 1,
-    "stop_repeats": 2,
-}
-"""The least that each limit may be."""
-
-
-class Sampling(msgspec.Struct, frozen=True):
-    """How the model is sampled; always sent in full, so that no server default can decide."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_tokens: int = 1024
-    extra: dict[str, JSON] = {}
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """Every limit that can change a score."""
-
-    verify_s: float = 30.0
-    tool_s: float = 60.0
-    rollout_s: float = 3600.0
-    memory_mb: int = 2048
-    max_turns: int = 32
-    """Model calls of one rollout."""
-    max_tokens_total: int | None = None
-    """Tokens that the model may write over all turns of one rollout."""
-    tool_chars: int = 16_384
-    """Characters of one tool's output that are shown to the model."""
-    stop_repeats: int | None = None
-    """The conversation ends when the model makes the same tool calls so many times running."""
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -167,28 +123,6 @@ class Manifest(msgspec.Struct, frozen=True):
         """Whether the scores of this run are by more than one verifier."""
         kept = self.rescored.kept if self.rescored else {}
         return any(not by.is_same_source(self.environments[name]) for name, several in kept.items() for by in several)
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """How one start is operated. Nothing here changes what a score means."""
-
-    urls: list[str] = []
-    concurrency: int | str = 64
-    workers: int = 1
-    connect_s: float = 10.0
-    call_s: float = 600.0
-    outage_s: float = 300.0
-    api_key_env: str = "OPENAI_API_KEY"
-    attempts: dict[str, int] = {}
-    retry: list[str] = msgspec.field(default_factory=lambda: ["infra"])
-    fail_fast: bool = False
-    max_failures: str | None = None
-    hosts: int | None = None
-    offline: bool = False
-    judge_urls: list[str] = []
-    judge_key_env: str = "JUDGE_API_KEY"
-    judge_s: float = 300.0
-    """All that a judge is asked about one rollout."""
 
 
 class Round(msgspec.Struct, frozen=True):

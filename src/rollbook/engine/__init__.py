@@ -26,19 +26,22 @@ if TYPE_CHECKING:
         iterate_tasks,
         package_versions,
         plan,
-        resolve_planned_model,
         resolve_run_model,
     )
     from rollbook.engine.progress import Display, Progress, ProgressCounter
-    from rollbook.engine.request import Request, update_settings
+    from rollbook.engine.request import Request, as_list, update_settings
     from rollbook.engine.retries import record_failure, retry_delay_s
     from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
     from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RolloutRunner
     from rollbook.engine.runs import (
         RunResult,
+        check_run_model,
+        count_open_chunks,
         extend,
+        extend_samples,
         open_run_model,
         plan_request,
+        prepare_round,
         resume,
         run,
         run_request,
@@ -66,16 +69,16 @@ else:
             "book_worker": "BookJobSource open_environments work_on_book",
             "collector": "Collector",
             "groups": "Group GroupCounts GroupPolicy OnFailure group_shortfall",
-            "planning": (
-                "check_unchanged choose_tool_format iterate_tasks package_versions plan resolve_planned_model "
-                "resolve_run_model"
-            ),
+            "planning": ("check_unchanged choose_tool_format iterate_tasks package_versions plan resolve_run_model"),
             "progress": "Display Progress ProgressCounter",
-            "request": "Request update_settings",
+            "request": "Request as_list update_settings",
             "retries": "record_failure retry_delay_s",
             "reverification": "ReverifyOnly ReverifyResult reverify",
             "rollout_runner": "AttemptClock ModelCaller RolloutRunner",
-            "runs": "RunResult extend open_run_model plan_request resume run run_request run_round work",
+            "runs": (
+                "RunResult check_run_model count_open_chunks extend extend_samples open_run_model plan_request "
+                "prepare_round resume run run_request run_round work"
+            ),
             "scoring": "AnswerScorer is_importable iterate_valid_tasks open_scorer roundtrip_task run_answer score",
             "worker": "FixedLimit RolloutJob Worker",
             "worker_pool": "ExitStatus StartWorker killed_exit_status",
@@ -106,10 +109,14 @@ __all__ = [
     "RunResult",
     "StartWorker",
     "Worker",
+    "as_list",
+    "check_run_model",
     "check_unchanged",
     "choose_tool_format",
+    "count_open_chunks",
     "environment_name",
     "extend",
+    "extend_samples",
     "group_shortfall",
     "is_importable",
     "iterate_tasks",
@@ -125,9 +132,9 @@ __all__ = [
     "package_versions",
     "plan",
     "plan_request",
+    "prepare_round",
     "read_blend",
     "record_failure",
-    "resolve_planned_model",
     "resolve_run_model",
     "resume",
     "retry_delay_s",

@@ -20,13 +20,13 @@ from msgspec import Meta
 
 from rollbook.core import (
     JSON,
-    MINIMUM_LIMITS,
     RESERVED_SAMPLING_KEYS,
     Limits,
     Sampling,
     ToolFormat,
     YamlEntry,
     YamlFile,
+    list_parameters,
 )
 from rollbook.engine.request import MAX_COUNT, Request
 from rollbook.environments import Environment, LoadedEnvironment, load_instance, names_blend, resolve, source_files
@@ -125,8 +125,9 @@ def _check_sampling(file: YamlFile, node: YamlEntry) -> None:
 def _check_limits(file: YamlFile, node: YamlEntry) -> None:
     given = file.read_mapping(node, "limits")
     for key, value in file.read_fields(given, Limits, "limits").items():
-        if value is not None and not MINIMUM_LIMITS[key] <= value <= MAX_COUNT:
-            raise file.error_at(given[key].line, f"{key}: {value} is not from {MINIMUM_LIMITS[key]:g} to {MAX_COUNT}")
+        least = list_parameters(Limits)[key].details.minimum
+        if least is not None and value is not None and not least <= value <= MAX_COUNT:
+            raise file.error_at(given[key].line, f"{key}: {value} is not from {least:g} to {MAX_COUNT}")
 
 
 def merge_sampling(base: Sampling, own: Mapping[str, JSON]) -> Sampling:

@@ -25,7 +25,7 @@ from rollbook.engine.blends import environment_name, load_environment
 from rollbook.engine.book_worker import BookJobSource, open_environments
 from rollbook.engine.groups import EqualRewards, Group, GroupBuffer, GroupCounts, GroupPolicy, OnFailure
 from rollbook.engine.planning import choose_tool_format, make_manifest, resolve_run_model
-from rollbook.engine.request import Request
+from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.rollout_runner import RolloutRunner
 from rollbook.engine.worker import JobSource, RolloutJob, Worker, make_limiter
 from rollbook.environments import (
@@ -273,8 +273,6 @@ class Collector:
         max_staleness: int | None = None,
         **settings: JSON,
     ) -> None:
-        from rollbook.engine.request import update_settings
-
         if across_versions not in ("allow", "restart"):
             raise UsageError(f"across_versions={across_versions!r}: allow or restart")
         if window is not None and window < 1:
@@ -286,7 +284,7 @@ class Collector:
         self._version_ages: dict[str | None, int] = {}
         self._request = Request(
             env=env,
-            model=[model] if isinstance(model, str) else list(model),
+            model=as_list(model),
             model_name=model_name,
             samples=samples,
             out=str(book or ""),
@@ -296,7 +294,7 @@ class Collector:
             settings=update_settings(Settings(), settings),
             tool_format=tool_format,
             continue_tokens=continue_tokens,
-            judge=[judge] if isinstance(judge, str) else list(judge),
+            judge=as_list(judge),
             judge_name=judge_name,
         )
         self._agent = agent

@@ -5,18 +5,19 @@ Imports little: the command line makes a request before it loads the engine.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 
-from rollbook.core import JSON, MINIMUM_LIMITS, Limits, Sampling, Settings, ToolFormat
+from rollbook.core import JSON, Limits, RunOptions, Settings, ToolFormat, list_parameters
 from rollbook.environments import Environment
 from rollbook.errors import UsageError
 
 MAX_COUNT = 10**9
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(RunOptions, frozen=True, kw_only=True):
     """A run before it has a directory: its meaning, and the settings of its first round.
 
     `env` may be a blend (a .yaml file); then samples, sampling, limits and tool_format are for those of its
@@ -24,46 +25,32 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     env: str | Environment
-    model: list[str] = []
-    model_name: str = ""
-    samples: int = 1
-    limit: int | None = None
-    out: str
-    seed: int = 0
-    sampling: Sampling = Sampling()
-    limits: Limits = Limits()
-    settings: Settings = Settings()
-    data: str | None = None
-    template: str | None = None
-    judge: list[str] = []
-    judge_name: str = ""
-    tasks: list[str] | None = None
-    sample: int | None = None
-    tool_format: Literal["auto"] | ToolFormat = "auto"
-    agent: str = ""
-    continue_tokens: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, least in (("samples", self.samples, 1), ("limit", self.limit, 1), ("sample", self.sample, 0)):
-            if value is not None and not (isinstance(value, int) and least <= value <= MAX_COUNT):
-                raise UsageError(f"--{name} {value}: give a whole number from {least} to {MAX_COUNT}")
-        self._check_limits()
+        check_counts(self, RunOptions)
+        check_counts(self.limits, Limits)
+        known = ("auto", *get_args(ToolFormat))
+        if self.tool_format not in known:
+            raise UsageError(f"--tool-format {self.tool_format}: known are {', '.join(known)}")
         if self.sample is not None and not self.tasks:
             raise UsageError("--sample goes with --task: which task's sample is meant?")
         if self.settings.workers < 1:
             raise UsageError(f"--workers {self.settings.workers}: give a number from 1 on")
 
-    def _check_limits(self) -> None:
-        limits = self.limits
-        for name in ("max_turns", "max_tokens_total", "tool_chars", "stop_repeats"):
-            value, least = getattr(limits, name), MINIMUM_LIMITS[name]
-            if value is not None and not (isinstance(value, int) and least <= value <= MAX_COUNT):
-                raise UsageError(
-                    f"--{name.replace('_', '-')} {value}: give a whole number from {least:g} to {MAX_COUNT}"
-                )
-        known = ("auto", *get_args(ToolFormat))
-        if self.tool_format not in known:
-            raise UsageError(f"--tool-format {self.tool_format}: known are {', '.join(known)}")
+
+def check_counts(options: msgspec.Struct, struct: type[msgspec.Struct]) -> None:
+    """Refuse whole numbers out of range; `struct` is the struct that declares the ranges."""
+    for name, field in list_parameters(struct).items():
+        least, value = field.details.minimum, getattr(options, name)
+        if least is None or value is None or field.kinds != (int,) or not field.details.on_command_line:
+            continue
+        if not (isinstance(value, int) and least <= value <= MAX_COUNT):
+            raise UsageError(f"{field.flag} {value}: give a whole number from {least} to {MAX_COUNT}")
+
+
+def as_list(urls: str | Sequence[str]) -> list[str]:
+    """Return one or several URLs as a list."""
+    return [urls] if isinstance(urls, str) else list(urls)
 
 
 def update_settings(base: Settings, changes: dict[str, JSON]) -> Settings:

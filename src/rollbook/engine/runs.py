@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from rollbook.book import Book, explain_disk_errors, is_finished, refuse_occupied
+from rollbook.book import Book, Seals, explain_disk_errors, is_closed, refuse_occupied
 from rollbook.core import (
     JSON,
     SCHEMA_VERSION,
@@ -30,7 +30,7 @@ from rollbook.engine.blends import load_run_environments
 from rollbook.engine.book_worker import work_on_book
 from rollbook.engine.planning import check_unchanged, plan, resolve_planned_model, resolve_run_model
 from rollbook.engine.progress import Display, SilentDisplay
-from rollbook.engine.request import Request, update_settings
+from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.worker_pool import StartWorker, WorkerPool
 from rollbook.environments import (
     Environment,
@@ -69,6 +69,8 @@ def run(
     seed: int = 0,
     data: str | None = None,
     template: str | None = None,
+    tasks: list[str] | None = None,
+    sample: int | None = None,
     judge: str | list[str] = (),  # type: ignore[assignment]
     judge_name: str = "",
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
@@ -84,12 +86,11 @@ def run(
     `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
     `agent` may be `program:COMMAND`, an outside program that plays every rollout.
     A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
-    operational ones of core.manifest.Settings, such as concurrency=64.
+    operational ones of rollbook.core.Settings, such as concurrency=64.
     """
-    targets = [model] if isinstance(model, str) else list(model)
     request = Request(
         env=env,
-        model=targets,
+        model=as_list(model),
         model_name=model_name,
         samples=samples,
         limit=limit,
@@ -97,7 +98,9 @@ def run(
         seed=seed,
         data=data,
         template=template,
-        judge=[judge] if isinstance(judge, str) else list(judge),
+        tasks=tasks,
+        sample=sample,
+        judge=as_list(judge),
         judge_name=judge_name,
         sampling=sampling,
         limits=limits,
@@ -194,16 +197,22 @@ def _make_result(book: Book, made: Report, cause: str = "", allow_shortfall: boo
     return RunResult(book.path, made)
 
 
-def plan_request(request: Request, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Write the run directory and the settings of its first round; asks no model."""
+def plan_request(request: Request, say: Callable[[str], None] = lambda _: None, served_model: str = "") -> Path:
+    """Write the run directory and the settings of its first round; asks no model.
+
+    `served_model` is the name of a model that the run's own jobs will serve: no address is known yet.
+    """
     members = load_run_environments(request)
-    spec, urls = resolve_run_model([member.loaded for member in members], request.model, request.model_name)
+    loaded = [member.loaded for member in members]
+    spec, urls = ModelSpec(served_model, "chat"), list[str]()
+    if not served_model:
+        spec, urls = resolve_run_model(loaded, request.model, request.model_name)
     if not spec.name:
         raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
     judge, judge_urls = resolve_judge(request.judge, request.judge_name)
     if judge and not judge.name:
         raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
-    check_judges([member.loaded for member in members], judge is not None)
+    check_judges(loaded, judge is not None)
     first = with_judge_urls(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
     return plan(request, members, spec, first, judge, say).path
 
@@ -221,20 +230,58 @@ def work(run: str | Path, changes: dict[str, JSON], display: Display) -> RunResu
 
 def resume(run: str | Path, changes: dict[str, JSON], retry: list[str] | None, display: Display) -> RunResult:
     """Open a new round with fresh budgets: finish what is missing, and try again what `retry` names."""
-    return _start_round(Book(run), {**changes, "retry": check_retry_rules(retry or ["infra"])}, display)
+    book = Book(run)
+    return _start_round(book, prepare_round(book, changes, retry, display.note), display)
 
 
 def extend(run: str | Path, samples: int, changes: dict[str, JSON], display: Display) -> RunResult:
-    """Add samples to every task that has fewer than `samples`, and work them off."""
+    """Add samples to every task that has fewer than `samples`, and work on them."""
     book = Book(run)
-    held = _count_samples(book)
+    extend_samples(book, samples, changes)
+    return _start_round(book, prepare_round(book, changes, ["none"], display.note), display)
+
+
+class NextRound(msgspec.Struct, frozen=True):
+    """The settings of a round that could be opened, and how many chunks it would have to work on."""
+
+    settings: Settings
+    open_chunks: int
+
+
+def prepare_round(
+    book: Book, changes: dict[str, JSON], retry: list[str] | None, say: Callable[[str], None], *, served: bool = False
+) -> NextRound:
+    """Check that a run can be resumed with these changes; return the next round, which is not opened yet.
+
+    Every way to resume or extend a run calls this: here, on a batch system and on Ray. `retry` is by default the
+    failures of the infrastructure. With `served`, jobs will serve the model, so that it may have no address yet.
+    """
+    settings = update_settings(_last_settings(book), {**changes, "retry": check_retry_rules(retry or ["infra"])})
+    check_run_model(book, settings, served=served)
+    for note in check_unchanged(book):
+        say(note)
+    return NextRound(settings, count_open_chunks(book, settings))
+
+
+def extend_samples(
+    book: Book, samples: int, changes: dict[str, JSON], workers: int | None = None, *, served: bool = False
+) -> None:
+    """Add samples to every task that has fewer than `samples`, in chunks for so many workers; refuse if none has."""
+    known = _count_samples(book)
     settings = update_settings(_last_settings(book), changes)
-    _check_model(book, settings)
+    check_run_model(book, settings, served=served)
     with explain_disk_errors(book.path):
-        added = book.extend(samples, settings.workers)
+        added = book.extend(samples, workers or settings.workers)
     if not added:
-        raise UsageError(f"{run} has {held} samples of every task already: give more than that with -k")
-    return _start_round(book, {"retry": [], **changes}, display)
+        raise UsageError(f"{book.path} has {known} samples of every task already: give more than that with -k")
+
+
+def count_open_chunks(book: Book, settings: Settings | None = None) -> int:
+    """Return how many chunks a round with these settings would have to work on; without any, the present round."""
+    rounds, seals = book.rounds(), Seals(book.path).refresh()
+    if settings is not None:
+        rounds = [*rounds, Round(SCHEMA_VERSION, len(rounds) + 1, 0.0, settings)]
+    return sum(not is_closed(seals.get(number), rounds) for number in range(len(book.chunks)))
 
 
 def _count_samples(book: Book) -> int:
@@ -251,21 +298,16 @@ def _last_settings(book: Book) -> Settings:
     return rounds[-1].settings if rounds else Settings()
 
 
-def _start_round(book: Book, changes: dict[str, JSON], display: Display) -> RunResult:
-    settings = update_settings(_last_settings(book), changes)
-    _check_model(book, settings)
-    for note in check_unchanged(book):
-        display.note(note)
-    rounds = book.rounds()
-    if is_finished(book, [*rounds, Round(SCHEMA_VERSION, len(rounds) + 1, 0.0, settings)]):
+def _start_round(book: Book, upcoming: NextRound, display: Display) -> RunResult:
+    if not upcoming.open_chunks:
         display.note("nothing is left to do")
         with explain_disk_errors(book.path):
             return _make_result(book, make_report(book.path))
-    return _continue_round(book, book.open_round(settings), display)
+    return _continue_round(book, book.open_round(upcoming.settings), display)
 
 
 def _continue_round(book: Book, round_: Round, display: Display) -> RunResult:
-    spec = _check_model(book, round_.settings)
+    spec = check_run_model(book, round_.settings)
 
     async def go() -> RunResult:
         async with (
@@ -277,13 +319,16 @@ def _continue_round(book: Book, round_: Round, display: Display) -> RunResult:
     return run_event_loop(go)
 
 
-def _check_model(book: Book, settings: Settings) -> ModelSpec:
-    """The run's own model; another one would be another run."""
+def check_run_model(book: Book, settings: Settings, *, served: bool = False) -> ModelSpec:
+    """Return the run's own model; refuse another one, which would be another run, and another judge.
+
+    With `served`, jobs will serve the model: where the settings name no address yet, the model is the planned one.
+    """
     if book.manifest.parent:
         way = f"go on with rollbook reverify RUN -o {book.path}"
         raise UsageError(f"{book.path} scores another run again, without a model: {way}")
     planned = book.manifest.model
-    spec = resolve_planned_model(planned, settings.urls)
+    spec = planned if served and not settings.urls else resolve_planned_model(planned, settings.urls)
     if spec != planned:
         then, now = f"{planned.kind} {planned.name}", f"{spec.kind} {spec.name}"
         detail = "; its file was edited since" if then == now else f", not with {now}"

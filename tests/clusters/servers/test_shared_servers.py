@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollbook.clusters import node_worker, scheduler, slurm
+from rollbook.clusters import node_worker, scheduler
 from rollbook.clusters.job_files import ServerSpec
 from rollbook.clusters.node_worker import MAX_SERVER_STARTS, NodeWorker
 from rollbook.clusters.servers import model_servers
 from rollbook.clusters.servers.model_servers import ServerEndpoint, publish_endpoint, read_shared_endpoints
+from rollbook.clusters.slurm import Slurm
 from rollbook.errors import EndpointDown
 
 SERVE = ServerSpec(kind="command", name="tiny", shared=1, ready_s=5.0)
@@ -28,7 +29,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The jobs that Slurm has running."""
     running = ["7"]
     monkeypatch.setattr(
-        slurm, "read_queue", lambda jobs: [scheduler.JobTask(job, None, "RUNNING") for job in jobs if job in running]
+        Slurm, "read_queue", lambda _, ids: [scheduler.JobTask(job, None, "RUNNING") for job in ids if job in running]
     )
     return running
 
@@ -41,10 +42,10 @@ def test_what_a_killed_job_left_behind_is_cleared_away(tmp_path: Path, queue: li
 
 
 def test_where_slurm_cannot_be_asked_nobody_is_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Sequence[str]) -> list[scheduler.JobTask]:
+    def refuse(_: Slurm, ids: Sequence[str]) -> list[scheduler.JobTask]:
         raise scheduler.SchedulerError("no controller")
 
-    monkeypatch.setattr(slurm, "read_queue", refuse)
+    monkeypatch.setattr(Slurm, "read_queue", refuse)
     publish_endpoint(tmp_path, endpoint("dead", "6"))
     assert set(model_servers.read_live_endpoints(tmp_path)) == {"dead"}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from cluster import Cluster
 from clustered import Submit
 
-from rollbook.clusters.slurm import make_step_argv
+from rollbook.clusters.servers.launch import make_ranks_argv
+from rollbook.clusters.slurm import Slurm
 from support.alive import eventually
 from support.book_assertions import assert_complete
 from support.commands import Commands
@@ -59,7 +60,7 @@ def test_a_shared_server_on_two_nodes_serves_workers_on_others(submit: Submit, s
 
 def test_a_step_within_a_step_is_on_the_node_it_names(cluster: Cluster, rollbook: Commands) -> None:
     """What stands before a server in pyxis's images: not pyxis, but that Slurm starts such a step where it is to be."""
-    argv = make_step_argv("cpu1", ["srun", "--overlap", "--ntasks=1"], [["printenv", "SLURMD_NODENAME"]] * 2)
+    argv = make_ranks_argv(Slurm(), "cpu1", ["srun", "--overlap", "--ntasks=1"], [["printenv", "SLURMD_NODENAME"]] * 2)
     out = rollbook.folder / "nested.out"
     (rollbook.folder / "nested.sh").write_text(f"#!/bin/bash\nexec {shlex.join(argv)}\n")
     options = ["--partition=cpu", "--nodes=2", "--ntasks=2", f"--output={str(out).replace('%', '%%')}"]

@@ -1,6 +1,6 @@
 """Runs on Ray: run, submit, resume and cancel, with this process as the driver or one on the cluster's head.
 
-Resuming opens a new round for what is missing, worked on in the way in which the run was started.
+Resuming opens a new round for what is missing, in the way in which the run was started: with a driver here or there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from rollbook.book import Book, explain_disk_errors
+from rollbook.book import Book
 from rollbook.clusters.job_files import (
     ClusterJob,
     SubmissionOrder,
@@ -26,7 +26,7 @@ from rollbook.clusters.job_files import (
     select_submitted,
     write_order,
 )
-from rollbook.clusters.packing import check_pack, pack_folder
+from rollbook.clusters.packing import pack_folder
 from rollbook.clusters.profile import ClusterProfile, RoleProfile
 from rollbook.clusters.ray.actors import (
     AUTO,
@@ -41,23 +41,32 @@ from rollbook.clusters.ray.actors import (
     make_start_failure,
     make_worker_factory,
 )
-from rollbook.clusters.resubmission import count_open_chunks, make_round_settings
+from rollbook.clusters.resubmission import update_order
 from rollbook.clusters.scheduler import Say
 from rollbook.clusters.submission import Submission, check_devices, check_secrets, plan_run
 from rollbook.core import JSON, Round
-from rollbook.engine import Display, Request, RunResult, StartWorker, check_unchanged, run_request, run_round
+from rollbook.engine import (
+    Display,
+    Request,
+    RunResult,
+    StartWorker,
+    extend_samples,
+    prepare_round,
+    run_request,
+    run_round,
+)
 from rollbook.errors import UsageError
 
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 30.0
 HEAD_RESOURCES = {"node:__internal_head__": 0.001}
-"""Where a foreman goes: the head's loss is the cluster's, so that a foreman is never lost alone."""
+"""Where a driver runs: losing the head loses the cluster, so that a driver is never lost alone."""
 PROFILE_FIELDS = ("name", "cpus", "gpus", "secrets", "worker", "server", "workers", "samples", "seed")
 ORDER_FIELDS = ("profile", "workers", "serve", "pack", "ray")
 
 
 def check_ray_order(order: SubmissionOrder) -> None:
-    """What can be known to be impossible on Ray before anything is written."""
+    """Refuse what is impossible on Ray, before anything is written."""
     _refuse_unknown(order.profile, ClusterProfile(), PROFILE_FIELDS, "a profile for Ray may say {}")
     for name in ("worker", "server"):
         known = ("environment", "workdir")
@@ -78,39 +87,39 @@ def _refuse_unknown(value: msgspec.Struct, plain: msgspec.Struct, known: tuple[s
 
 
 def run_on_ray(request: Request, order: SubmissionOrder, pack: Path | None, display: Display) -> RunResult:
-    """Plan, work on Ray, report, with this process as the foreman."""
+    """Plan, work on Ray, report, with this process as the driver."""
     check_ray_order(order)
     with join_cluster(order.ray) as cluster:
         cluster.check_room(order)
-        muster = make_round_starter(cluster, order, pack, display.note)
+        start_round = make_round_starter(cluster, order, pack, display.note)
         if order.serve is None:
-            return run_request(request, display, muster)
-        return run_round(Book(plan_run(request, order.serve, display.note)), display, muster)
+            return run_request(request, display, start_round)
+        return run_round(Book(plan_run(request, order.serve, display.note)), display, start_round)
 
 
 def make_round_starter(
     cluster: RayCluster, order: SubmissionOrder, pack: Path | None, say: Say
 ) -> Callable[[Book, Round], StartWorker]:
-    """What says how the workers of a round are started, once there is a run directory for their order."""
+    """Return what starts the workers of a round, once there is a run directory for their order."""
 
-    def muster(book: Book, round_: Round) -> StartWorker:
+    def start_round(book: Book, round_: Round) -> StartWorker:
         run = Path(os.path.abspath(book.path))
         full = _complete_order(run, cluster, order, pack, say)
         return make_worker_factory(cluster, run, write_order(run, full), full, round_)
 
-    return muster
+    return start_round
 
 
 def _complete_order(
     run: Path, cluster: RayCluster, order: SubmissionOrder, pack: Path | None, say: Say
 ) -> SubmissionOrder:
-    """The order with the address at which the cluster really is, and with the folder that goes along."""
-    taken = pack_folder(pack, run, say) if pack else order.pack
-    return msgspec.structs.replace(order, ray=cluster.address, pack=taken)
+    """Return the order with the cluster's real address, and with the packed folder."""
+    packed = pack_folder(pack, run, say) if pack else order.pack
+    return msgspec.structs.replace(order, ray=cluster.address, pack=packed)
 
 
 def submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, say: Say) -> Submission:
-    """Plan here, and leave the rest to a foreman on the cluster."""
+    """Plan here, and leave the rest to a driver on the cluster."""
     check_ray_order(order)
     with join_cluster(order.ray) as cluster:
         cluster.check_room(order)
@@ -119,14 +128,14 @@ def submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, s
 
 
 def start_driver(cluster: RayCluster, run: Path, order: SubmissionOrder) -> Submission:
-    """Start a foreman: a detached actor, which outlives this process, and ends with the work."""
+    """Start a driver: a detached actor, which outlives this process, and ends with the work."""
     ray, number = cluster.ray, write_order(run, order)
     settings = Book(run).rounds()[-1].settings
     name = f"{Book(run).manifest.run}-{number}"
     task = make_actor_task(run, number, order, settings, DRIVER_MODULE, run / "logs" / f"crew-{number}.log")
     task = msgspec.structs.replace(task, environ=task.environ | make_runtime_variables(cluster))
     options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "resources": HEAD_RESOURCES}
-    job = add_job(run, ClusterJob("crew", name, number, order.workers))
+    job = add_job(run, ClusterJob("crew", name, number, order.workers, scheduler="ray"))
     actor = ray.remote(ProcessActor).options(**options).remote()
     try:
         problem = ray.get(actor.start.remote(task), timeout=START_TIMEOUT_S)
@@ -148,13 +157,13 @@ def _explain_start_error(ray: Any, error: Exception) -> str:
 
 
 def read_last_driver(run: Path) -> ClusterJob | None:
-    """The latest foreman of a run, whether it still is there or not."""
-    crews = select_submitted(read_jobs(run), "crew")
-    return crews[-1] if crews else None
+    """Return the latest driver of a run, whether it still runs or not."""
+    drivers = select_submitted(read_jobs(run), "crew")
+    return drivers[-1] if drivers else None
 
 
 def is_driver_alive(run: Path, job: ClusterJob) -> bool:
-    """Whether a foreman is at work."""
+    """Return whether a driver runs."""
     with join_cluster(read_order(run, job.submission).ray) as cluster:
         return _find_actor(cluster, job) is not None
 
@@ -167,12 +176,12 @@ def _find_actor(cluster: RayCluster, job: ClusterJob) -> Any:
 
 
 def cancel_driver(run: Path, job: ClusterJob) -> bool:
-    """End a foreman with all its workers, orderly if it can be; gives whether there was one."""
+    """End a driver with all its workers, gracefully if possible; return whether there was one."""
     with join_cluster(read_order(run, job.submission).ray) as cluster:
         actor = _find_actor(cluster, job)
         if actor is None:
             return False
-        add_job(run, ClusterJob("cancelled", job.job, job.submission))
+        add_job(run, ClusterJob("cancelled", job.job, job.submission, scheduler="ray"))
         for _ in range(2):  # the first drains, the second stops
             actor.signal.remote(int(signal.SIGTERM))
             time.sleep(1.0)
@@ -184,7 +193,7 @@ def cancel_driver(run: Path, job: ClusterJob) -> bool:
 
 
 class RayResume(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is to go on: settings, failures to try again, a profile and an address, samples of every task."""
+    """How to resume a run: settings, failures to try again, a profile and an address, samples of every task."""
 
     given: dict[str, JSON] = {}
     retry: list[str] | None = None
@@ -194,48 +203,43 @@ class RayResume(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_detached(run: Path) -> bool:
-    """Whether a run was left to a foreman on the cluster, so that it goes on there too."""
-    crew = read_last_driver(run)
-    return crew is not None and crew.submission == last_submission_number(run)
+    """Return whether a run was left to a driver on the cluster, so that it is resumed there too."""
+    driver = read_last_driver(run)
+    return driver is not None and driver.submission == last_submission_number(run)
 
 
 def resume_here(run: Path, request: RayResume, display: Display) -> RunResult | None:
-    """Do what is missing, with this process as the foreman; None if nothing is left to do."""
+    """Do what is missing, with this process as the driver; None if nothing is left to do."""
     with _prepare_resume(run, request, display.note) as (cluster, order):
         return run_round(Book(run), display, make_round_starter(cluster, order, None, display.note)) if order else None
 
 
 def resume_detached(run: Path, request: RayResume, say: Say) -> Submission | None:
-    """Leave what is missing to a foreman on the cluster; None if nothing is left to do."""
+    """Leave what is missing to a driver on the cluster; None if nothing is left to do."""
     with _prepare_resume(run, request, say) as (cluster, order):
         return start_driver(cluster, Path(os.path.abspath(run)), order) if order else None
 
 
 @contextmanager
 def _prepare_resume(run: Path, request: RayResume, say: Say) -> Iterator[tuple[RayCluster, SubmissionOrder | None]]:
-    """A cluster with room, a new round, and the order for it; no order where nothing is left to do."""
+    """Open a new round; yield a cluster with room and the order for it, None where nothing is left to do."""
     order = make_resume_order(run, request)
     check_ray_order(order)
     with join_cluster(order.ray) as cluster:
         cluster.check_room(order)
         _refuse_running(run, cluster)
-        _extend_samples(run, request, order)
+        if request.samples is not None:
+            served = order.serve is not None
+            extend_samples(Book(run), request.samples, request.given, order.workers, served=served)
         yield cluster, _open_round(run, request, msgspec.structs.replace(order, ray=cluster.address), say)
 
 
 def make_resume_order(run: Path, request: RayResume) -> SubmissionOrder:
-    """What was ordered last, with what is given now."""
-    before = _read_last_order(run)
-    if before.pack:
-        check_pack(run, before.pack)
-    if before.serve and request.given.get("urls"):
-        raise UsageError(
-            f"-m {request.given['urls'][0]}: the workers of {run} serve the model themselves; leave it out"
-        )
-    profile = request.profile or _select_ray_fields(before.profile)
-    workers = request.given.get("workers") or (request.profile and request.profile.workers) or before.workers
-    address = request.address or before.ray or AUTO
-    return SubmissionOrder(profile=profile, workers=workers, serve=before.serve, pack=before.pack, ray=address)
+    """Return the order of another submission: the latest one with the changes."""
+    last = update_order(run, _read_last_order(run), request.given, request.profile)
+    profile = request.profile or _select_ray_fields(last.profile)
+    address = request.address or last.ray or AUTO
+    return SubmissionOrder(profile=profile, workers=last.workers, serve=last.serve, pack=last.pack, ray=address)
 
 
 def _read_last_order(run: Path) -> SubmissionOrder:
@@ -246,35 +250,23 @@ def _read_last_order(run: Path) -> SubmissionOrder:
 
 
 def _select_ray_fields(profile: ClusterProfile) -> ClusterProfile:
-    """What Ray understands of a profile that may have been written for Slurm."""
+    """Return a profile with only the fields for Ray: it may have been written for a batch system."""
     return ClusterProfile(**{name: getattr(profile, name) for name in PROFILE_FIELDS})
 
 
 def _refuse_running(run: Path, cluster: RayCluster) -> None:
-    """A foreman may be at it. In another cluster than this one it cannot be seen, and would only share the work."""
-    crew = read_last_driver(run)
-    if crew and read_order(run, crew.submission).ray == cluster.address and is_driver_alive(run, crew):
+    """Refuse while a driver runs. In another cluster it cannot be seen, and would only share the work."""
+    driver = read_last_driver(run)
+    if driver and read_order(run, driver.submission).ray == cluster.address and is_driver_alive(run, driver):
         raise UsageError(f"workers of {run} are at it: rollbook cancel {run} first, or wait: rollbook status {run}")
 
 
-def _extend_samples(run: Path, request: RayResume, order: SubmissionOrder) -> None:
-    if request.samples is None:
-        return
-    with explain_disk_errors(run):
-        added = Book(run).extend(request.samples, order.workers)
-    if not added:
-        raise UsageError(f"{run} has {request.samples} samples of every task already: give more than that with -k")
-
-
 def _open_round(run: Path, request: RayResume, order: SubmissionOrder, say: Say) -> SubmissionOrder | None:
-    """A new round, with no more workers than there are chunks to see to; None if there is none."""
+    """Open a new round with no more workers than there are open chunks; None if there is no chunk."""
     book = Book(run)
-    settings = make_round_settings(book, request.given, request.retry)
-    for note in check_unchanged(book):
-        say(note)
-    chunks = count_open_chunks(book, settings)
-    if not chunks:
+    upcoming = prepare_round(book, request.given, request.retry, say, served=order.serve is not None)
+    if not upcoming.open_chunks:
         return None
-    workers = min(order.workers, chunks)
-    book.open_round(msgspec.structs.replace(settings, workers=workers))
+    workers = min(order.workers, upcoming.open_chunks)
+    book.open_round(msgspec.structs.replace(upcoming.settings, workers=workers))
     return msgspec.structs.replace(order, workers=workers)

@@ -14,8 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rollbook.clusters.job_files import ServerSpec
+import msgspec
+
+from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler
+from rollbook.core import ServerSpec, encode
 from rollbook.errors import ChildFailed, UsageError
+from rollbook.processes import module_argv
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 RESERVED_ARGS = {
@@ -53,6 +57,24 @@ def make_server_argv(serve: ServerSpec, host: str, port: int, head: HeadAddress 
         *(_multi_node_args(serve, head, rank) if serve.nodes > 1 else []),
         *serve.args,
     ]
+
+
+NODE_PLACEHOLDER = "{node}"
+
+
+class RankCommands(msgspec.Struct):
+    """What each rank runs, and what stands before that on every node: the start of a container's command."""
+
+    before: list[str]
+    ranks: list[list[str]]
+    scheduler: str = DEFAULT_SCHEDULER
+
+
+def make_ranks_argv(scheduler: Scheduler, head: str, before: Sequence[str], ranks: Sequence[list[str]]) -> list[str]:
+    """Return the command that starts every rank on a node of its own, the first of them on the node `head`."""
+    commands = RankCommands(scheduler.pin_to_node(before, NODE_PLACEHOLDER), list(ranks), scheduler.name)
+    words = module_argv("rollbook.clusters.servers.rank", head, encode(commands).decode())
+    return scheduler.make_step_argv(len(ranks), words)
 
 
 def check_server_args(serve: ServerSpec) -> None:
@@ -103,7 +125,7 @@ def assign_devices(serve: ServerSpec, visible: str | None) -> list[str | None]:
     >>> assign_devices(ServerSpec(kind="vllm", name="m", tensor_parallel=2, replicas=2), "4,5,6,7")
     ['4,5', '6,7']
     """
-    if not visible or serve.nodes > 1:  # where there are several nodes, Slurm tells each of its own
+    if not visible or serve.nodes > 1:  # with several nodes, each process gets those of its own node
         return [None] * serve.replicas
     devices = visible.split(",")
     needed = serve.tensor_parallel * serve.data_parallel if serve.kind != "command" else 1

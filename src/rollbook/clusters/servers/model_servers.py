@@ -21,12 +21,19 @@ import aiohttp
 import msgspec
 
 from rollbook.book import Book, explain_disk_errors, is_finished, write_atomically
-from rollbook.clusters import scheduler, slurm
-from rollbook.clusters.job_files import ServerSpec, SubmissionOrder
+from rollbook.clusters.job_files import SubmissionOrder
+from rollbook.clusters.job_scripts import make_container_argv
 from rollbook.clusters.job_status import count_live_tasks
-from rollbook.clusters.servers.launch import VISIBLE_DEVICES, HeadAddress, LockedPort, assign_devices, make_server_argv
-from rollbook.clusters.slurm import find_last_line, make_container_argv, make_step_argv
-from rollbook.core import decode, encode, encode_pretty
+from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, SchedulerError, find_scheduler
+from rollbook.clusters.servers.launch import (
+    VISIBLE_DEVICES,
+    HeadAddress,
+    LockedPort,
+    assign_devices,
+    make_ranks_argv,
+    make_server_argv,
+)
+from rollbook.core import ServerSpec, decode, encode, encode_pretty
 from rollbook.errors import ChildFailed, RollbookError, Stopped
 from rollbook.models import read_models
 from rollbook.processes import Child, module_argv
@@ -42,6 +49,7 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
     pid: int
     shared: bool
     job: str = ""
+    scheduler: str = DEFAULT_SCHEDULER
 
     @property
     def url(self) -> str:
@@ -174,11 +182,13 @@ class ModelServer:
         self, run: Path, order: SubmissionOrder, serve: ServerSpec, devices: str | None, say: Callable[[str], None]
     ) -> None:
         self._run, self._serve, self._say = run, serve, say
+        self._scheduler = find_scheduler(order.scheduler)
+        self._task = self._scheduler.read_current_task(os.environ)
         self._host = ALL_INTERFACES if serve.shared else LOOPBACK
         self.port = LockedPort(self._host)
         self.log = run / "logs" / f"server-{socket.gethostname()}-{os.getpid()}-{self.port.number}.log"
         environ = {**os.environ, **order.profile.server.environment, **({VISIBLE_DEVICES: devices} if devices else {})}
-        inside = [] if order.profile.image_of("worker") else make_container_argv(order.profile, "server", run)
+        inside = [] if order.profile.image_of("worker") else make_container_argv(order, "server", run)
         self._rendezvous_port = LockedPort(ALL_INTERFACES) if serve.nodes > 1 else None
         argv = self._make_argv(inside)
         workdir = order.profile.server.workdir
@@ -195,7 +205,8 @@ class ModelServer:
             serve.name,
             self.child.pid,
             bool(serve.shared),
-            os.environ.get("SLURM_JOB_ID", ""),
+            self._task.name,
+            order.scheduler,
         )
 
     def _make_argv(self, inside: list[str]) -> list[str]:
@@ -204,7 +215,7 @@ class ModelServer:
             return [*inside, *make_server_argv(serve, *where)]
         head = HeadAddress(socket.gethostname(), self._rendezvous_port.number)
         ranks = [make_server_argv(serve, *where, head, rank) for rank in range(serve.nodes)]
-        return make_step_argv(os.environ.get("SLURMD_NODENAME", ""), inside, ranks)
+        return make_ranks_argv(self._scheduler, self._task.node, inside, ranks)
 
     async def wait_and_publish(self, key: str) -> None:
         """Until it answers; then everyone may know."""
@@ -229,7 +240,7 @@ class ModelServer:
         """How it ended; None while it runs."""
         if self.child.returncode is None:
             return None
-        return f"exit {self.child.returncode}: {find_last_line(self.child.log_tail())}"
+        return f"exit {self.child.returncode}: {find_last_line(self.child.log_tail(), self._scheduler)}"
 
     async def stop(self) -> None:
         """Withdraw it and end it with all that it started."""
@@ -238,6 +249,12 @@ class ModelServer:
         self.port.release()
         if self._rendezvous_port:
             self._rendezvous_port.release()
+
+
+def find_last_line(tail: str, scheduler: Scheduler) -> str:
+    """Return the last line that a server wrote; that its step was ended is the scheduler's line, and no reason."""
+    own = [line.strip() for line in tail.splitlines() if not scheduler.is_own_message(line)]
+    return next((line for line in reversed(own) if any(map(str.isalnum, line))), "")
 
 
 @asynccontextmanager
@@ -304,7 +321,7 @@ async def run_while_alive(work: Coroutine[None, None, T], servers: ServerGroup) 
 
 POLL_S = 3.0
 QUEUE_POLL_EVERY = 10
-"""At which of our looks Slurm is asked too, whose controller has others to answer."""
+"""At which of our polls the batch system is asked too: its controller answers many others."""
 
 
 async def wait_for_endpoints(run: Path, timeout_s: float) -> dict[str, ServerEndpoint]:
@@ -322,16 +339,16 @@ def read_live_endpoints(run: Path) -> dict[str, ServerEndpoint]:
     """The servers whose jobs are there. What a job that was killed left behind is cleared away by whoever finds it."""
     found = read_shared_endpoints(run)
     try:
-        gone = [nonce for nonce, endpoint in found.items() if endpoint.job and not _is_job_live(endpoint.job)]
-    except scheduler.SchedulerError:
+        gone = [nonce for nonce, endpoint in found.items() if endpoint.job and not _is_job_live(endpoint)]
+    except SchedulerError:
         return found  # nobody can say: then we shall see
     for nonce in gone:
         withdraw_endpoint(run, found.pop(nonce))
     return found
 
 
-def _is_job_live(job: str) -> bool:
-    return any(task.live for task in slurm.read_queue([job]))
+def _is_job_live(endpoint: ServerEndpoint) -> bool:
+    return any(task.live for task in find_scheduler(endpoint.scheduler).read_queue([endpoint.job]))
 
 
 async def wait_for_change(run: Path, known: set[str]) -> None:
@@ -379,6 +396,6 @@ def has_no_workers(run: Path, say: Callable[[str], None]) -> bool:
     """Whether no worker waits or runs."""
     try:
         return not count_live_tasks(run)
-    except scheduler.SchedulerError as error:
+    except SchedulerError as error:
         say(f"{error}; serving on")
         return False

@@ -7,24 +7,25 @@ import sys
 
 import msgspec
 
-from rollbook.clusters.slurm import NODE_PLACEHOLDER, RankCommands
+from rollbook.clusters.scheduler import find_scheduler
+from rollbook.clusters.servers.launch import NODE_PLACEHOLDER, RankCommands
 
 CANNOT_START = 127
 
 
 def make_rank_command(commands: RankCommands, rank: int, node: str) -> list[str]:
-    """What this rank runs on this node."""
+    """Return what this rank runs on this node."""
     return [*(word.replace(NODE_PLACEHOLDER, node) for word in commands.before), *commands.ranks[rank]]
 
 
 def main(words: list[str]) -> int:
-    """Become the command of this rank; comes back only if that cannot be."""
-    head, told = words[0], msgspec.json.decode(words[1], type=RankCommands)
-    rank, node = int(os.environ["SLURM_PROCID"]), os.environ["SLURMD_NODENAME"]
+    """Become the command of this rank; return only if that is impossible."""
+    head, commands = words[0], msgspec.json.decode(words[1], type=RankCommands)
+    rank, node = find_scheduler(commands.scheduler).read_rank(os.environ)
     if (rank == 0) != (node == head):
         sys.stderr.write(f"rank {rank} is on {node}, where the first was to be on {head}\n")
         return CANNOT_START
-    command = make_rank_command(told, rank, node)
+    command = make_rank_command(commands, rank, node)
     try:
         os.execvp(command[0], command)
     except OSError as error:
