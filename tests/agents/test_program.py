@@ -1,4 +1,4 @@
-"""An outside program as an agent: what it is told, what it may do, and what its end means."""
+"""An outside program as an agent: its environment, its permissions, and the meaning of its exit."""
 
 from __future__ import annotations
 
@@ -165,10 +165,10 @@ def test_an_outage_kills_the_program_at_once(tmp_path: Path) -> None:
 
 
 def test_tools_that_it_cannot_call_are_refused() -> None:
-    seat = StatelessSession()
-    seat.tools = [{"function": {"name": "add"}}]
+    session = StatelessSession()
+    session.tools = [{"function": {"name": "add"}}]
     with pytest.raises(UsageError, match="cannot call the tools"):
-        asyncio.run(Program("true").play(blank(), Told(), seat))
+        asyncio.run(Program("true").play(blank(), Told(), session))
 
 
 def test_nothing_is_left_of_a_program_that_is_cancelled(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_a_command_is_checked_and_its_files_are_found_from_anywhere(
         "--fast",
         "two words",
     ]
-    for command, words in {"": "give a command", "no-such-program x": "no such program", "'": "No closing"}.items():
-        with pytest.raises(UsageError, match=words):
+    for command, message in {"": "give a command", "no-such-program x": "no such program", "'": "No closing"}.items():
+        with pytest.raises(UsageError, match=message):
             Program(command)
 
 
@@ -216,11 +216,11 @@ def test_the_choice_is_checked_against_the_environment_and_against_edits(tmp_pat
     assert resolve_agent("", plain) is None
     assert make_program(None, ()) is None
     assert choose_agent(plain["sums"], Limits(), "native").__class__.__name__ == "SingleAnswer"
-    made = resolve_agent(f"program:{write_agent(tmp_path, '')}", plain)
-    check_agent_unchanged(made)
+    result = resolve_agent(f"program:{write_agent(tmp_path, '')}", plain)
+    check_agent_unchanged(result)
     write_agent(tmp_path, "# edited")
     with pytest.raises(UsageError, match=r"agent.py was edited since the run was planned, or is gone: start a new run"):
-        check_agent_unchanged(made)
+        check_agent_unchanged(result)
     with pytest.raises(UsageError, match="--agent x: write program:COMMAND"):
         resolve_agent("x", plain)
     for field, has in {"tools": "has tools", "replies": "speaks back", "plays": "plays its rollouts itself"}.items():
@@ -234,7 +234,7 @@ def test_a_run_by_a_program_is_journaled_scored_and_has_its_tokens(tmp_path: Pat
 
     async def main() -> Path:
         async with Endpoint(vllm=True, right=1.0) as endpoint:
-            made = await rollbook.run(
+            result = await rollbook.run(
                 f"{write_sums(tmp_path)}?tasks=1",
                 endpoint.url,
                 agent=f"program:{command}",
@@ -242,13 +242,13 @@ def test_a_run_by_a_program_is_journaled_scored_and_has_its_tokens(tmp_path: Pat
                 out=tmp_path / "run",
                 concurrency=2,
             )
-            return made.path
+            return result.path
 
     book = Book(asyncio.run(main()))
     assert json.loads((book.path / "run.json").read_text())["agent"]["command"] == command.split()
-    found = list(rollouts(book, tokens=True))
-    assert len(found) == 2
-    for rollout in found:
+    recorded = list(rollouts(book, tokens=True))
+    assert len(recorded) == 2
+    for rollout in recorded:
         assert [len(s.response_ids) == s.trained for s in merge(rollout.turns)] == [True, True]
         assert [m.role for m in rollout.messages] == ["user", "user", "assistant", "user", "assistant"]
 

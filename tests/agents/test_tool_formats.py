@@ -86,7 +86,7 @@ def test_an_answer_is_taken_out_of_its_object_and_what_was_written_is_kept(text:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "reason"),
     [
         ('{"calls": [{"name": "add", "arguments": {"a": 1,}}]}', "not valid JSON at line 1 column 49"),
         ('{"name": "add", "arguments": {"a": 1}', "not valid JSON at line 1 column 38: Expecting ',' delimiter"),
@@ -99,11 +99,11 @@ def test_an_answer_is_taken_out_of_its_object_and_what_was_written_is_kept(text:
         ('<think>{"calls": []</think>{"calls": {}}', "`calls` must be a list of one call or more"),
     ],
 )
-def test_a_broken_call_is_answered_with_the_place_where_it_broke(text: str, words: str) -> None:
+def test_a_broken_call_is_answered_with_the_place_where_it_broke(text: str, reason: str) -> None:
     calls = read_calls(Message("assistant", text), 0).tool_calls
     assert calls is not None
     assert calls[-1].function.name == ""
-    assert words in describe_broken_call(calls[-1].function.arguments)
+    assert reason in describe_broken_call(calls[-1].function.arguments)
 
 
 def test_calls_before_a_broken_one_are_kept() -> None:
@@ -120,11 +120,11 @@ def test_nothing_that_is_said_breaks_the_reader(before: str, after: str) -> None
     "text", ['{"a":' * 20_000, "{" * 200_000, '{"name": [' * 20_000], ids=["nested", "open", "call"]
 )
 def test_nonsense_of_any_depth_is_read_in_no_time(text: str) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     read = read_calls(Message("assistant", text), 0)
     for call in read.tool_calls or []:
         assert describe_broken_call(call.function.arguments)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - started < 2
 
 
 class Desk:
@@ -178,7 +178,7 @@ def test_definitions_of_two_tools_do_not_meet() -> None:
 
 def test_a_conversation_is_sent_as_it_was_written_with_its_results_in_one_message() -> None:
     calls = [ToolCall("c0", Function("add", "{}")), ToolCall("c1", Function("", "{"))]
-    said = [
+    conversation = [
         Message("user", "q"),
         Message("assistant", None, "hm", calls, written="raw"),
         Message("tool", "3", tool_call_id="c0"),
@@ -186,7 +186,7 @@ def test_a_conversation_is_sent_as_it_was_written_with_its_results_in_one_messag
         Message("assistant", "three", written='{"answer": "three"}'),
         Message("user", "sure?"),
     ]
-    assert render_messages(said, "words") == [
+    assert render_messages(conversation, "words") == [
         Message("system", "words"),
         Message("user", "q"),
         Message("assistant", "raw", "hm"),
@@ -197,12 +197,12 @@ def test_a_conversation_is_sent_as_it_was_written_with_its_results_in_one_messag
 
 
 def test_a_system_message_of_the_task_keeps_its_place() -> None:
-    said = [Message("system", "Be brief."), Message("user", "q")]
-    assert render_messages(said, "words") == [Message("system", "Be brief.\n\nwords"), Message("user", "q")]
+    conversation = [Message("system", "Be brief."), Message("user", "q")]
+    assert render_messages(conversation, "words") == [Message("system", "Be brief.\n\nwords"), Message("user", "q")]
 
 
 def test_a_model_is_told_of_every_tool_and_of_the_format() -> None:
-    words = write_instructions(tool_schemas(Desk))
-    assert '{"name":"add","description":"Add two numbers."' in words
-    assert '{"calls": [{"name": "TOOL", "arguments": {...}}]}' in words
-    assert '{"answer": "..."}' in words
+    reason = write_instructions(tool_schemas(Desk))
+    assert '{"name":"add","description":"Add two numbers."' in reason
+    assert '{"calls": [{"name": "TOOL", "arguments": {...}}]}' in reason
+    assert '{"answer": "..."}' in reason

@@ -1,4 +1,4 @@
-"""The tool loop and the dialogue, with a model and a world that do as they are told."""
+"""The tool loop and the dialogue, with a scripted model and environment."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Told:
 class Script:
     """A model that says one message after the other, and remembers what it was asked with."""
 
-    def __init__(self, *said: Message) -> None:
-        self._said, self.asked = list(said), list[dict[str, JSON]]()
+    def __init__(self, *answers: Message) -> None:
+        self._said, self.asked = list(answers), list[dict[str, JSON]]()
 
     async def __call__(
         self, messages: Sequence[Message], *, tools: Sequence[JSON] = (), extra: Mapping[str, JSON] | None = None
@@ -46,8 +46,8 @@ class Script:
 
 
 def calling(*calls: tuple[str, str]) -> Message:
-    made = [ToolCall(f"c{i}", Function(name, arguments)) for i, (name, arguments) in enumerate(calls)]
-    return Message("assistant", None, tool_calls=made)
+    calls_made = [ToolCall(f"c{i}", Function(name, arguments)) for i, (name, arguments) in enumerate(calls)]
+    return Message("assistant", None, tool_calls=calls_made)
 
 
 def fresh() -> Rollout:
@@ -80,28 +80,28 @@ def test_a_tool_that_is_not_there_is_answered_with_those_that_are() -> None:
 def test_every_call_of_a_flood_is_answered_and_only_so_many_are_carried_out() -> None:
     rollout, ask = fresh(), Script(calling(*[("add", "{}")] * (MAX_CALLS + 5)), Message("assistant", "done"))
     asyncio.run(ToolLoop(NativeToolCalls()).play(rollout, ask, Told()))
-    told = [m.text for m in rollout.messages if m.role == "tool"]
-    assert len(told) == MAX_CALLS + 5
-    assert sum(text.startswith("add") for text in told) == MAX_CALLS
-    assert told[-1] == f"Error: not carried out; at most {MAX_CALLS} calls of one message are"
+    results = [m.text for m in rollout.messages if m.role == "tool"]
+    assert len(results) == MAX_CALLS + 5
+    assert sum(text.startswith("add") for text in results) == MAX_CALLS
+    assert results[-1] == f"Error: not carried out; at most {MAX_CALLS} calls of one message are"
 
 
 def test_only_calls_running_count_as_repeats() -> None:
-    said = [calling(("add", '{"a": 1, "b": 2}')), calling(("add", "{}")), calling(("add", '{"b":2,"a":1}'))]
-    rollout, ask = fresh(), Script(*said, calling(("add", '{"a": 1, "b": 2}')))
+    answers = [calling(("add", '{"a": 1, "b": 2}')), calling(("add", "{}")), calling(("add", '{"b":2,"a":1}'))]
+    rollout, ask = fresh(), Script(*answers, calling(("add", '{"a": 1, "b": 2}')))
     with pytest.raises(LimitReached) as caught:
         asyncio.run(ToolLoop(NativeToolCalls(), stop_repeats=2).play(rollout, ask, Told()))
     assert (caught.value.which, len(rollout.turns)) == ("repeats", 4)
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_as_text_tools_are_asked_for_in_words(held: bool) -> None:
+@pytest.mark.parametrize("constrained", [True, False])
+def test_as_text_tools_are_asked_for_in_words(constrained: bool) -> None:
     written = Message("assistant", '{"calls": [{"name": "add", "arguments": {}}]}')
     rollout, ask = fresh(), Script(written, Message("assistant", "done"))
-    asyncio.run(ToolLoop(TextToolCalls(held)).play(rollout, ask, Told()))
+    asyncio.run(ToolLoop(TextToolCalls(constrained)).play(rollout, ask, Told()))
     first, then = ask.asked
     assert not first["tools"]
-    assert (first["extra"] is not None) == held
+    assert (first["extra"] is not None) == constrained
     assert [m.role for m in then["messages"]] == ["system", "user", "assistant", "user"]
     assert then["messages"][2:] == [written, Message("user", "Result of add:\nadd {}")]
     assert [m.role for m in rollout.messages] == ["user", "assistant", "tool", "assistant"]
@@ -131,9 +131,9 @@ def test_the_environment_says_which_agent_it_needs(tools: list[JSON], replies: b
 
 @pytest.mark.parametrize("form", [NativeToolCalls(), TextToolCalls(constrained=True)], ids=["native", "schema"])
 def test_where_a_task_has_no_tools_one_answer_is_asked_for(form: NativeToolCalls | TextToolCalls) -> None:
-    rollout, ask, world = fresh(), Script(Message("assistant", '{"answer": "as it stands"}')), Told()
-    world.tools = ()
-    asyncio.run(ToolLoop(form).play(rollout, ask, world))
+    rollout, ask, environment = fresh(), Script(Message("assistant", '{"answer": "as it stands"}')), Told()
+    environment.tools = ()
+    asyncio.run(ToolLoop(form).play(rollout, ask, environment))
     assert rollout.text == '{"answer": "as it stands"}'
     assert ask.asked == [{"messages": [Message("user", "q")], "tools": (), "extra": None}]
 

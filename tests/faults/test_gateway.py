@@ -175,8 +175,8 @@ def test_nobody_speaks_for_a_rollout_whose_name_they_do_not_know() -> None:
 
 def test_a_rollout_that_asks_without_end_is_ended() -> None:
     async def main() -> None:
-        terms = RolloutDefaults(limits=Limits(max_turns=3))
-        async with Endpoint() as endpoint, Gate(endpoint.url, terms=terms) as gate:
+        defaults = RolloutDefaults(limits=Limits(max_turns=3))
+        async with Endpoint() as endpoint, Gate(endpoint.url, defaults=defaults) as gate:
             place = await gate.open()
             statuses = [(await gate.chat(place, str(number)))[0] for number in range(8)]
             assert statuses == [200] * 3 + [400] * 5

@@ -20,7 +20,7 @@ def test_blocks_become_messages_and_results_come_before_what_the_user_says() -> 
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
     use = {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}}
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "2"}]}
-    asked = read_request(
+    request = read_request(
         {
             "model": "m",
             "max_tokens": 9,
@@ -35,7 +35,7 @@ def test_blocks_become_messages_and_results_come_before_what_the_user_says() -> 
         }
     )
     call = ToolCall("c1", Function("add", '{"a":1}'))
-    assert asked.messages == [
+    assert request.messages == [
         Message("system", "be brief"),
         Message("user", "hi"),
         Message("assistant", "I add.", "hm", [call]),
@@ -44,32 +44,32 @@ def test_blocks_become_messages_and_results_come_before_what_the_user_says() -> 
         Message("assistant", None, None, [call]),
         Message("tool", "3", tool_call_id="c1"),
     ]
-    assert asked.extra == {"max_tokens": 9}
+    assert request.extra == {"max_tokens": 9}
 
 
 def test_tools_and_sampling_have_other_names() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     body = {"messages": [{"role": "user", "content": "hi"}], "stop_sequences": ["END"], "top_k": 5, "temperature": 0.5}
     body |= {"tools": [{"name": "add", "description": "adds", "input_schema": schema}], "thinking": {"type": "enabled"}}
-    asked = read_request({**body, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}})
+    request = read_request({**body, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}})
     function = {"name": "add", "parameters": schema, "description": "adds"}
-    assert asked.tools == [{"type": "function", "function": function}]
-    assert asked.extra == {
+    assert request.tools == [{"type": "function", "function": function}]
+    assert request.extra == {
         "stop": ["END"],
         "top_k": 5,
         "temperature": 0.5,
         "tool_choice": "required",
         "parallel_tool_calls": False,
     }
-    named = read_request({**body, "tool_choice": {"type": "tool", "name": "add"}})
-    assert named.extra["tool_choice"] == {"type": "function", "function": {"name": "add"}}
+    forced = read_request({**body, "tool_choice": {"type": "tool", "name": "add"}})
+    assert forced.extra["tool_choice"] == {"type": "function", "function": {"name": "add"}}
 
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({}, "messages is missing or empty"),
         ({"messages": [{"role": "robot", "content": "x"}]}, r"messages\[0\].role is 'robot'"),
@@ -81,27 +81,31 @@ HI = {"messages": [{"role": "user", "content": "hi"}]}
         ({**HI, "mcp_servers": [{}]}, "mcp_servers is not supported here"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_line(body: dict, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_done_is_refused_in_one_line(body: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_request(body)
 
 
 def test_an_answer_is_made_of_blocks() -> None:
-    made = make_answer(ModelRequest([], "m"), SAID)
-    assert made["content"] == [
+    reply = make_answer(ModelRequest([], "m"), SAID)
+    assert reply["content"] == [
         {"type": "thinking", "thinking": "hm", "signature": ""},
         {"type": "text", "text": "well"},
         {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}},
     ]
-    assert (made["stop_reason"], made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == ("tool_use", 2, 2)
-    assert "token_ids" not in made
+    assert (reply["stop_reason"], reply["usage"]["input_tokens"], reply["usage"]["output_tokens"]) == (
+        "tool_use",
+        2,
+        2,
+    )
+    assert "token_ids" not in reply
     assert make_answer(ModelRequest([], "m", ids=True), SAID)["token_ids"] == [3, 4]
 
 
 @pytest.mark.parametrize(("finish", "stop"), [("stop", "end_turn"), ("length", "max_tokens"), ("odd", "end_turn")])
 def test_how_it_ended_has_other_names(finish: str, stop: str) -> None:
-    made = make_answer(ModelRequest([], "m"), Completion(Message("assistant", ""), Turn(finish_reason=finish)))
-    assert (made["stop_reason"], made["content"]) == (stop, [{"type": "text", "text": ""}])
+    reply = make_answer(ModelRequest([], "m"), Completion(Message("assistant", ""), Turn(finish_reason=finish)))
+    assert (reply["stop_reason"], reply["content"]) == (stop, [{"type": "text", "text": ""}])
 
 
 def test_arguments_that_are_no_object_are_told_inside_of_one() -> None:
@@ -121,7 +125,7 @@ def test_a_stream_adds_up_to_the_answer() -> None:
 
 
 def test_an_error_is_one_of_theirs() -> None:
-    made = make_error(ErrorReply(400, "context_length_exceeded", "3000 of 2048"))
-    assert made["error"]["type"] == "invalid_request_error"
-    assert made["error"]["message"] == "prompt is too long: 3000 of 2048"
+    reply = make_error(ErrorReply(400, "context_length_exceeded", "3000 of 2048"))
+    assert reply["error"]["type"] == "invalid_request_error"
+    assert reply["error"]["message"] == "prompt is too long: 3000 of 2048"
     assert make_error(ErrorReply(503, "model_unavailable", ""))["error"]["type"] == "overloaded_error"

@@ -9,7 +9,7 @@ from rollbook.tokens import merge
 SYSTEM, ONE, TWO = Message("system", "s"), Message("user", "one"), Message("user", "two")
 
 
-def said(text: str) -> Message:
+def assistant(text: str) -> Message:
     return Message("assistant", text)
 
 
@@ -20,89 +20,89 @@ def turn(number: int) -> Turn:
 class Told(Branches):
     """Branches, with the digests done."""
 
-    def call(self, answer: Message | str, *asked: Message, number: int = 0) -> None:
-        message = said(answer) if isinstance(answer, str) else answer
-        self.add(asked, hash_prefixes(asked), message, turn(number))
+    def call(self, answer: Message | str, *messages: Message, number: int = 0) -> None:
+        message = assistant(answer) if isinstance(answer, str) else answer
+        self.add(messages, hash_prefixes(messages), message, turn(number))
 
     def texts(self) -> list[list[str]]:
         return [[message.text for message in branch.messages] for branch in self.in_call_order()]
 
 
 def test_a_conversation_that_goes_on_is_one_branch() -> None:
-    told = Told()
-    told.call("a", SYSTEM, ONE)
-    told.call("b", SYSTEM, ONE, said("a"), TWO)
-    assert told.texts() == [["s", "one", "a", "two", "b"]]
-    assert len(told.turns()) == 2
+    branches = Told()
+    branches.call("a", SYSTEM, ONE)
+    branches.call("b", SYSTEM, ONE, assistant("a"), TWO)
+    assert branches.texts() == [["s", "one", "a", "two", "b"]]
+    assert len(branches.turns()) == 2
 
 
 def test_the_same_question_again_and_a_sub_agent_are_branches_of_their_own() -> None:
-    told = Told()
-    told.call("a", ONE, number=1)
-    told.call("a2", ONE, number=2)
-    told.call("sub", SYSTEM, TWO, number=3)
-    told.call("b", ONE, said("a"), TWO, number=4)
-    assert told.texts() == [["one", "a2"], ["s", "two", "sub"], ["one", "a", "two", "b"]]
-    assert [turn.finish_reason for turn in told.turns()] == ["2", "3", "1", "4"]
+    branches = Told()
+    branches.call("a", ONE, number=1)
+    branches.call("a2", ONE, number=2)
+    branches.call("sub", SYSTEM, TWO, number=3)
+    branches.call("b", ONE, assistant("a"), TWO, number=4)
+    assert branches.texts() == [["one", "a2"], ["s", "two", "sub"], ["one", "a", "two", "b"]]
+    assert [turn.finish_reason for turn in branches.turns()] == ["2", "3", "1", "4"]
 
 
 def test_two_that_continue_the_same_answer_part_there() -> None:
-    told = Told()
-    told.call("a", ONE)
-    told.call("b", ONE, said("a"), TWO)
-    told.call("c", ONE, said("a"), TWO)
-    assert told.texts() == [["one", "a", "two", "b"], ["one", "a", "two", "c"]]
+    branches = Told()
+    branches.call("a", ONE)
+    branches.call("b", ONE, assistant("a"), TWO)
+    branches.call("c", ONE, assistant("a"), TWO)
+    assert branches.texts() == [["one", "a", "two", "b"], ["one", "a", "two", "c"]]
 
 
 def test_an_edited_history_is_another_branch() -> None:
-    told = Told()
-    told.call("a", ONE)
-    told.call("b", ONE, said("A"), TWO)
-    assert told.texts() == [["one", "a"], ["one", "A", "two", "b"]]
+    branches = Told()
+    branches.call("a", ONE)
+    branches.call("b", ONE, assistant("A"), TWO)
+    assert branches.texts() == [["one", "a"], ["one", "A", "two", "b"]]
 
 
 def test_what_agents_do_not_send_back_as_it_was_parts_nobody() -> None:
-    told = Told()
+    branches = Told()
     wrote = Message("assistant", "I add. \n", "hm", [ToolCall("c1", Function("add", '{"b": 2,  "a": 1}'))])
-    told.call(wrote, ONE)
+    branches.call(wrote, ONE)
     back = Message("assistant", "I add.", None, [ToolCall("x9", Function("add", '{"a":1,"b":2}'))])
     result = Message("tool", "3", tool_call_id="x9")
-    told.call("3", ONE, back, result)
-    (branch,) = told.in_call_order()
-    assert branch.messages == [ONE, wrote, result, said("3")]
+    branches.call("3", ONE, back, result)
+    (branch,) = branches.in_call_order()
+    assert branch.messages == [ONE, wrote, result, assistant("3")]
 
 
 def test_calls_go_back_as_the_model_wrote_them_under_the_ids_of_the_agent() -> None:
-    told = Told()
-    told.call(Message("assistant", None, None, [ToolCall("c1", Function("add", '{"b": 2,  "a": 1}'))]), ONE)
+    branches = Told()
+    branches.call(Message("assistant", None, None, [ToolCall("c1", Function("add", '{"b": 2,  "a": 1}'))]), ONE)
     back = Message("assistant", None, None, [ToolCall("x9", Function("add", '{"a":1,"b":2}'))])
     stranger = Message("assistant", None, None, [ToolCall("x9", Function("add", '{"a":1,"b":3}'))])
     for sent, wanted in ((back, '{"b": 2,  "a": 1}'), (stranger, '{"a":1,"b":3}')):
-        asked = [ONE, sent, TWO]
-        _, message, _ = told.restore_answers(asked, hash_prefixes(asked))
+        messages = [ONE, sent, TWO]
+        _, message, _ = branches.restore_answers(messages, hash_prefixes(messages))
         assert message.tool_calls == [ToolCall("x9", Function("add", wanted))]
 
 
 def test_an_answer_goes_back_word_for_word_without_thoughts_that_the_agent_left_out() -> None:
-    told = Told()
-    told.call(Message("assistant", " yes\n", "hm"), ONE)
+    branches = Told()
+    branches.call(Message("assistant", " yes\n", "hm"), ONE)
     for content in ("yes", [{"type": "text", "text": "yes"}]):
-        asked = [ONE, Message("assistant", content), TWO]
-        assert told.restore_answers(asked, hash_prefixes(asked)) == [ONE, said(" yes\n"), TWO]
+        messages = [ONE, Message("assistant", content), TWO]
+        assert branches.restore_answers(messages, hash_prefixes(messages)) == [ONE, assistant(" yes\n"), TWO]
 
 
 def test_the_messages_begin_as_the_task_does_and_do_not_repeat_it() -> None:
-    told = Told()
-    told.call("a", ONE)
-    assert told.messages([ONE]) == [ONE, said("a")]
-    assert told.messages([TWO]) == [TWO, ONE, said("a")]
+    branches = Told()
+    branches.call("a", ONE)
+    assert branches.messages([ONE]) == [ONE, assistant("a")]
+    assert branches.messages([TWO]) == [TWO, ONE, assistant("a")]
 
 
 def test_turns_in_the_order_of_branches_make_the_fewest_sequences() -> None:
-    told = Branches()
+    branches = Branches()
     one, two = [ONE], [TWO]
-    calls = [(one, "a", [1], [2]), (two, "b", [7], [8]), ([*one, said("a"), TWO], "c", [1, 2, 3], [4])]
-    for asked, answer, prompt, ids in calls:
-        told.add(asked, hash_prefixes(asked), said(answer), Turn(prompt, ids, [-0.5]))
-    made = merge(told.turns())
-    assert [(s.prompt_ids, s.response_ids, s.mask) for s in made] == [([7], [8], [1]), ([1], [2, 3, 4], [1, 0, 1])]
+    calls = [(one, "a", [1], [2]), (two, "b", [7], [8]), ([*one, assistant("a"), TWO], "c", [1, 2, 3], [4])]
+    for messages, answer, prompt, ids in calls:
+        branches.add(messages, hash_prefixes(messages), assistant(answer), Turn(prompt, ids, [-0.5]))
+    merged = merge(branches.turns())
+    assert [(s.prompt_ids, s.response_ids, s.mask) for s in merged] == [([7], [8], [1]), ([1], [2, 3, 4], [1, 0, 1])]

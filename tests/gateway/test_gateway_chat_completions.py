@@ -21,7 +21,7 @@ ADD = {"type": "function", "function": {"name": "add", "parameters": {}}}
 
 def test_messages_are_read_with_everything_that_a_server_takes() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-    asked = read_request(
+    request = read_request(
         {
             "model": "m",
             "messages": [
@@ -33,7 +33,7 @@ def test_messages_are_read_with_everything_that_a_server_takes() -> None:
             ],
         }
     )
-    assert asked.messages == [
+    assert request.messages == [
         Message("system", [{"type": "text", "text": "be brief"}]),
         Message("user", "hi", name="ann"),
         Message("assistant", None, "hm", [CALL]),
@@ -47,9 +47,9 @@ def test_sampling_is_what_the_agent_says_and_nothing_else() -> None:
     body = {"messages": [USER], "temperature": 0.5, "top_p": None, "max_completion_tokens": 7, "stop": ["END"]}
     body |= {"seed": 3, "response_format": form, "tools": [ADD], "tool_choice": "auto", "parallel_tool_calls": False}
     body |= {"n": 1, "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "user": "ann"}
-    asked = read_request(body)
-    assert asked.tools == [ADD]
-    assert asked.extra == {
+    request = read_request(body)
+    assert request.tools == [ADD]
+    assert request.extra == {
         "temperature": 0.5,
         "max_tokens": 7,
         "stop": ["END"],
@@ -65,7 +65,7 @@ IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": 
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({}, "messages is missing or empty"),
         ({"messages": "hi"}, "messages is no list"),
@@ -83,8 +83,8 @@ IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": 
         ({"messages": [USER], "max_tokens": -1}, "max_tokens is -1: give at least 1"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_line(body: dict, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
+def test_what_cannot_be_done_is_refused_in_one_line(body: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         read_request(body)
     assert "\n" not in str(caught.value)
 
@@ -108,22 +108,22 @@ def test_an_answer_has_the_tokens_only_for_whoever_asked_for_them() -> None:
     assert [(row["token"], row["logprob"]) for row in rows] == [("token_id:3", -0.5), ("token_id:4", -0.25)]
 
 
-def chunks(asked: ModelRequest) -> list[dict]:
-    events = b"".join(stream_answer(asked, SAID)).decode().split("\n\n")
+def chunks(request: ModelRequest) -> list[dict]:
+    events = b"".join(stream_answer(request, SAID)).decode().split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     return [json.loads(each.removeprefix("data: ")) for each in events[:-2]]
 
 
 def test_a_stream_adds_up_to_the_answer() -> None:
-    made = chunks(ModelRequest([], "m", usage=True))
-    deltas = [chunk["choices"][0]["delta"] for chunk in made if chunk["choices"]]
+    sent = chunks(ModelRequest([], "m", usage=True))
+    deltas = [chunk["choices"][0]["delta"] for chunk in sent if chunk["choices"]]
     assert "".join(delta.get("content", "") for delta in deltas) == "well"
     assert "".join(delta.get("reasoning", "") for delta in deltas) == "hm"
     calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
     assert calls == [{"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]
-    assert made[-2]["choices"][0]["finish_reason"] == "tool_calls"
-    assert made[-1]["usage"]["total_tokens"] == 4
-    assert len({chunk["id"] for chunk in made}) == 1
+    assert sent[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    assert sent[-1]["usage"]["total_tokens"] == 4
+    assert len({chunk["id"] for chunk in sent}) == 1
     assert not any("usage" in chunk for chunk in chunks(ModelRequest([], "m")))
 
 

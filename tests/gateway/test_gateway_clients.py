@@ -24,12 +24,12 @@ def played(agent: Callable[[Place], Awaitable[None]], mode: str = "ok") -> tuple
     """What the gateway recorded of an agent, in front of an endpoint that is always right."""
 
     async def main() -> tuple[Record, Endpoint]:
-        async with Endpoint(vllm=True, right=1.0) as endpoint, Gate(endpoint.url) as gate:
-            place = await gate.open()
+        async with Endpoint(vllm=True, right=1.0) as endpoint, Gate(endpoint.url) as gateway:
+            place = await gateway.open()
             if mode != "ok":
                 await endpoint.switch(mode, models="ok")
             await agent(place)
-            return await gate.record(place, "DELETE"), endpoint
+            return await gateway.record(place, "DELETE"), endpoint
 
     return asyncio.run(main())
 
@@ -50,7 +50,7 @@ def assert_one_sequence(record: Record) -> None:
     assert record.failure is None
     (sequence,) = merge(record.turns)
     assert sequence.prompt_ids == prompt_ids([{"role": "user", "content": QUESTION}])
-    sampled = [i for i, kept in zip(sequence.response_ids, sequence.mask, strict=True) if kept]
+    sampled = [i for i, trained in zip(sequence.response_ids, sequence.mask, strict=True) if trained]
     assert sampled == [*record.turns[0].ids, *record.turns[1].ids]
     assert record.turns[1].logprobs == [logprob_of(i) for i in record.turns[1].ids]
 
@@ -69,10 +69,10 @@ def test_a_tool_loop_over_chat_completions_is_one_sequence(streamed: bool) -> No
 
     async def answered(ai: openai.AsyncOpenAI, messages: list, streamed: bool) -> dict:
         if not streamed:
-            made = await ai.chat.completions.create(model="any", messages=messages, tools=[ADD], seed=3)
-            assert made.choices[0].logprobs is None
-            assert "token_ids" not in made.choices[0].to_dict()
-            return made.choices[0].message.model_dump(exclude_none=True)
+            completion = await ai.chat.completions.create(model="any", messages=messages, tools=[ADD], seed=3)
+            assert completion.choices[0].logprobs is None
+            assert "token_ids" not in completion.choices[0].to_dict()
+            return completion.choices[0].message.model_dump(exclude_none=True)
         async with ai.chat.completions.stream(model="any", messages=messages, tools=[ADD]) as stream:
             async for _ in stream:
                 pass
@@ -192,19 +192,23 @@ def test_models_are_listed_for_both() -> None:
 @pytest.mark.model
 def test_the_embedded_model_answers_all_three_with_exact_tokens() -> None:
     async def main() -> Record:
-        async with Gate() as gate:
-            place = await gate.open(seed=1)
+        async with Gate() as gateway:
+            place = await gateway.open(seed=1)
             async with client(place) as ai, claude(place) as other:
-                asked = [{"role": "user", "content": "Say one word."}]
-                made = await ai.chat.completions.create(model="any", messages=asked, max_tokens=8, temperature=0)
-                said = made.choices[0].message.content
-                more = [*asked, {"role": "assistant", "content": said}, {"role": "user", "content": "Another."}]
+                prompt = [{"role": "user", "content": "Say one word."}]
+                completion = await ai.chat.completions.create(model="any", messages=prompt, max_tokens=8, temperature=0)
+                answer = completion.choices[0].message.content
+                more = [
+                    *prompt,
+                    {"role": "assistant", "content": answer},
+                    {"role": "user", "content": "Another."},
+                ]
                 options = {"max_tokens": 8, "temperature": 0, "stream": True}
                 stream = await ai.chat.completions.create(model="any", messages=more, **options)
                 assert [chunk async for chunk in stream]
                 assert (await ai.responses.create(model="any", input="Hello!", max_output_tokens=8)).output_text
-                assert (await other.messages.create(model="any", max_tokens=8, messages=asked)).content[0].text
-            return await gate.record(place, "DELETE")
+                assert (await other.messages.create(model="any", max_tokens=8, messages=prompt)).content[0].text
+            return await gateway.record(place, "DELETE")
 
     record = asyncio.run(main())
     assert record.failure is None

@@ -1,4 +1,4 @@
-"""Real agents that others wrote, as they come from the package index: `make test-gateway`."""
+"""Real agents from the package index: `make test-gateway`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ asyncio.run(main())
 
 def code(messages: list, seed: int, right: float) -> str:
     """What a model of code says: first it tries, then it is sure."""
-    asked = str(messages[1]["content"])
-    a = int(asked.partition("What is ")[2].partition(" +")[0])
+    prompt = str(messages[1]["content"])
+    a = int(prompt.partition("What is ")[2].partition(" +")[0])
     if sum(message["role"] == "assistant" for message in messages) == 0:
         return f"Thought: I add.\n<code>\ntotal = {a} + {a}\nprint(total)\n</code>"
     return "Thought: that is it.\n<code>\nfinal_answer(total)\n</code>"
@@ -77,14 +77,14 @@ def played(folder: Path, program: str) -> list[Rollout]:
 
     async def main() -> Path:
         async with Endpoint(vllm=True, right=1.0) as endpoint:
-            made = await rollbook.run(
+            result = await rollbook.run(
                 f"{write_sums(folder)}?tasks=3",
                 endpoint.url,
                 agent=f"program:{sys.executable} {path}",
                 out=folder / "run",
                 concurrency=2,
             )
-            return made.path
+            return result.path
 
     return sorted(rollouts(Book(asyncio.run(main())), tokens=True), key=lambda r: r.task.id)
 

@@ -1,4 +1,4 @@
-"""The recorder: what is asked for an agent, and what its calls come to."""
+"""The recorder: what it asks the model for an agent, and the outcome of the calls."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Script:
 
     sampling = Sampling()
 
-    def __init__(self, *told: str | Exception) -> None:
-        self._told, self.extras = list(told), list[JSON]()
+    def __init__(self, *answers: str | Exception) -> None:
+        self._told, self.extras = list(answers), list[JSON]()
         self.waiting: asyncio.Event | None = None
 
     async def __call__(
@@ -31,10 +31,10 @@ class Script:
         self.extras.append(extra)
         if self.waiting:
             await self.waiting.wait()
-        told = self._told.pop(0)
-        if isinstance(told, Exception):
-            raise told
-        return Completion(Message("assistant", told), Turn())
+        answers = self._told.pop(0)
+        if isinstance(answers, Exception):
+            raise answers
+        return Completion(Message("assistant", answers), Turn())
 
 
 def asking(text: str) -> ModelRequest:

@@ -18,7 +18,7 @@ SAID = Completion(Message("assistant", "well", "hm", [CALL]), TURN)
 
 
 def test_items_become_messages() -> None:
-    asked = read_request(
+    request = read_request(
         {
             "model": "m",
             "instructions": "be brief",
@@ -31,7 +31,7 @@ def test_items_become_messages() -> None:
             ],
         }
     )
-    assert asked.messages == [
+    assert request.messages == [
         Message("system", "be brief"),
         Message("user", [{"type": "text", "text": "hi"}]),
         Message("assistant", None, "hm", [CALL]),
@@ -44,11 +44,11 @@ def test_tools_and_sampling_have_other_names() -> None:
     body = {"input": "hi", "max_output_tokens": 9, "temperature": 0.5, "tool_choice": "required", "seed": 4}
     body |= {"tools": [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}]}
     body |= {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}, "store": False, "include": []}
-    asked = read_request(body)
-    assert asked.messages == [Message("user", "hi")]
+    request = read_request(body)
+    assert request.messages == [Message("user", "hi")]
     function = {"name": "add", "parameters": {"type": "object"}, "strict": True}
-    assert asked.tools == [{"type": "function", "function": function}]
-    assert asked.extra == {
+    assert request.tools == [{"type": "function", "function": function}]
+    assert request.extra == {
         "max_tokens": 9,
         "temperature": 0.5,
         "tool_choice": "required",
@@ -61,7 +61,7 @@ IMAGE = {"role": "user", "content": [{"type": "input_image", "image_url": "data:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({}, "request.input is missing or empty"),
         ({"input": "hi", "previous_response_id": "r"}, "previous_response_id is not supported here: send the whole"),
@@ -72,16 +72,16 @@ IMAGE = {"role": "user", "content": [{"type": "input_image", "image_url": "data:
         ({"input": "hi", "tools": [{"type": "web_search"}]}, r"tools\[0\] is 'web_search': only functions"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_line(body: dict, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_done_is_refused_in_one_line(body: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_request(body)
 
 
 def test_an_answer_has_the_tokens_only_for_whoever_asked_for_them() -> None:
-    made = make_answer(ModelRequest([], "m"), SAID)
-    assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
-    assert (made["status"], made["usage"]["total_tokens"]) == ("completed", 4)
-    assert not any("generation_token_ids" in item for item in made["output"])
+    reply = make_answer(ModelRequest([], "m"), SAID)
+    assert [item["type"] for item in reply["output"]] == ["reasoning", "message", "function_call"]
+    assert (reply["status"], reply["usage"]["total_tokens"]) == ("completed", 4)
+    assert not any("generation_token_ids" in item for item in reply["output"])
     assert make_answer(ModelRequest([], "m", ids=True), SAID)["output"][-1]["generation_token_ids"] == [3, 4]
 
 
@@ -91,11 +91,13 @@ def rows(completion: Completion) -> list[dict]:
 
 
 def test_a_stream_adds_up_to_the_answer() -> None:
-    made = rows(SAID)
-    assert [row["sequence_number"] for row in made] == list(range(len(made)))
-    assert (made[0]["type"], made[-1]["type"]) == ("response.created", "response.completed")
-    assert [row["item"] for row in made if row["type"] == "response.output_item.done"] == made[-1]["response"]["output"]
-    assert [row["delta"] for row in made if row["type"].endswith(".delta")] == ["hm", "well", '{"a": 1}']
+    reply = rows(SAID)
+    assert [row["sequence_number"] for row in reply] == list(range(len(reply)))
+    assert (reply[0]["type"], reply[-1]["type"]) == ("response.created", "response.completed")
+    assert [row["item"] for row in reply if row["type"] == "response.output_item.done"] == reply[-1]["response"][
+        "output"
+    ]
+    assert [row["delta"] for row in reply if row["type"].endswith(".delta")] == ["hm", "well", '{"a": 1}']
 
 
 def test_a_stream_that_was_cut_says_so() -> None:

@@ -1,4 +1,4 @@
-"""The gateway for everybody: opening, asking in, reading and ending rollouts over HTTP."""
+"""The standalone gateway: opening, calling, reading and ending rollouts over HTTP."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from support.gateways import Gate, Place
 
 def test_rollouts_are_apart_and_their_records_are_handed_out_once() -> None:
     async def main() -> None:
-        async with Endpoint(vllm=True, right=1.0) as endpoint, Gate(endpoint.url) as gate:
-            one, two = await gate.open(name="first", seed=9), await gate.open()
+        async with Endpoint(vllm=True, right=1.0) as endpoint, Gate(endpoint.url) as gateway:
+            one, two = await gateway.open(name="first", seed=9), await gateway.open()
             assert one.rollout != two.rollout
-            assert (await gate.chat(one, "1 + 1?"))[0] == 200
-            assert (await gate.chat(two, "2 + 2?"))[0] == 200
-            so_far = await gate.record(one)
+            assert (await gateway.chat(one, "1 + 1?"))[0] == 200
+            assert (await gateway.chat(two, "2 + 2?"))[0] == 200
+            so_far = await gateway.record(one)
             assert (so_far.open, so_far.name, so_far.seed) == (True, "first", 9)
-            record = await gate.record(one, "DELETE")
+            record = await gateway.record(one, "DELETE")
             assert not record.open
             (branch,) = record.branches
             assert branch.messages == [Message("user", "1 + 1?"), Message("assistant", "The answer is 2.")]
             assert record.turns[0].ids == [*b"The answer is 2.", 256]
             assert endpoint.bodies[0]["seed"] == 9
-            assert (await gate.manage("DELETE", f"/{one.rollout}"))[0] == 404
-            status, body = await gate.chat(one, "1 + 1?")
+            assert (await gateway.manage("DELETE", f"/{one.rollout}"))[0] == 404
+            status, body = await gateway.chat(one, "1 + 1?")
             assert (status, body["error"]["message"]) == (404, "no such rollout, or it has ended")
-            assert len((await gate.record(two)).branches[0].turns) == 1
+            assert len((await gateway.record(two)).branches[0].turns) == 1
 
     asyncio.run(main())
 
 
 def test_sampling_is_the_agents_and_where_it_says_nothing_the_gateways() -> None:
     async def main() -> None:
-        terms = RolloutDefaults(Sampling(0.7, 0.9, 99, {"top_k": 20, "min_p": 0.1}))
-        async with Endpoint() as endpoint, Gate(endpoint.url, terms=terms) as gate:
-            place = await gate.open(seed=4)
-            await gate.chat(place, "hi")
-            await gate.chat(place, "ho", temperature=0.2, max_tokens=5, top_k=3, stop=["X"], seed=8)
+        defaults = RolloutDefaults(Sampling(0.7, 0.9, 99, {"top_k": 20, "min_p": 0.1}))
+        async with Endpoint() as endpoint, Gate(endpoint.url, defaults=defaults) as gateway:
+            place = await gateway.open(seed=4)
+            await gateway.chat(place, "hi")
+            await gateway.chat(place, "ho", temperature=0.2, max_tokens=5, top_k=3, stop=["X"], seed=8)
             first, second = endpoint.bodies
             fields = ("temperature", "top_p", "max_tokens", "top_k", "min_p", "seed", "stop")
             assert [first.get(name) for name in fields] == [0.7, 0.9, 99, 20, 0.1, 4, None]
@@ -59,22 +59,22 @@ def test_sampling_is_the_agents_and_where_it_says_nothing_the_gateways() -> None
 
 
 def test_agents_side_by_side_with_sub_agents_side_by_side_are_told_apart() -> None:
-    async def conversation(gate: Gate, place: Place, system: str) -> None:
+    async def conversation(gateway: Gate, place: Place, system: str) -> None:
         messages: list = [{"role": "system", "content": system}]
         for number in range(3):
             messages.append({"role": "user", "content": f"{number} + {number}?"})
-            status, body = await gate.chat(place, *messages)
+            status, body = await gateway.chat(place, *messages)
             assert status == 200, body
             messages.append(body["choices"][0]["message"])
 
-    async def agent(gate: Gate, number: int) -> Record:
-        place = await gate.open(name=str(number))
-        await asyncio.gather(*(conversation(gate, place, f"{number} {which}") for which in "abc"))
-        return await gate.record(place, "DELETE")
+    async def agent(gateway: Gate, number: int) -> Record:
+        place = await gateway.open(name=str(number))
+        await asyncio.gather(*(conversation(gateway, place, f"{number} {which}") for which in "abc"))
+        return await gateway.record(place, "DELETE")
 
     async def main() -> list[Record]:
-        async with Endpoint(vllm=True, right=1.0) as endpoint, Gate(endpoint.url) as gate:
-            return await asyncio.gather(*(agent(gate, number) for number in range(16)))
+        async with Endpoint(vllm=True, right=1.0) as endpoint, Gate(endpoint.url) as gateway:
+            return await asyncio.gather(*(agent(gateway, number) for number in range(16)))
 
     for number, record in enumerate(asyncio.run(main())):
         assert sorted(branch.messages[0].text for branch in record.branches) == [f"{number} {c}" for c in "abc"]
@@ -86,12 +86,12 @@ def test_agents_side_by_side_with_sub_agents_side_by_side_are_told_apart() -> No
 
 def test_a_limit_ends_the_answers_and_is_named() -> None:
     async def main() -> None:
-        terms = RolloutDefaults(limits=Limits(max_turns=2, max_tokens_total=100))
-        async with Endpoint(delay_s=0.05) as endpoint, Gate(endpoint.url, terms=terms) as gate:
-            place = await gate.open()
-            answers = await asyncio.gather(*(gate.chat(place, str(n)) for n in range(4)))
+        defaults = RolloutDefaults(limits=Limits(max_turns=2, max_tokens_total=100))
+        async with Endpoint(delay_s=0.05) as endpoint, Gate(endpoint.url, defaults=defaults) as gateway:
+            place = await gateway.open()
+            answers = await asyncio.gather(*(gateway.chat(place, str(n)) for n in range(4)))
             assert sorted(status for status, _ in answers) == [200, 200, 400, 400]
-            record = await gate.record(place, "DELETE")
+            record = await gateway.record(place, "DELETE")
             assert (record.ended, record.failure, len(record.turns)) == ("max_turns", None, 2)
             assert all(body["max_tokens"] <= 100 for body in endpoint.bodies)
 
@@ -100,15 +100,15 @@ def test_a_limit_ends_the_answers_and_is_named() -> None:
 
 def test_what_the_upstream_did_wrong_is_a_failure_in_the_record() -> None:
     async def main() -> None:
-        async with Endpoint(vllm=True) as endpoint, Gate(endpoint.url) as gate:
+        async with Endpoint(vllm=True) as endpoint, Gate(endpoint.url) as gateway:
             kinds = {"400": 400, "500": 503, "garbage": 502, "mismatch": 502, "null_logprob": 502}
             seen = {}
             for mode, wanted in kinds.items():
-                place = await gate.open()
+                place = await gateway.open()
                 await endpoint.switch(mode, models="ok", times=1)
-                status, body = await gate.chat(place, "hi")
+                status, body = await gateway.chat(place, "hi")
                 assert status == wanted, body
-                seen[mode] = (await gate.record(place, "DELETE")).failure
+                seen[mode] = (await gateway.record(place, "DELETE")).failure
                 assert body["error"]["code"] == seen[mode].kind
             assert [failure.kind for failure in seen.values()] == [
                 "model_rejected",
@@ -123,15 +123,15 @@ def test_what_the_upstream_did_wrong_is_a_failure_in_the_record() -> None:
 
 def test_after_its_deadline_a_rollout_is_late_and_then_gone() -> None:
     async def main() -> None:
-        terms = RolloutDefaults(limits=Limits(rollout_s=0.4))
-        async with Endpoint() as endpoint, Gate(endpoint.url, terms=terms) as gate:
-            place = await gate.open()
-            await gate.chat(place, "hi")
-            while (await gate.record(place)).open:
+        defaults = RolloutDefaults(limits=Limits(rollout_s=0.4))
+        async with Endpoint() as endpoint, Gate(endpoint.url, defaults=defaults) as gateway:
+            place = await gateway.open()
+            await gateway.chat(place, "hi")
+            while (await gateway.record(place)).open:
                 await asyncio.sleep(0.02)
-            assert (await gate.record(place)).failure.kind == "rollout_timeout"
-            assert (await gate.chat(place, "ho"))[0] == 404
-            while (await gate.manage("GET", f"/{place.rollout}"))[0] != 404:
+            assert (await gateway.record(place)).failure.kind == "rollout_timeout"
+            assert (await gateway.chat(place, "ho"))[0] == 404
+            while (await gateway.manage("GET", f"/{place.rollout}"))[0] != 404:
                 await asyncio.sleep(0.02)
 
     asyncio.run(main())
@@ -139,26 +139,26 @@ def test_after_its_deadline_a_rollout_is_late_and_then_gone() -> None:
 
 def test_only_so_many_are_open_at_once_and_only_for_whoever_has_the_key() -> None:
     async def main() -> None:
-        async with Endpoint() as endpoint, Gate(endpoint.url, terms=RolloutDefaults(rollouts=1)) as gate:
-            place = await gate.open()
-            assert (await gate.manage("POST", json={}))[0] == 429
+        async with Endpoint() as endpoint, Gate(endpoint.url, defaults=RolloutDefaults(rollouts=1)) as gateway:
+            place = await gateway.open()
+            assert (await gateway.manage("POST", json={}))[0] == 429
             for method, path in (("POST", ""), ("GET", f"/{place.rollout}"), ("DELETE", f"/{place.rollout}")):
-                assert (await gate.manage(method, path, key="guessed"))[0] == 401
-            await gate.record(place, "DELETE")
-            assert (await gate.manage("POST", json={"name": 3}))[0] == 400
-            assert (await gate.manage("POST", json={"seed": -1}))[0] == 400
-            assert (await gate.manage("POST"))[0] == 200
+                assert (await gateway.manage(method, path, key="guessed"))[0] == 401
+            await gateway.record(place, "DELETE")
+            assert (await gateway.manage("POST", json={"name": 3}))[0] == 400
+            assert (await gateway.manage("POST", json={"seed": -1}))[0] == 400
+            assert (await gateway.manage("POST"))[0] == 200
 
     asyncio.run(main())
 
 
 def test_records_are_written_when_rollouts_end_and_when_the_gateway_does(tmp_path: Path) -> None:
     async def main() -> list[str]:
-        async with Endpoint(vllm=True) as endpoint, Gate(endpoint.url, out=tmp_path) as gate:
-            one, two = await gate.open(), await gate.open()
-            await gate.chat(one, "hi")
-            await gate.chat(two, "hi")
-            await gate.record(one, "DELETE")
+        async with Endpoint(vllm=True) as endpoint, Gate(endpoint.url, out=tmp_path) as gateway:
+            one, two = await gateway.open(), await gateway.open()
+            await gateway.chat(one, "hi")
+            await gateway.chat(two, "hi")
+            await gateway.record(one, "DELETE")
             assert [path.stem for path in tmp_path.iterdir()] == [one.rollout]
             return [one.rollout, two.rollout]
 
@@ -173,11 +173,11 @@ def test_records_are_written_when_rollouts_end_and_when_the_gateway_does(tmp_pat
 
 def test_a_disk_that_refuses_costs_nobody_the_record(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Endpoint() as endpoint, Gate(endpoint.url, out=tmp_path / "gone") as gate:
-            place = await gate.open()
-            await gate.chat(place, "hi")
-            assert len((await gate.record(place, "DELETE")).turns) == 1
-            assert "No such file or directory" in gate.said[0]
+        async with Endpoint() as endpoint, Gate(endpoint.url, out=tmp_path / "gone") as gateway:
+            place = await gateway.open()
+            await gateway.chat(place, "hi")
+            assert len((await gateway.record(place, "DELETE")).turns) == 1
+            assert "No such file or directory" in gateway.said[0]
 
     asyncio.run(main())
 
@@ -197,16 +197,16 @@ def test_one_that_is_ended_while_another_is_written_down_does_not_end_the_deadli
     monkeypatch.setattr(module, "SWEEP_S", 0.01)
 
     async def main() -> None:
-        async with Endpoint() as endpoint, Gate(endpoint.url, out=tmp_path) as gate:
-            places = [await gate.open() for _ in range(2)]
-            gate.age(*places)
+        async with Endpoint() as endpoint, Gate(endpoint.url, out=tmp_path) as gateway:
+            places = [await gateway.open() for _ in range(2)]
+            gateway.age(*places)
             assert await asyncio.to_thread(begun.wait, 30)
-            await gate.record(places[1], "DELETE")
+            await gateway.record(places[1], "DELETE")
             slow.set()
-            late = await gate.open()
-            gate.age(late)
+            late = await gateway.open()
+            gateway.age(late)
             async with asyncio.timeout(30):
-                while (await gate.manage("GET", f"/{late.rollout}"))[0] != 404:
+                while (await gateway.manage("GET", f"/{late.rollout}"))[0] != 404:
                     await asyncio.sleep(0.01)
 
     asyncio.run(main())

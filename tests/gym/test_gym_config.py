@@ -1,4 +1,4 @@
-"""What Gym needs to use an environment: written, and refused where Gym would refuse it."""
+"""The files for Gym: written, and refused where Gym would refuse them."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def config(**options: Any) -> dict[str, Any]:
 
 
 def test_a_configuration_names_server_agent_model_and_rows() -> None:
-    made = config()
-    assert list(made) == ["my_sums", "my_sums_agent", "policy_model"]
-    server = made["my_sums"]["resources_servers"]["my_sums"]
+    result = config()
+    assert list(result) == ["my_sums", "my_sums_agent", "policy_model"]
+    server = result["my_sums"]["resources_servers"]["my_sums"]
     assert (server["host"], server["port"], server["domain"]) == ("127.0.0.1", 9400, "other")
-    agent = made["my_sums_agent"]["responses_api_agents"]["simple_agent"]
+    agent = result["my_sums_agent"]["responses_api_agents"]["simple_agent"]
     assert agent["resources_server"] == {"type": "resources_servers", "name": "my_sums"}
     assert agent["datasets"][0]["jsonl_fpath"] == "data/my_sums.jsonl"
-    model = made["policy_model"]["responses_api_models"]["vllm_model"]
+    model = result["policy_model"]["responses_api_models"]["vllm_model"]
     assert (model["base_url"], model["model"]) == ("http://localhost:8000/v1", "my-model")
     assert model["api_key"] == "${oc.env:OPENAI_API_KEY,EMPTY}"
 
@@ -92,23 +92,23 @@ def test_it_is_written_and_read_back(tmp_path: Path) -> None:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    made = copy.deepcopy(config())
+    result = copy.deepcopy(config())
     *names, last = path.split("/")
-    inner: Any = made
+    inner: Any = result
     for name in names:
         inner = inner[int(name)] if isinstance(inner, list) else inner[name]
     if value is None:
         del inner[last]
     else:
         inner[last] = value
-    return made
+    return result
 
 
 AGENT = "my_sums_agent/responses_api_agents/simple_agent"
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "words"),
+    ("path", "value", "message"),
     [
         ("my_sums/resources_servers/my_sums/domain", "sums", "my_sums: domain 'sums'; known are math"),
         ("my_sums/resources_servers/my_sums/domain", None, "my_sums: domain None"),
@@ -127,8 +127,8 @@ AGENT = "my_sums_agent/responses_api_agents/simple_agent"
         (f"{AGENT}/datasets/0/license", None, "my_sums_agent: the dataset my_sums needs a license"),
     ],
 )
-def test_what_gym_would_refuse_is_refused(path: str, value: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_what_gym_would_refuse_is_refused(path: str, value: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         check_gym_config(changed(path, value))
 
 
@@ -145,16 +145,16 @@ def test_no_configuration_is_refused(value: Any) -> None:
 
 def deployed(folder: Path, name: str, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     (folder / "served.py").write_text(ENVIRONMENTS)
-    asked = ServeOptions(env=f"{folder}/served.py:{name}", port=9400)
-    made = write_deployment(asked, folder / "out" / "config.yaml", "http://localhost:8000/v1", "m", **options)
-    rows = [json.loads(line) for line in made.data.read_text().splitlines()]
-    assert len(rows) == made.rows
-    return yaml.safe_load((folder / "out" / "config.yaml").read_text()), rows, (made.shim / "app.py").read_text()
+    serve_options = ServeOptions(env=f"{folder}/served.py:{name}", port=9400)
+    result = write_deployment(serve_options, folder / "out" / "config.yaml", "http://localhost:8000/v1", "m", **options)
+    rows = [json.loads(line) for line in result.data.read_text().splitlines()]
+    assert len(rows) == result.rows
+    return yaml.safe_load((folder / "out" / "config.yaml").read_text()), rows, (result.shim / "app.py").read_text()
 
 
 def test_rows_and_the_servers_folder_lie_beside_it(tmp_path: Path) -> None:
-    made, rows, app = deployed(tmp_path, "Sums", judges=["http://localhost:8001/v1"])
-    dataset = made["Sums_agent"]["responses_api_agents"]["simple_agent"]["datasets"][0]
+    result, rows, app = deployed(tmp_path, "Sums", judges=["http://localhost:8001/v1"])
+    dataset = result["Sums_agent"]["responses_api_agents"]["simple_agent"]["datasets"][0]
     assert Path(dataset["jsonl_fpath"]) == tmp_path / "out" / "data" / "Sums.jsonl"
     assert [read_task(row).answer for row in rows] == ["0", "2", "4"]
     assert rows[1]["verifier_metadata"] == {"level": 1}
@@ -185,20 +185,20 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def test_an_environment_with_tools_is_played_within_its_turns(tmp_path: Path) -> None:
-    made, rows, _ = deployed(tmp_path, "Tools", limit=1)
-    assert made["Tools_agent"]["responses_api_agents"]["simple_agent"]["max_steps"] == 32
+    result, rows, _ = deployed(tmp_path, "Tools", limit=1)
+    assert result["Tools_agent"]["responses_api_agents"]["simple_agent"]["max_steps"] == 32
     assert [row["responses_create_params"]["tools"][0]["name"] for row in rows] == ["add"]
 
 
 def test_an_environment_that_speaks_back_is_played_by_the_gymnasium_agent(tmp_path: Path) -> None:
-    made, _, _ = deployed(tmp_path, "Talks")
-    assert made["Talks_agent"]["responses_api_agents"]["gymnasium_agent"]["max_steps"] == 32
+    result, _, _ = deployed(tmp_path, "Talks")
+    assert result["Talks_agent"]["responses_api_agents"]["gymnasium_agent"]["max_steps"] == 32
 
 
 def test_tools_that_are_offered_for_a_task_are_in_its_row(tmp_path: Path) -> None:
     _, rows, _ = deployed(tmp_path, "Offering")
-    named = [[tool["name"] for tool in row["responses_create_params"]["tools"]] for row in rows]
-    assert named == [["tool_0"], ["tool_1"], ["tool_2"]]
+    tool_names = [[tool["name"] for tool in row["responses_create_params"]["tools"]] for row in rows]
+    assert tool_names == [["tool_0"], ["tool_1"], ["tool_2"]]
 
 
 def test_an_environment_without_tasks_is_refused(tmp_path: Path) -> None:

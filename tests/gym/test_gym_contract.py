@@ -1,4 +1,4 @@
-"""What NeMo Gym itself has written is understood, and what we write has the fields that it insists on."""
+"""We read what NeMo Gym itself has written, and write the fields that it requires."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def test_rows_of_gyms_datasets_are_tasks(row: dict[str, Any]) -> None:
 
 def test_tools_of_gyms_rows_come_back_as_they_were() -> None:
     for row in ROWS:
-        given = row[CREATE_PARAMS].get("tools", [])
+        original = row[CREATE_PARAMS].get("tools", [])
         assert to_response_tools(read_create_params(row[CREATE_PARAMS]).tools) == [
-            {**tool, "strict": tool["strict"]} for tool in given
+            {**tool, "strict": tool["strict"]} for tool in original
         ]
 
 
 @pytest.mark.parametrize("rollout", ROLLOUTS, ids=["mcqa", "workplace"])
 def test_rollouts_of_gyms_collector_are_conversations(rollout: dict[str, Any]) -> None:
-    said = read_response(rollout["response"])
+    reply = read_response(rollout["response"])
     output = rollout["response"]["output"]
     calls = [item for item in output if item["type"] == "function_call"]
     results = [item for item in output if item["type"] == "function_call_output"]
-    assert [c.function.arguments for m in said.messages for c in m.tool_calls or []] == [c["arguments"] for c in calls]
-    assert [m.content for m in said.messages if m.role == "tool"] == [item["output"] for item in results]
-    assert said.messages[-1].content == output[-1]["content"][0]["text"]
-    assert len(said.turns) == len(results) + 1
+    assert [c.function.arguments for m in reply.messages for c in m.tool_calls or []] == [c["arguments"] for c in calls]
+    assert [m.content for m in reply.messages if m.role == "tool"] == [item["output"] for item in results]
+    assert reply.messages[-1].content == output[-1]["content"][0]["text"]
+    assert len(reply.turns) == len(results) + 1
     usage = rollout["response"]["usage"]
-    counted = Usage(sum(t.prompt_tokens for t in said.turns), sum(t.completion_tokens for t in said.turns))
+    counted = Usage(sum(t.prompt_tokens for t in reply.turns), sum(t.completion_tokens for t in reply.turns))
     assert counted == Usage(usage["input_tokens"], usage["output_tokens"])
 
 

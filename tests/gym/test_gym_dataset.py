@@ -19,18 +19,18 @@ def test_a_row_keeps_its_own_name_or_is_called_after_its_line(tmp_path):
     data = write_rows(
         tmp_path / "rows.jsonl", row("a", id=0), row("b", uuid="u-1"), row("c"), row("d", id=0), row("e", task_id="t")
     )
-    found = tasks(data)
-    assert [task.id for task in found] == ["0", "u-1", "rows-3", "0@4", "t"]
-    assert [task.fields["_ng_task_index"] for task in found] == [0, 1, 2, 3, 4]
+    read = tasks(data)
+    assert [task.id for task in read] == ["0", "u-1", "rows-3", "0@4", "t"]
+    assert [task.fields["_ng_task_index"] for task in read] == [0, 1, 2, 3, 4]
 
 
 def test_a_row_is_kept_whole_beside_what_the_model_is_shown(tmp_path):
-    given = row("hello", COUNTING, id=7, expected_answer="x", odd=None)
-    given["responses_create_params"]["instructions"] = "Be brief."
-    (task,) = tasks(write_rows(tmp_path / "rows.jsonl", given))
+    original = row("hello", COUNTING, id=7, expected_answer="x", odd=None)
+    original["responses_create_params"]["instructions"] = "Be brief."
+    (task,) = tasks(write_rows(tmp_path / "rows.jsonl", original))
     assert [(m.role, m.text) for m in task.messages] == [("system", "Be brief."), ("user", "hello")]
     assert task.answer == "x"
-    assert task.fields == {**given, "_ng_task_index": 0}
+    assert task.fields == {**original, "_ng_task_index": 0}
     assert read_row_tools(task)[0]["function"]["name"] == "increment_counter"
 
 
@@ -40,7 +40,7 @@ def test_text_alone_is_what_the_user_says(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("{", "not JSON"),
         ("[]", "a JSON object is needed"),
@@ -56,10 +56,10 @@ def test_text_alone_is_what_the_user_says(tmp_path):
         (json.dumps(row("x", _ng_task_index="3")), "_ng_task_index is no whole number"),
     ],
 )
-def test_a_row_that_cannot_be_asked_is_named_by_file_line_and_reason(tmp_path, line, words):
+def test_a_row_that_cannot_be_asked_is_named_by_file_line_and_reason(tmp_path, line, message):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row("good")) + "\n\n" + line + "\n")
-    with pytest.raises(UsageError, match=rf"rows.jsonl:3: .*{words}"):
+    with pytest.raises(UsageError, match=rf"rows.jsonl:3: .*{message}"):
         tasks(path)
 
 
@@ -69,15 +69,15 @@ def test_no_rows_at_all_is_a_question():
 
 
 def test_sampling_of_a_rows_own_is_told_once_and_does_not_count(tmp_path):
-    given = row("a")
-    given["responses_create_params"] |= {"temperature": 0.2, "max_output_tokens": 9, "reasoning": {"effort": "low"}}
-    data = write_rows(tmp_path / "rows.jsonl", given, given)
+    original = row("a")
+    original["responses_create_params"] |= {"temperature": 0.2, "max_output_tokens": 9, "reasoning": {"effort": "low"}}
+    data = write_rows(tmp_path / "rows.jsonl", original, original)
     request = Request(env="http://127.0.0.1:9", data=data, out=str(tmp_path / "run"))
-    said = []
-    plan(request, load_run_environments(request), ModelSpec("m"), say=said.append)
-    assert len(said) == 2
-    assert "what counts is --temperature, --max-tokens of this run" in said[0]
-    assert "ask for reasoning_effort" in said[1]
+    notes = []
+    plan(request, load_run_environments(request), ModelSpec("m"), say=notes.append)
+    assert len(notes) == 2
+    assert "what counts is --temperature, --max-tokens of this run" in notes[0]
+    assert "ask for reasoning_effort" in notes[1]
 
 
 def test_an_item_that_no_chat_completion_can_say_is_refused_by_its_line(tmp_path):

@@ -74,17 +74,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_harness_is_an_environment() -> None:
     env = make_harness_environment(Sums("sums"))
     tasks = list(env.tasks())
-    found = [(task.id, task.answer, task.fields) for task in tasks]
-    assert found == [("row-0", "2", {"level": 3}), ("four", "4", {})]
+    rows_read = [(task.id, task.answer, task.fields) for task in tasks]
+    assert rows_read == [("row-0", "2", {"level": 3}), ("four", "4", {})]
     assert score(env, tasks[0], "2") == Score(3.0, answer="2")
     assert score(env, tasks[1], "2") == Score(0.0, answer="2")
 
 
-@pytest.mark.parametrize(("said", "kind"), [("odd", "invalid_reward"), ("raise", "verifier_error")])
-def test_a_harness_that_gives_no_reward_is_a_failure(said: str, kind: str) -> None:
+@pytest.mark.parametrize(("verdicts", "kind"), [("odd", "invalid_reward"), ("raise", "verifier_error")])
+def test_a_harness_that_gives_no_reward_is_a_failure(verdicts: str, kind: str) -> None:
     env = make_harness_environment(Sums("sums"))
     with pytest.raises(RolloutFailed) as error:
-        score(env, "four", said)
+        score(env, "four", verdicts)
     assert error.value.kind == kind
 
 
@@ -93,10 +93,10 @@ def test_an_environment_is_a_harness() -> None:
         async with EnvironmentHarness(Shouts()) as harness:
             (row,) = harness.get_dataset()
             expected = row.pop("expected_answer")
-            said = [await harness.verify(text, expected, **row) for text in ("HEY!!", "HEY!", "hey!!")]
+            verdicts = [await harness.verify(text, expected, **row) for text in ("HEY!!", "HEY!", "hey!!")]
             with pytest.raises(RolloutFailed, match="verifier_error"):
                 await harness.verify("raise", expected, **row)
-            return said
+            return verdicts
 
     assert asyncio.run(go()) == [(1.0, "HEY!!"), (0.0, "HEY!"), (0.0, "hey!!")]
 
@@ -104,9 +104,9 @@ def test_an_environment_is_a_harness() -> None:
 def test_a_harness_opens_itself_once_and_can_be_closed() -> None:
     async def go() -> list[Any]:
         harness = EnvironmentHarness(Shouts(), "shouts")
-        said = await asyncio.gather(*(harness.verify("HEY!!", "HEY", least=2) for _ in range(4)))
+        verdicts = await asyncio.gather(*(harness.verify("HEY!!", "HEY", least=2) for _ in range(4)))
         await harness.close()
-        return said
+        return verdicts
 
     assert asyncio.run(go()) == [(1.0, "HEY!!")] * 4
 
@@ -120,8 +120,8 @@ def test_a_packages_harness_is_found_by_its_name(package: str) -> None:
 
 def test_a_package_that_lies_where_one_works_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lies_here").mkdir()
-    made = "class Harness:\n    def __init__(self, eval_type): pass\n    def get_dataset(self): return []\n"
-    (tmp_path / "lies_here" / "gym_harness.py").write_text(made + "    async def verify(self, text, expected): ...\n")
+    source = "class Harness:\n    def __init__(self, eval_type): pass\n    def get_dataset(self): return []\n"
+    (tmp_path / "lies_here" / "gym_harness.py").write_text(source + "    async def verify(self, text, expected): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path[:])
     assert list(HarnessEnvironment("lies_here").tasks()) == []
@@ -132,7 +132,7 @@ def test_a_package_without_a_harness_is_one_line(package: str, tmp_path: Path) -
         HarnessEnvironment("nowhere")
     with pytest.raises(UsageError, match="raised ValueError: no such evaluation"):
         HarnessEnvironment(package, "easy", bad=True)
-    for words, code in (
+    for message, code in (
         ("has no class Harness", ""),
         ("cannot be imported: SyntaxError", "def"),
         ("no get_dataset", "class Harness:\n    def __init__(self, eval_type): pass"),
@@ -140,7 +140,7 @@ def test_a_package_without_a_harness_is_one_line(package: str, tmp_path: Path) -
         name = f"{package}_{len(code)}"
         (tmp_path / name).mkdir()
         (tmp_path / name / "gym_harness.py").write_text(code)
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             HarnessEnvironment(name)
 
 
@@ -154,18 +154,18 @@ def test_a_row_that_is_wrong_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "message"),
     [
         (None, "get_dataset() gave a NoneType, not a list of rows"),
         (["a"], "row 0 of get_dataset() is a str, not an object"),
         ([{"expected_answer": "2"}], "row 0 of get_dataset(): responses_create_params is missing"),
     ],
 )
-def test_rows_that_cannot_be_written_are_named(rows: Any, words: str, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_written_are_named(rows: Any, message: str, tmp_path: Path) -> None:
     class Broken(Sums):
         def get_dataset(self) -> list[dict[str, Any]]:
             return rows
 
     with pytest.raises(UsageError) as caught:
         write_rows(load_instance(make_harness_environment(Broken("sums"))), tmp_path / "rows.jsonl")
-    assert str(caught.value) == words
+    assert str(caught.value) == message

@@ -49,12 +49,12 @@ def test_without_answers_there_is_no_majority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "message"),
     [
         ([{"reward": 1}, {"reward": 0}], "two rows are of _ng_task_index 0"),
         ([{"_ng_task_index": 3}], "the row of _ng_task_index 3, _ng_rollout_index 0 has no reward"),
     ],
 )
-def test_rows_that_would_be_miscounted_are_refused(rows: list[dict[str, Any]], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_rows_that_would_be_miscounted_are_refused(rows: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         aggregate_metrics(rows)

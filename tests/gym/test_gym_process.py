@@ -1,4 +1,4 @@
-"""A resources server as a child: it comes up, it goes, and whatever goes wrong leaves nobody behind."""
+"""A resources server as a child process: it starts, it ends, and no failure leaves a process behind."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ def post(url: str, body: Any) -> Any:
 
 
 def test_it_serves_with_its_rows_beside_it_and_is_gone_afterwards(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = made(place, monkeypatch, top=2, secret="hush & {hush}")
+    env = make_in_python(place, monkeypatch, top=2, secret="hush & {hush}")
     log = place / "server.log"
     with ResourceServerProcess(env, log=log) as server:
         rows = [json.loads(line) for line in server.data.read_text().splitlines()]
         assert [read_task(row).id for row in rows] == ["sum-0", "sum-1"]
         assert rows[0]["agent_ref"]["name"] == "Sums_agent"
-        said = post(f"{server.url}/verify", {**rows[1], "response": response([text("2")])})
+        reply = post(f"{server.url}/verify", {**rows[1], "response": response([text("2")])})
         pid, data = read_pid(place / "server.pid"), server.data
         seen = [Path(f"/proc/{pid}/{what}").read_bytes() for what in ("cmdline", "environ")]
         port = int(server.url.rpartition(":")[2])
         with pytest.raises(ChildFailed, match=f"--port {port}: .*--port 0 takes a free one"):
             ResourceServerProcess(env, port=port).__enter__()
-    assert said["reward"] == 1.0
+    assert reply["reward"] == 1.0
     assert not any(b"hush" in what for what in (*seen, log.read_bytes()))
     assert not alive(pid)
     assert not data.exists()
@@ -115,7 +115,7 @@ def test_it_serves_with_its_rows_beside_it_and_is_gone_afterwards(place: Path, m
         server.url  # noqa: B018
 
 
-def made(place: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> Environment:
+def make_in_python(place: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> Environment:
     """The environment of the file, made in Python."""
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.delitem(sys.modules, "served", raising=False)
@@ -144,13 +144,13 @@ def test_it_can_be_used_again_and_inside_of_an_event_loop(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [("Dies", r"ended \(exit 7\) before it was ready: about to die"), ("Refused", "ValueError: not today")],
 )
 def test_a_child_that_dies_at_the_start_fails_at_once_with_the_end_of_its_log(
-    place: Path, mark: bytes, name: str, words: str
+    place: Path, mark: bytes, name: str, message: str
 ) -> None:
-    with pytest.raises(ChildFailed, match=words) as error:
+    with pytest.raises(ChildFailed, match=message) as error:
         ResourceServerProcess(f"{place}/served.py:{name}", within_s=600).__enter__()
     assert error.value.tail
     assert eventually(lambda: not marked(mark))
@@ -170,12 +170,12 @@ def test_a_child_that_runs_is_seen_by_its_mark(place: Path, mark: bytes) -> None
 
 def marked(mark: bytes) -> list[int]:
     """The processes with this mark, however far removed, that still run."""
-    found = []
+    running = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark in (path / "environ").read_bytes() and alive(int(path.name)):
-                found.append(int(path.name))
-    return found
+                running.append(int(path.name))
+    return running
 
 
 def test_a_child_that_ignores_sigterm_is_killed_with_what_it_started(place: Path) -> None:
@@ -232,10 +232,10 @@ def test_a_framework_is_served_by_its_package(place: Path, monkeypatch: pytest.M
     monkeypatch.setenv("KEY", "k3y")
     with ResourceServerProcess(eval_type="easy", framework_config=FRAMEWORK) as server:
         (row,) = [json.loads(line) for line in server.data.read_text().splitlines()]
-        said = post(f"{server.url}/verify", {**row, "response": response([text("easy")])})
+        reply = post(f"{server.url}/verify", {**row, "response": response([text("easy")])})
         assert server.data.name == "easy.jsonl"
     judge = {"backend": "openai", "url": "http://j", "model": "m", "api_key_name": "KEY"}
-    assert (said["reward"], said["extracted_answer"]) == (1.0, f"{judge} k3y")
+    assert (reply["reward"], reply["extracted_answer"]) == (1.0, f"{judge} k3y")
 
 
 class Here(Environment):

@@ -1,4 +1,4 @@
-"""Rows of a dataset: a task comes back as it was, and what others wrote is understood or refused by name."""
+"""Rows of a dataset: a task survives the round trip, and rows of others are read or refused by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_row_without_a_name_is_called_after_what_it_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
         ({}, "responses_create_params is missing"),
         ({"responses_create_params": []}, "responses_create_params is no object"),
@@ -83,8 +83,8 @@ def test_a_row_without_a_name_is_called_after_what_it_asks() -> None:
         ({"responses_create_params": {"input": "x", "metadata": {"extra_body": "[]"}}}, "extra_body is no object"),
     ],
 )
-def test_a_wrong_row_is_named(row: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_a_wrong_row_is_named(row: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_task(row)
 
 

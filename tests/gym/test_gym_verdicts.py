@@ -1,4 +1,4 @@
-"""What stands beside a reward decides whether it counts."""
+"""The fields that decide whether a reward counts."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from rollbook.gym.rows import read_failure
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("fields", "kind"),
     [
         ({}, None),
         ({"mask_sample": False, "_ng_no_persist": False}, None),
@@ -18,6 +18,6 @@ from rollbook.gym.rows import read_failure
         ({"_ng_failure_class": "judge_failed", "_ng_failure_judge_error": "away"}, "judge_error"),
     ],
 )
-def test_a_reward_that_does_not_count_is_a_failure_of_its_kind(said, kind):
-    found = read_failure({"reward": 1.0, **said}, "/run", "agent_error")
-    assert (found and found.kind) == kind
+def test_a_reward_that_does_not_count_is_a_failure_of_its_kind(fields, kind):
+    failure = read_failure({"reward": 1.0, **fields}, "/run", "agent_error")
+    assert (failure and failure.kind) == kind

@@ -170,9 +170,9 @@ def test_each_way_of_not_answering_has_its_kind_and_the_next_call_works(mode: st
 
 def test_the_servers_own_message_is_in_the_failure() -> None:
     async def main() -> None:
-        for mode, words in [("400", "temperature must be non-negative"), ("error_body", "the engine is dead")]:
+        for mode, message in [("400", "temperature must be non-negative"), ("error_body", "the engine is dead")]:
             async with Endpoint(mode) as endpoint, opened(endpoint) as model:
-                with pytest.raises(RolloutFailed, match=words):
+                with pytest.raises(RolloutFailed, match=message):
                     await ask(model)
 
     asyncio.run(main())

@@ -57,21 +57,21 @@ def answer(**changes: object) -> bytes:
     return json.dumps({"choices": [choice]}).encode()
 
 
-def said(**fields: object) -> Message:
+def assistant(**fields: object) -> Message:
     choice = read_answer(answer(message=fields))[1]
     assert choice.message is not None
     return make_message(choice.message)
 
 
 def test_messages_are_read_in_all_their_dialects() -> None:
-    assert said(content="hi", reasoning="a") == Message("assistant", "hi", "a")
-    assert said(content="hi", reasoning_content="b") == Message("assistant", "hi", "b")
-    assert said(content=None) == Message("assistant", "")
+    assert assistant(content="hi", reasoning="a") == Message("assistant", "hi", "a")
+    assert assistant(content="hi", reasoning_content="b") == Message("assistant", "hi", "b")
+    assert assistant(content=None) == Message("assistant", "")
     calls = [
         {"id": "x", "function": {"name": "f", "arguments": "{"}},
         {"function": {"name": "g", "arguments": {"a": 1}}},
     ]
-    assert said(content=None, tool_calls=calls) == Message(
+    assert assistant(content=None, tool_calls=calls) == Message(
         "assistant", None, None, [ToolCall("x", Function("f", "{")), ToolCall("call_1", Function("g", '{"a":1}'))]
     )
 

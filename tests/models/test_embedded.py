@@ -134,8 +134,8 @@ async def every_token_has_a_logprob_though_characters_are_cut(model: EmbeddedMod
     assert plain.prompt_ids is not None
     assert plain.ids is not None
     assert plain.logprobs is not None
-    asked = await model._server._find_logprob([*plain.prompt_ids, *plain.ids[:2]], plain.ids[2])
-    assert asked == pytest.approx(plain.logprobs[2], abs=0.05)
+    pending = await model._server._find_logprob([*plain.prompt_ids, *plain.ids[:2]], plain.ids[2])
+    assert pending == pytest.approx(plain.logprobs[2], abs=0.05)
 
 
 async def limits_and_refusals(model: EmbeddedModel) -> None:
@@ -155,13 +155,13 @@ async def limits_and_refusals(model: EmbeddedModel) -> None:
 
 async def a_crash_costs_one_attempt(model: EmbeddedModel) -> None:
     assert model._child is not None
-    asked = asyncio.create_task(
+    pending = asyncio.create_task(
         model.complete(ASK, Sampling(1.0, max_tokens=1500, extra={"ignore_eos": True}), seed=1, rollout="t#0")
     )
     await asyncio.sleep(0.2)
     os.kill(model._child.pid, signal.SIGKILL)
     with pytest.raises(RolloutFailed) as caught:
-        await asked
+        await pending
     assert caught.value.kind == "model_unavailable"
     await model._child.wait(10)
     assert (await model.complete(ASK, Sampling(max_tokens=2), seed=1, rollout="t#0")).turn.completion_tokens == 2

@@ -33,8 +33,8 @@ def test_a_report_of_other_tokens_is_not_used_at_all() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
 def test_no_entry_is_ever_put_on_the_wrong_token(drawn: list[tuple[int, bool]]) -> None:
     tokens = [token for token, _ in drawn]
-    truth = [SampledToken(token, -float(at)) if kept else None for at, (token, kept) in enumerate(drawn)]
-    found = align_logprobs(tokens, [s for s in truth if s is not None])
-    assert all(f is None or f is t for f, t in zip(found, truth, strict=True))
+    truth = [SampledToken(token, -float(at)) if reported else None for at, (token, reported) in enumerate(drawn)]
+    aligned = align_logprobs(tokens, [s for s in truth if s is not None])
+    assert all(f is None or f is t for f, t in zip(aligned, truth, strict=True))
     if all(t is not None for t in truth):
-        assert found == truth
+        assert aligned == truth

@@ -7,10 +7,16 @@ from rollbook.models.server_errors import check_logprobs
 
 
 def kind_of(**changes: object) -> str:
-    given = {"prompt_ids": [1, 2], "ids": [3, 4], "logprobs": [-0.5, -1.0], "prompt_tokens": 2, "completion_tokens": 2}
-    given.update(changes)
+    values = {
+        "prompt_ids": [1, 2],
+        "ids": [3, 4],
+        "logprobs": [-0.5, -1.0],
+        "prompt_tokens": 2,
+        "completion_tokens": 2,
+    }
+    values.update(changes)
     try:
-        check_logprobs(**given)  # type: ignore[arg-type]
+        check_logprobs(**values)  # type: ignore[arg-type]
     except RolloutFailed as error:
         return error.kind
     return "fine"

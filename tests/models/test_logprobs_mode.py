@@ -25,35 +25,35 @@ def test_whether_what_is_sampled_from_is_the_models_own(sampling: Sampling, shap
     assert is_shaped(sampling) is shaped
 
 
-def said(sampling: Sampling, calls: int = 3, **endpoint: Any) -> tuple[list[str], Endpoint]:
+def collect_warnings(sampling: Sampling, calls: int = 3, **endpoint: Any) -> tuple[list[str], Endpoint]:
     async def go() -> tuple[list[str], Endpoint]:
-        words: list[str] = []
+        warnings: list[str] = []
         async with Endpoint(**endpoint) as served:
-            model = ChatModel(ModelSpec(""), Settings(urls=[served.url]), say=words.append)
+            model = ChatModel(ModelSpec(""), Settings(urls=[served.url]), say=warnings.append)
             await model.open()
             try:
                 for seed in range(calls):
                     await model.complete([Message("user", "hi")], sampling, seed=seed, rollout="t#0")
             finally:
                 await model.close()
-        return words, served
+        return warnings, served
 
     return asyncio.run(go())
 
 
 def test_logprobs_of_another_distribution_are_told_once() -> None:
-    words, served = said(Sampling(0.7), vllm=True)
-    assert len(words) == 1
-    assert "--logprobs-mode processed_logprobs" in words[0]
+    warnings, served = collect_warnings(Sampling(0.7), vllm=True)
+    assert len(warnings) == 1
+    assert "--logprobs-mode processed_logprobs" in warnings[0]
     assert served.bodies[0]["top_k"] == 1
     assert served.counts["chat"] == 4
 
 
 def test_nothing_is_asked_where_it_does_not_matter() -> None:
-    assert said(Sampling(), vllm=True)[1].counts["chat"] == 3
-    assert said(Sampling(0.7), vllm=False)[1].counts["chat"] == 3
+    assert collect_warnings(Sampling(), vllm=True)[1].counts["chat"] == 3
+    assert collect_warnings(Sampling(0.7), vllm=False)[1].counts["chat"] == 3
 
 
 def test_a_server_that_does_not_answer_the_question_just_now_is_asked_again_later() -> None:
-    words, served = said(Sampling(0.7), calls=1, vllm=True, mode="500", models="ok", times=1)
-    assert (words, served.counts["chat"]) == ([], 2)
+    warnings, served = collect_warnings(Sampling(0.7), calls=1, vllm=True, mode="500", models="ok", times=1)
+    assert (warnings, served.counts["chat"]) == ([], 2)

@@ -1,4 +1,4 @@
-"""A response says what a rollout said: tools, usage, tokens and how it ended."""
+"""A response contains what a rollout does: tools, usage, tokens and how it ended."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def test_uncounted_turns_share_one_sum() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "c", "output": "1"}
     answer = {"type": "message", "role": "assistant", "content": "1"}
-    said = read_response({"output": [call, result, answer], "usage": {"input_tokens": 9, "output_tokens": 4}})
-    assert [turn.prompt_tokens for turn in said.turns] == [0, 9]
-    assert [turn.finish_reason for turn in said.turns] == ["tool_calls", "stop"]
+    content = read_response({"output": [call, result, answer], "usage": {"input_tokens": 9, "output_tokens": 4}})
+    assert [turn.prompt_tokens for turn in content.turns] == [0, 9]
+    assert [turn.finish_reason for turn in content.turns] == ["tool_calls", "stop"]
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(None, "response is no object"), ({}, "response.output is no list of items")]
+    ("value", "message"), [(None, "response is no object"), ({}, "response.output is no list of items")]
 )
-def test_a_wrong_response_is_named(value: object, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_a_wrong_response_is_named(value: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_response(value)

@@ -1,4 +1,4 @@
-"""Chat messages and Responses items say the same, both ways."""
+"""Chat messages and Responses items are converted both ways."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_tokens_end_a_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "words"),
+    ("item", "problem"),
     [
         ("text", "input[0] is no object"),
         ({}, "input[0] has neither a type nor a role"),
@@ -185,10 +185,10 @@ def test_tokens_end_a_message() -> None:
         ),
     ],
 )
-def test_a_wrong_item_is_named(item: object, words: str) -> None:
+def test_a_wrong_item_is_named(item: object, problem: str) -> None:
     with pytest.raises(UsageError) as error:
         read_items([item])
-    assert str(error.value).startswith(words)
+    assert str(error.value).startswith(problem)
 
 
 def test_items_must_be_a_list_or_text() -> None:
@@ -235,7 +235,7 @@ def test_no_model_is_sent_the_items_that_a_message_was_read_from() -> None:
 
 
 def test_items_that_say_no_more_than_the_message_are_not_kept_twice() -> None:
-    told = [{"type": "message", "id": "other", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}]
-    plain = [{**told[0], "content": [{"type": "output_text", "text": "a", "annotations": []}], "status": "completed"}]
-    assert read_items(told)[0].items is None
+    raw = [{"type": "message", "id": "other", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}]
+    plain = [{**raw[0], "content": [{"type": "output_text", "text": "a", "annotations": []}], "status": "completed"}]
+    assert read_items(raw)[0].items is None
     assert read_items(plain)[0].items is None

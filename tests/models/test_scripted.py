@@ -15,13 +15,13 @@ def write(path: Path, *lines: JSON) -> Path:
     return path
 
 
-def answers(path: Path, *asked: tuple[Sequence[Message], int, str], **settings: JSON) -> list[Completion]:
+def answers(path: Path, *calls: tuple[Sequence[Message], int, str], **settings: JSON) -> list[Completion]:
     async def main() -> list[Completion]:
         spec, urls = resolve_model([f"scripted:{path}"])
         model = ScriptedModel(spec, Settings(urls=urls, **settings))
         await model.open()
         model.version = "v1"
-        return [await model.complete(m, Sampling(), seed=seed, rollout=name) for m, seed, name in asked]
+        return [await model.complete(m, Sampling(), seed=seed, rollout=name) for m, seed, name in calls]
 
     return asyncio.run(main())
 
@@ -38,15 +38,15 @@ def test_the_closest_line_answers(tmp_path: Path) -> None:
         {"task": "a#1", "answer": "task"},
         {"task": "a#1", "sample": 2, "answer": "rollout"},
     )
-    asked = [(user("hi"), 0, "a#1#2"), (user("hi"), 0, "a#1#3"), (user("hi"), 0, "b#0"), (user("ho"), 0, "b#0")]
-    assert [c.message.text for c in answers(script, *asked)] == ["rollout", "task", "prompt", "anyone"]
+    calls = [(user("hi"), 0, "a#1#2"), (user("hi"), 0, "a#1#3"), (user("hi"), 0, "b#0"), (user("ho"), 0, "b#0")]
+    assert [c.message.text for c in answers(script, *calls)] == ["rollout", "task", "prompt", "anyone"]
 
 
 def test_equal_lines_are_taken_by_the_seed_and_by_the_turn(tmp_path: Path) -> None:
     script = write(tmp_path / "s.jsonl", *({"answer": str(i)} for i in range(3)))
     later = [*user("hi"), Message("assistant", "x"), *user("hi")]
-    asked = [(user("hi"), 4, "a#0"), (user("hi"), 5, "a#1"), (later, 4, "a#0"), (user("hi"), 4, "a#0")]
-    assert [c.message.text for c in answers(script, *asked)] == ["1", "2", "2", "1"]
+    calls = [(user("hi"), 4, "a#0"), (user("hi"), 5, "a#1"), (later, 4, "a#0"), (user("hi"), 4, "a#0")]
+    assert [c.message.text for c in answers(script, *calls)] == ["1", "2", "2", "1"]
 
 
 def test_tokens_finish_reason_and_tool_calls_are_replayed(tmp_path: Path) -> None:

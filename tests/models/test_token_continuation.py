@@ -43,9 +43,11 @@ class Talk:
             try:
                 first = await model.complete(ASK, Sampling(**sampling), seed=1, rollout="t#0", tools=tools)
                 first = Completion(thought or first.message, first.turn)
-                held = AnsweredCall(ASK, first)
+                previous = AnsweredCall(ASK, first)
                 self.messages = [*ASK, answer or first.message, MORE]
-                then = await model.complete_from(held, self.messages, Sampling(), seed=1, rollout="t#0", tools=tools)
+                then = await model.complete_from(
+                    previous, self.messages, Sampling(), seed=1, rollout="t#0", tools=tools
+                )
             finally:
                 await model.close()
         self.turns = [first.turn, then.turn]
@@ -112,13 +114,13 @@ def test_a_server_that_cannot_render_just_now_is_a_failure_of_the_call() -> None
         asyncio.run(Talk(mode="ill_tokenize").hold())
 
 
-def held(*messages: Message, answer: Message) -> AnsweredCall:
+def previous(*messages: Message, answer: Message) -> AnsweredCall:
     return AnsweredCall(messages, Completion(answer, Turn()))
 
 
 def test_what_is_new_follows_what_was_asked_and_answered_whatever_was_thought() -> None:
     answer = Message("assistant", "42", reasoning="hm")
-    one = held(*ASK, answer=answer)
+    one = previous(*ASK, answer=answer)
     assert find_new_messages(one, [*ASK, answer, MORE]) == [MORE]
     assert find_new_messages(one, [*ASK, Message("assistant", "42"), MORE]) == [MORE]
     for changed in ([*ASK, Message("assistant", "43"), MORE], [MORE, answer, MORE], [*ASK, answer], [MORE]):
@@ -128,7 +130,7 @@ def test_what_is_new_follows_what_was_asked_and_answered_whatever_was_thought() 
 @pytest.mark.parametrize("new", [Message("assistant", "more"), Message("user", [{"type": "text", "text": "x"}])])
 def test_only_text_of_others_can_be_added(new: Message) -> None:
     answer = Message("assistant", "42")
-    assert find_new_messages(held(*ASK, answer=answer), [*ASK, answer, new]) == Unproven(NOT_TEXT)
+    assert find_new_messages(previous(*ASK, answer=answer), [*ASK, answer, new]) == Unproven(NOT_TEXT)
 
 
 def test_stand_ins_keep_the_names_and_ids_of_calls_and_nothing_that_was_written() -> None:

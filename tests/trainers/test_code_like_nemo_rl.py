@@ -17,8 +17,8 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def env():
-    with code_environment(like_nemo_rl=True, terminate_on_evaluation=True) as made:
-        yield made
+    with code_environment(like_nemo_rl=True, terminate_on_evaluation=True) as environment:
+        yield environment
 
 
 def test_what_nemo_rl_checks_of_its_own_holds(env, tmp_path: Path):

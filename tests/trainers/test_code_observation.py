@@ -1,4 +1,4 @@
-"""What a model reads of its code."""
+"""The observation of a model's code."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What metadata may ask for, and what is refused."""
+"""What metadata may request, and what is refused."""
 
 import math
 from fractions import Fraction
@@ -43,13 +43,13 @@ BAD += [numpy.bool_(True), numpy.float64("nan"), numpy.array([1.0, 2.0])]
 
 def test_without_metadata_the_configuration_holds():
     for metadata in (None, {}, {"timeout_seconds": None, "memory_limit_bytes": None, "working_dir": ""}):
-        found = read_code_request(("1",), metadata, CONFIG)
-        assert (found.seconds, found.memory_mb, found.working_dir, found.turn) == (2, 64, None, None)
+        request = read_code_request(("1",), metadata, CONFIG)
+        assert (request.seconds, request.memory_mb, request.working_dir, request.turn) == (2, 64, None, None)
 
 
 def test_a_samples_own_limits_come_first():
-    found = read_code_request(("1",), {"timeout_seconds": 0.25, "memory_limit_bytes": 100 * MIB}, CONFIG)
-    assert (found.seconds, found.memory_mb) == (0.25, 100)
+    request = read_code_request(("1",), {"timeout_seconds": 0.25, "memory_limit_bytes": 100 * MIB}, CONFIG)
+    assert (request.seconds, request.memory_mb) == (0.25, 100)
     one = read_code_request(("1",), {"timeout_seconds": 300}, CONFIG)
     assert (one.seconds, one.memory_mb) == (300, 64)
 
@@ -121,7 +121,7 @@ def test_too_much_code_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("settings", "message"),
     [
         ({"default_timeout_second": 1}, "did you mean default_timeout_seconds"),
         ({"frobnicate": 1}, "no setting is called frobnicate; there are default_timeout_seconds"),
@@ -134,9 +134,9 @@ def test_too_much_code_is_refused():
         ({"turns_at_once": 0}, "positive, finite"),
     ],
 )
-def test_a_wrong_setting_is_named(given, words):
-    with pytest.raises(UsageError, match=words):
-        read_config(given)
+def test_a_wrong_setting_is_named(settings, message):
+    with pytest.raises(UsageError, match=message):
+        read_config(settings)
 
 
 def test_nemo_rls_own_settings_are_understood():

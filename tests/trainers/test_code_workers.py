@@ -1,4 +1,4 @@
-"""Whose session it is, who is known to NeMo RL by what name, and how many sessions there is room for."""
+"""The worker of a session, the name that NeMo RL registers, and the number of sessions that fit."""
 
 import subprocess
 import sys
@@ -52,10 +52,10 @@ def test_every_sample_is_in_one_share():
 
 
 def test_without_ray_the_workers_are_here():
-    crew = start_workers(CodeConfig(num_workers=2, worker_group="g"))
-    assert isinstance(crew, LocalWorkers)
-    assert crew.turns([]) == []
-    crew.close()
+    workers = start_workers(CodeConfig(num_workers=2, worker_group="g"))
+    assert isinstance(workers, LocalWorkers)
+    assert workers.turns([]) == []
+    workers.close()
 
 
 def test_nothing_heavy_is_imported_for_it():

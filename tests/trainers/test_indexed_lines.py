@@ -30,9 +30,9 @@ def test_the_file_is_not_in_memory(tmp_path: Path) -> None:
             file.write(b'{"id": %d, "text": "%s"}\n' % (number, b"x" * 10_000))
     tracemalloc.start()
     lines = IndexedLines([str(path)])
-    held, _ = tracemalloc.get_traced_memory()
+    in_memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 200_000
+    assert in_memory < 200_000
     assert lines[1999].startswith(b'{"id": 1999')
 
 

@@ -1,4 +1,4 @@
-"""Where code begins and ends in what a model wrote."""
+"""Where code begins and ends in a model's message."""
 
 import time
 
@@ -53,10 +53,10 @@ def test_what_follows_the_last_block_is_told():
 @given(st.lists(st.sampled_from(["<code>", "</code>", "'", '"', '"""', "\\", "#", "\n", "x", " "]), max_size=40))
 def test_any_message_has_blocks_that_are_part_of_it(pieces):
     message = "".join(pieces)
-    found = find_blocks(message)
-    assert bool(found.blocks) == ("<code>" in message)
-    assert message.endswith(found.after)
-    for block in found.blocks:
+    blocks = find_blocks(message)
+    assert bool(blocks.blocks) == ("<code>" in message)
+    assert message.endswith(blocks.after)
+    for block in blocks.blocks:
         assert all(line.strip() in message for line in block.splitlines())
 
 
@@ -64,7 +64,7 @@ def test_any_message_has_blocks_that_are_part_of_it(pieces):
     "nasty", ['"\\' * 50_000, "'" + "\\'" * 50_000, '"""' + '\\"""' * 30_000, "#" * 100_000, "\n  <code>" * 10_000]
 )
 def test_no_message_takes_long_to_read(nasty):
-    began = time.process_time()
+    started = time.process_time()
     find_blocks("<code>" + nasty)
     find_blocks("<code>" + nasty + "</code>")
-    assert time.process_time() - began < 2
+    assert time.process_time() - started < 2

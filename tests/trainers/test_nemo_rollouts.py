@@ -1,4 +1,4 @@
-"""Whole rollouts for NeMo RL: streamed with token ids; what is missing is named first, typed, and pickles."""
+"""Whole rollouts for NeMo RL: streamed with token ids; missing rows are raised first, typed, and pickle."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_every_row_comes_with_its_index_its_reward_and_its_tokens(tmp_path: Path
     assert [timing is None for _, _, timing in came] == [True, True, True, False]
     assert came[-1][2]["gym/seconds/max"] >= came[-1][2]["gym/model_s/mean"] > 0
     for index, result, _ in came:
-        shown, said = result["message_log"]
+        shown, sampled = result["message_log"]
         assert (
             f"What is {3 - index} + {3 - index}?" in bytes(i for i in shown["token_ids"].tolist() if i < 256).decode()
         )
-        assert (shown["role"], said["role"]) == ("user", "assistant")
-        assert len(said["token_ids"]) == len(said["generation_logprobs"])
+        assert (shown["role"], sampled["role"]) == ("user", "assistant")
+        assert len(sampled["token_ids"]) == len(sampled["generation_logprobs"])
         assert result["input_message_log"] == [shown]
         assert result["full_result"]["reward"] in (0.0, 1.0)
         assert result["full_result"]["task"] == f"sum-{3 - index}"

@@ -37,14 +37,14 @@ def cluster():
 
 @pytest.fixture
 def started():
-    made = []
+    environments = []
 
     def start(**settings):
-        made.append(CodeEnvironment.options(runtime_env={"env_vars": {"SEEN": "yes"}}).remote(settings))
-        return made[-1]
+        environments.append(CodeEnvironment.options(runtime_env={"env_vars": {"SEEN": "yes"}}).remote(settings))
+        return environments[-1]
 
     yield start
-    for env in made:
+    for env in environments:
         ray.get(env.shutdown.remote(), timeout=WAIT_S)
         ray.kill(env)
 

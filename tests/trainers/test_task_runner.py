@@ -1,4 +1,4 @@
-"""Environments held open: tasks go in one by one from anywhere, rollouts come out, failed ones too."""
+"""Environments kept open: tasks go in one by one from anywhere, rollouts come out, failed ones too."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_tasks_are_played_side_by_side_and_come_back_to_whoever_asked(tmp_path: 
     async def go() -> list[Rollout]:
         async with (
             Endpoint(vllm=True, right=1.0) as endpoint,
-            TaskRunner({"sums": Entry(env=write_sums(tmp_path, BROKEN))}, [endpoint.url]) as players,
+            TaskRunner({"sums": Entry(env=write_sums(tmp_path, BROKEN))}, [endpoint.url]) as runner,
         ):
-            players.resume("5")
+            runner.resume("5")
             tasks = [task(number % 4) for number in range(12)]
-            return await asyncio.gather(*(players.run_task("sums", one, Sampling(max_tokens=16)) for one in tasks))
+            return await asyncio.gather(*(runner.run_task("sums", one, Sampling(max_tokens=16)) for one in tasks))
 
     rollouts = asyncio.run(go())
     assert [r.task.id for r in rollouts] == [f"sum-{number % 4}" for number in range(12)]
@@ -43,10 +43,10 @@ def test_each_sampling_is_sent_as_it_was_asked_for(tmp_path: Path) -> None:
     async def go() -> set[float]:
         async with (
             Endpoint() as endpoint,
-            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players,
+            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as runner,
         ):
             for temperature in (1.0, 0.0):
-                await players.run_task("sums", task(1), Sampling(temperature=temperature))
+                await runner.run_task("sums", task(1), Sampling(temperature=temperature))
             return {body["temperature"] for body in endpoint.bodies}
 
     assert asyncio.run(go()) == {1.0, 0.0}
@@ -67,17 +67,17 @@ def test_an_endpoint_that_stays_away_is_raised_to_everyone_who_waits(tmp_path: P
     async def go() -> None:
         async with (
             Endpoint() as endpoint,
-            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url], outage_s=0.5) as players,
+            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url], outage_s=0.5) as runner,
         ):
-            await players.run_task("sums", task(1), Sampling())
+            await runner.run_task("sums", task(1), Sampling())
             await endpoint.switch("refuse")
             with pytest.raises(EndpointDown):
-                await asyncio.gather(*(players.run_task("sums", task(n), Sampling()) for n in range(3)))
+                await asyncio.gather(*(runner.run_task("sums", task(n), Sampling()) for n in range(3)))
             with pytest.raises(EndpointDown):
-                await players.run_task("sums", task(1), Sampling())
+                await runner.run_task("sums", task(1), Sampling())
             await endpoint.switch("ok")
-            players.resume("7")
-            assert (await players.run_task("sums", task(1), Sampling())).turns[0].model_version == "7", "it is back"
+            runner.resume("7")
+            assert (await runner.run_task("sums", task(1), Sampling())).turns[0].model_version == "7", "it is back"
 
     asyncio.run(go())
 
@@ -85,10 +85,10 @@ def test_an_endpoint_that_stays_away_is_raised_to_everyone_who_waits(tmp_path: P
 def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:
     async def go() -> None:
         async with Endpoint() as endpoint:
-            async with TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players:
-                await players.run_task("sums", task(1), Sampling())
+            async with TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as runner:
+                await runner.run_task("sums", task(1), Sampling())
                 await endpoint.switch("hang")
-                waiting = asyncio.ensure_future(players.run_task("sums", task(2), Sampling()))
+                waiting = asyncio.ensure_future(runner.run_task("sums", task(2), Sampling()))
                 await asyncio.sleep(0.1)
             with pytest.raises(Stopped, match="closed"):
                 await waiting
@@ -116,15 +116,15 @@ def test_what_is_opened_during_a_pause_is_paused_too(tmp_path: Path, monkeypatch
         slow = Slow(monkeypatch)
         async with (
             Endpoint() as endpoint,
-            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players,
+            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as runner,
         ):
-            playing = asyncio.ensure_future(players.run_task("sums", task(1), Sampling()))
+            playing = asyncio.ensure_future(runner.run_task("sums", task(1), Sampling()))
             await slow.begun.wait()
-            await players.pause()
+            await runner.pause()
             slow.may_end.set()
             done, _ = await asyncio.wait({playing}, timeout=0.3)
             assert (done, len(endpoint.bodies)) == (set(), 0)
-            players.resume("8")
+            runner.resume("8")
             assert (await playing).turns[0].model_version == "8"
 
     asyncio.run(go())
@@ -133,10 +133,10 @@ def test_what_is_opened_during_a_pause_is_paused_too(tmp_path: Path, monkeypatch
 def test_what_is_opened_while_all_is_closed_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> set[str]:
         async with Endpoint() as endpoint:
-            async with TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as players:
-                await players.run_task("sums", task(1), Sampling())
+            async with TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as runner:
+                await runner.run_task("sums", task(1), Sampling())
                 slow = Slow(monkeypatch)
-                late = asyncio.ensure_future(players.run_task("sums", task(1), Sampling(temperature=0.5)))
+                late = asyncio.ensure_future(runner.run_task("sums", task(1), Sampling(temperature=0.5)))
                 await slow.begun.wait()
             slow.may_end.set()
             with pytest.raises(Stopped, match="closed"):

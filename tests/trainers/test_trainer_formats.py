@@ -17,36 +17,41 @@ FAILED = sample_of(played([1], [2], reward=None))
 
 
 def test_skyrl_has_one_row_a_rollout_with_equal_lengths() -> None:
-    made = to_skyrl([TURNS, FORKED])
-    assert made["prompt_token_ids"] == [[1, 2], [9]]
-    assert made["response_ids"] == [[3, 4, 5, 6], [8]]
-    assert made["loss_masks"] == [[1, 0, 1, 1], [1]]
-    assert made["rollout_logprobs"] == [[-0.5, 0.0, -0.5, -1.5], [-0.5]]
-    assert made["rewards"] == [0.5, 1.0]
-    assert made["stop_reasons"] == ["stop", "stop"]
-    assert made["rollout_metrics"] == {"rollbook/forked": 1, "rollbook/untrained_tokens": 2}
+    fields = to_skyrl([TURNS, FORKED])
+    assert fields["prompt_token_ids"] == [[1, 2], [9]]
+    assert fields["response_ids"] == [[3, 4, 5, 6], [8]]
+    assert fields["loss_masks"] == [[1, 0, 1, 1], [1]]
+    assert fields["rollout_logprobs"] == [[-0.5, 0.0, -0.5, -1.5], [-0.5]]
+    assert fields["rewards"] == [0.5, 1.0]
+    assert fields["stop_reasons"] == ["stop", "stop"]
+    assert fields["rollout_metrics"] == {"rollbook/forked": 1, "rollbook/untrained_tokens": 2}
 
 
 def test_openrlhf_has_all_ids_and_the_ranges_of_what_was_sampled() -> None:
-    made = to_openrlhf(TURNS, "What?", "42")
-    assert made["observation_tokens"] == [1, 2, 3, 4, 5, 6]
-    assert made["action_ranges"] == [(2, 3), (4, 6)]
-    assert made["rollout_log_probs"] == [0.0, 0.0, -0.5, 0.0, -0.5, -1.5]
-    assert (made["prompt"], made["label"], made["reward"], made["truncated"]) == ("What?", "42", 0.5, False)
+    fields = to_openrlhf(TURNS, "What?", "42")
+    assert fields["observation_tokens"] == [1, 2, 3, 4, 5, 6]
+    assert fields["action_ranges"] == [(2, 3), (4, 6)]
+    assert fields["rollout_log_probs"] == [0.0, 0.0, -0.5, 0.0, -0.5, -1.5]
+    assert (fields["prompt"], fields["label"], fields["reward"], fields["truncated"]) == (
+        "What?",
+        "42",
+        0.5,
+        False,
+    )
 
 
 def test_slime_has_a_sample_for_every_sequence() -> None:
-    (made,) = to_slime(TURNS)
-    assert (made["tokens"], made["response_length"]) == ([1, 2, 3, 4, 5, 6], 4)
-    assert len(made["loss_mask"]) == len(made["rollout_log_probs"]) == made["response_length"]
-    assert (made["reward"], made["status"], made["weight_versions"]) == (0.5, "completed", ["9", "9"])
+    (fields,) = to_slime(TURNS)
+    assert (fields["tokens"], fields["response_length"]) == ([1, 2, 3, 4, 5, 6], 4)
+    assert len(fields["loss_mask"]) == len(fields["rollout_log_probs"]) == fields["response_length"]
+    assert (fields["reward"], fields["status"], fields["weight_versions"]) == (0.5, "completed", ["9", "9"])
     assert [one["reward"] for one in to_slime(FORKED)] == [1.0, 1.0]
 
 
 def test_prime_rl_has_one_flat_list_and_masks_what_failed() -> None:
-    (made,) = to_prime_rl(TURNS, temperature=0.7, advantage=2.0)
-    assert made["mask"] == [False, False, True, False, True, True]
-    assert {len(made[name]) for name in ("token_ids", "mask", "logprobs", "temperatures", "advantages")} == {6}
+    (fields,) = to_prime_rl(TURNS, temperature=0.7, advantage=2.0)
+    assert fields["mask"] == [False, False, True, False, True, True]
+    assert {len(fields[name]) for name in ("token_ids", "mask", "logprobs", "temperatures", "advantages")} == {6}
     (failed,) = to_prime_rl(FAILED, temperature=0.7, advantage=2.0)
     assert failed["mask"] == [False, False]
     assert failed["advantages"] is None

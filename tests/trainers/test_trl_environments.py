@@ -52,8 +52,8 @@ def shop(tmp_path: Path) -> str:
 def test_tools_have_types_and_words_and_a_state_for_each_rollout(shop: str) -> None:
     environments = Environments(shop)
     one, other = environments(), environments()
-    for held in (one, other):
-        assert held.reset(**environments.rows()[0]) is None
+    for environment in (one, other):
+        assert environment.reset(**environments.rows()[0]) is None
     buy = one.buy  # type: ignore[attr-defined]
     assert buy.__annotations__ == {"count": int, "kind": str, "return": str}
     assert list(inspect.signature(buy).parameters) == ["count", "kind"]
@@ -72,13 +72,13 @@ def test_a_verdict_that_fails_raises_or_is_none_and_counted(shop: str) -> None:
     spec = shop
     for on_failure in ("raise", "mask"):
         environments = Environments(spec, on_failure=on_failure)  # type: ignore[arg-type]
-        held = environments()
-        held.reset(task="odd")
+        environment = environments()
+        environment.reset(task="odd")
         if on_failure == "raise":
             with pytest.raises(RolloutFailed, match="verifier_error"):
-                environments.reward(completions=["Done."], environments=[held])
+                environments.reward(completions=["Done."], environments=[environment])
         else:
-            assert environments.reward(completions=["Done."], environments=[held]) == [None]
+            assert environments.reward(completions=["Done."], environments=[environment]) == [None]
             assert environments.masked == 1
         environments.close()
 

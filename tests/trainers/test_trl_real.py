@@ -40,11 +40,11 @@ def test_a_tiny_random_model_learns_to_say_a_letter() -> None:
 
 def test_trl_reads_the_schema_of_every_tool_of_the_workplace() -> None:
     environments = Environments("workplace", limit=1)
-    held = environments()
-    methods = [name for name in dir(type(held)) if not name.startswith("_") and name != "reset"]
+    environment = environments()
+    methods = [name for name in dir(type(environment)) if not name.startswith("_") and name != "reset"]
     assert len(methods) == 29
     for name in methods:
-        schema = get_json_schema(getattr(held, name))["function"]
+        schema = get_json_schema(getattr(environment, name))["function"]
         assert schema["name"] == name
         assert schema["description"]
     environments.close()

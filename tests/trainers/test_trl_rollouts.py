@@ -30,10 +30,10 @@ BROKEN = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    background, made = BackgroundLoop("endpoint"), Endpoint(vllm=True)
-    background.run(made.__aenter__())
-    yield made
-    background.run(made.__aexit__())
+    background, result = BackgroundLoop("endpoint"), Endpoint(vllm=True)
+    background.run(result.__aenter__())
+    yield result
+    background.run(result.__aexit__())
     background.close()
 
 
@@ -54,25 +54,25 @@ def test_rows_have_exact_tokens_and_masked_ones_no_reward() -> None:
 def test_every_prompt_is_played_and_comes_back_in_its_place(tmp_path: Path, endpoint: Endpoint) -> None:
     rollouts = Rollouts(write_sums(tmp_path), endpoint.url, limit=3)
     prompts: list[Any] = [row["prompt"] for row in rollouts.rows() for _ in range(2)]
-    made = rollouts(prompts, TRAINER)
+    result = rollouts(prompts, TRAINER)
     rollouts.close()
-    texts = [bytes(i for i in ids if i < 256).decode() for ids in made["prompt_ids"]]
+    texts = [bytes(i for i in ids if i < 256).decode() for ids in result["prompt_ids"]]
     assert [f"What is {i // 2} + {i // 2}?" in text for i, text in enumerate(texts)] == [True] * 6
-    assert [len(row) for row in made["env_mask"]] == [len(row) for row in made["completion_ids"]]
-    assert rollouts.reward(**made) == made["rollbook_reward"]
-    assert set(made["rollbook_reward"]) <= {0.0, 1.0}
-    asked = [body for body in endpoint.bodies if body["max_tokens"] == 24]  # one call finds out the logprobs' shape
-    assert {(body["temperature"], body["top_p"]) for body in asked} == {(0.7, 0.9)}
-    assert len({body["seed"] for body in asked}) == 6
+    assert [len(row) for row in result["env_mask"]] == [len(row) for row in result["completion_ids"]]
+    assert rollouts.reward(**result) == result["rollbook_reward"]
+    assert set(result["rollbook_reward"]) <= {0.0, 1.0}
+    requested = [body for body in endpoint.bodies if body["max_tokens"] == 24]  # one call finds out the logprobs' shape
+    assert {(body["temperature"], body["top_p"]) for body in requested} == {(0.7, 0.9)}
+    assert len({body["seed"] for body in requested}) == 6
 
 
 def test_sampled_as_all_arguments_of_the_trainer_say() -> None:
     args = SimpleNamespace(temperature=0.7, top_p=0.9, max_completion_length=24, top_k=0, min_p=None)
     assert read_sampling(args).extra == {}
     args = SimpleNamespace(**vars(args) | {"top_k": 5, "repetition_penalty": 1.1, "generation_kwargs": {"stop": ["x"]}})
-    asked = read_sampling(args)
-    assert (asked.temperature, asked.top_p, asked.max_tokens) == (0.7, 0.9, 24)
-    assert asked.extra == {"top_k": 5, "repetition_penalty": 1.1, "stop": ["x"]}
+    requested = read_sampling(args)
+    assert (requested.temperature, requested.top_p, requested.max_tokens) == (0.7, 0.9, 24)
+    assert requested.extra == {"top_k": 5, "repetition_penalty": 1.1, "stop": ["x"]}
 
 
 def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: Endpoint) -> None:
@@ -81,11 +81,11 @@ def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: End
     prompts = [row["prompt"] for row in raising.rows()]
     with pytest.raises(Shortfall, match="sum-1#0"):
         raising(prompts, TRAINER)
-    made = masking(prompts, TRAINER)
+    result = masking(prompts, TRAINER)
     raising.close()
     masking.close()
-    assert made["rollbook_reward"][1] is None
-    assert sum(made["env_mask"][1]) == 0 < len(made["env_mask"][1])
+    assert result["rollbook_reward"][1] is None
+    assert sum(result["env_mask"][1]) == 0 < len(result["env_mask"][1])
     assert masking.masked == 1
     with pytest.raises(UsageError, match="drop_group"):
         Rollouts(spec, endpoint.url, on_failure="drop_group")

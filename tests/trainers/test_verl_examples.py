@@ -15,13 +15,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples/verl"
 def submit(folder: Path, name: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run it as the first lines of a job would."""
     (folder / "python").symlink_to(sys.executable)
-    given = {"PATH": f"{folder}:{os.environ['PATH']}", "EXAMPLES": str(EXAMPLES), "SLURM_JOB_NUM_NODES": "1"}
+    environ = {"PATH": f"{folder}:{os.environ['PATH']}", "EXAMPLES": str(EXAMPLES), "SLURM_JOB_NUM_NODES": "1"}
     command = ["bash", str(EXAMPLES / "submit.slurm"), name]
-    return subprocess.run(command, env=given | variables, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environ | variables, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
-    ("name", "variables", "said"),
+    ("name", "variables", "error"),
     [
         ("maths", {}, "no example is called maths"),
         ("math", {"ROWS": "x"}, "say which model: export MODEL="),
@@ -29,10 +29,10 @@ def submit(folder: Path, name: str, **variables: str) -> subprocess.CompletedPro
         ("math", {"MODEL": "x", "ROWS": "/nowhere"}, "/nowhere/train.jsonl is not there"),
     ],
 )
-def test_what_is_missing_is_said_at_the_start(tmp_path: Path, name: str, variables: dict[str, str], said: str) -> None:
+def test_what_is_missing_is_said_at_the_start(tmp_path: Path, name: str, variables: dict[str, str], error: str) -> None:
     ended = submit(tmp_path, name, **variables)
     assert ended.returncode != 0
-    assert said in ended.stderr
+    assert error in ended.stderr
 
 
 def test_other_versions_than_the_pinned_ones_are_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_ray_is_started_on_every_node_and_verl_with_the_example(tmp_path: Path) 
         (tmp_path / file).write_text("{}\n")
     variables = {"MODEL": "m", "ROWS": str(tmp_path), "LOG": str(tmp_path / "log"), "EXAMPLES": str(EXAMPLES)}
     slurm = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]"}
-    given = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables, **slurm}
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables, **slurm}
     command = ["bash", "-c", f"source {EXAMPLES}/submit.slurm blend; wait"]
-    subprocess.run(command, env=given, check=True, timeout=60)
+    subprocess.run(command, env=environ, check=True, timeout=60)
     done = sorted((tmp_path / "log").read_text().splitlines())
     assert f"python -m verl.trainer.main_ppo --config-path {EXAMPLES} --config-name blend" in done
     assert "ray start --head --port 20007 --num-gpus 8 --block" in done

@@ -16,57 +16,57 @@ PAD = 0
 
 def test_prompts_are_padded_left_responses_right_and_nothing_else_moves() -> None:
     rollouts = [played([1, 2, 3], [4, 5], [1, 2, 3, 4, 5, 6], [7], reward=1.0), played([8], [9], reward=0.25)]
-    made = pad_batch([sample_of(r) for r in rollouts], PAD, prompt_length=4, response_length=5)
-    told = {name: array.tolist() for name, array in made.tensors.items()}
-    assert told["prompts"] == [[0, 1, 2, 3], [0, 0, 0, 8]]
-    assert told["responses"] == [[4, 5, 6, 7, 0], [9, 0, 0, 0, 0]]
-    assert told["response_mask"] == [[1, 1, 0, 1, 0], [1, 0, 0, 0, 0]]
-    assert told["input_ids"] == [p + r for p, r in zip(told["prompts"], told["responses"], strict=True)]
-    assert told["attention_mask"] == [[0, 1, 1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 1, 1, 0, 0, 0, 0]]
-    assert told["position_ids"] == [[0, 0, 1, 2, 3, 4, 5, 6, 6], [0, 0, 0, 0, 1, 1, 1, 1, 1]]
-    assert told["rm_scores"] == [[0, 0, 0, 1.0, 0], [0.25, 0, 0, 0, 0]]
-    assert told["rollout_log_probs"] == [[-0.5, -1.5, 0, -0.5, 0], [-0.5, 0, 0, 0, 0]]
-    kinds = {name: str(array.dtype) for name, array in made.tensors.items()}
+    padded = pad_batch([sample_of(r) for r in rollouts], PAD, prompt_length=4, response_length=5)
+    tensors = {name: array.tolist() for name, array in padded.tensors.items()}
+    assert tensors["prompts"] == [[0, 1, 2, 3], [0, 0, 0, 8]]
+    assert tensors["responses"] == [[4, 5, 6, 7, 0], [9, 0, 0, 0, 0]]
+    assert tensors["response_mask"] == [[1, 1, 0, 1, 0], [1, 0, 0, 0, 0]]
+    assert tensors["input_ids"] == [p + r for p, r in zip(tensors["prompts"], tensors["responses"], strict=True)]
+    assert tensors["attention_mask"] == [[0, 1, 1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 1, 1, 0, 0, 0, 0]]
+    assert tensors["position_ids"] == [[0, 0, 1, 2, 3, 4, 5, 6, 6], [0, 0, 0, 0, 1, 1, 1, 1, 1]]
+    assert tensors["rm_scores"] == [[0, 0, 0, 1.0, 0], [0.25, 0, 0, 0, 0]]
+    assert tensors["rollout_log_probs"] == [[-0.5, -1.5, 0, -0.5, 0], [-0.5, 0, 0, 0, 0]]
+    kinds = {name: str(array.dtype) for name, array in padded.tensors.items()}
     assert {kinds.pop("rm_scores"), kinds.pop("rollout_log_probs")} == {"float32"}
     assert set(kinds.values()) == {"int64"}
 
 
 def test_beside_the_tensors_stands_what_the_trainer_indexes() -> None:
     rollouts = [played([1], [2], reward=1.0, version="7"), played([1], [2], [1, 2, 3], [4], reward=0.0)]
-    made = pad_batch([sample_of(r) for r in rollouts], PAD, 2, 4)
-    assert made.others["__num_turns__"].tolist() == [1, 2]
-    assert made.others["multi_modal_inputs"].tolist() == [{}, {}]
-    assert made.others["min_global_steps"].tolist() == [7, None]
-    assert made.others["style"].tolist() == [0.5, 0.0]
-    assert made.meta_info["reward_extra_keys"] == ["style"]
-    timing = made.meta_info["timing"]
+    padded = pad_batch([sample_of(r) for r in rollouts], PAD, 2, 4)
+    assert padded.others["__num_turns__"].tolist() == [1, 2]
+    assert padded.others["multi_modal_inputs"].tolist() == [{}, {}]
+    assert padded.others["min_global_steps"].tolist() == [7, None]
+    assert padded.others["style"].tolist() == [0.5, 0.0]
+    assert padded.meta_info["reward_extra_keys"] == ["style"]
+    timing = padded.meta_info["timing"]
     assert timing["agent_loop/generate_sequences/mean"] == 0
     assert timing["rollbook/cut_tokens"] == 0
-    assert all(len(values) == 2 for values in made.others.values())
+    assert all(len(values) == 2 for values in padded.others.values())
 
 
 def test_a_response_that_is_too_long_is_cut_and_a_longer_prompt_widens_and_both_are_seen() -> None:
-    made = pad_batch([sample_of(played([1, 2, 3], [4, 5, 6], reward=1.0))], PAD, prompt_length=2, response_length=2)
-    assert made.tensors["prompts"].tolist() == [[1, 2, 3]]
-    assert made.tensors["responses"].tolist() == [[4, 5]]
-    assert made.tensors["rm_scores"].tolist() == [[0, 1.0]]
-    assert made.meta_info["timing"]["rollbook/cut_tokens"] == 1
+    padded = pad_batch([sample_of(played([1, 2, 3], [4, 5, 6], reward=1.0))], PAD, prompt_length=2, response_length=2)
+    assert padded.tensors["prompts"].tolist() == [[1, 2, 3]]
+    assert padded.tensors["responses"].tolist() == [[4, 5]]
+    assert padded.tensors["rm_scores"].tolist() == [[0, 1.0]]
+    assert padded.meta_info["timing"]["rollbook/cut_tokens"] == 1
 
 
 def test_a_forked_rollout_is_the_sequence_it_ended_with_and_the_rest_is_counted() -> None:
-    made = pad_batch([sample_of(played([1, 2], [3, 4], [9], [8], reward=1.0))], PAD, 2, 3)
-    assert made.tensors["responses"].tolist() == [[8, 0, 0]]
-    timing = made.meta_info["timing"]
+    padded = pad_batch([sample_of(played([1, 2], [3, 4], [9], [8], reward=1.0))], PAD, 2, 3)
+    assert padded.tensors["responses"].tolist() == [[8, 0, 0]]
+    timing = padded.meta_info["timing"]
     assert (timing["rollbook/forked"], timing["rollbook/untrained_tokens"]) == (1, 2)
 
 
 def test_a_rollout_that_sampled_nothing_has_its_reward_and_nothing_to_train() -> None:
     rollout = played([1], [2], reward=0.5)
     rollout.turns = [Turn(finish_reason="context_length")]
-    made = pad_batch([sample_of(rollout)], PAD, 2, 3)
-    assert made.tensors["response_mask"].sum() == 0
-    assert made.tensors["attention_mask"].tolist() == [[0, 1, 0, 0, 0]]
-    assert np.isclose(made.tensors["rm_scores"].sum(), 0.5)
+    padded = pad_batch([sample_of(rollout)], PAD, 2, 3)
+    assert padded.tensors["response_mask"].sum() == 0
+    assert padded.tensors["attention_mask"].tolist() == [[0, 1, 0, 0, 0]]
+    assert np.isclose(padded.tensors["rm_scores"].sum(), 0.5)
 
 
 def test_a_failed_rollout_is_refused_not_rewarded_with_zero() -> None:

@@ -39,10 +39,10 @@ PROMPT, RESPONSE, WAIT_S = 64, 24, 60
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    background, made = BackgroundLoop("endpoint"), Endpoint(vllm=True)
-    background.run(made.__aenter__())
-    yield made
-    background.run(made.__aexit__())
+    background, result = BackgroundLoop("endpoint"), Endpoint(vllm=True)
+    background.run(result.__aenter__())
+    yield result
+    background.run(result.__aexit__())
     background.close()
 
 
@@ -66,12 +66,12 @@ def config(folder: Path, endpoint: Endpoint, on_failure: str = "raise", source: 
     return OmegaConf.create({"actor_rollout_ref": {"rollout": rollout, "model": {"path": "none"}}})
 
 
-def created(given: Any) -> RollbookAgentLoopManager:
+def created(sent: Any) -> RollbookAgentLoopManager:
     """As both of verl's trainers do it."""
-    cls = load_class_from_fqn(given.actor_rollout_ref.rollout.agent.agent_loop_manager_class, "AgentLoopManager")
-    made = cls.create(config=given, llm_client=object(), teacher_client=None, reward_loop_worker_handles=None)
-    assert isinstance(made, RollbookAgentLoopManager)
-    return made
+    cls = load_class_from_fqn(sent.actor_rollout_ref.rollout.agent.agent_loop_manager_class, "AgentLoopManager")
+    result = cls.create(config=sent, llm_client=object(), teacher_client=None, reward_loop_worker_handles=None)
+    assert isinstance(result, RollbookAgentLoopManager)
+    return result
 
 
 def rows(folder: Path, count: int) -> GymDataset:
@@ -84,7 +84,7 @@ def rows(folder: Path, count: int) -> GymDataset:
     return cls(data_files=[str(path)], tokenizer=None, processor=None, config=settings, max_samples=-1)
 
 
-def asked(dataset: GymDataset, n: int) -> DataProto:
+def make_batch(dataset: GymDataset, n: int) -> DataProto:
     """A batch as V0's trainer asks it: every prompt with a uid, n times, one after the other."""
     batch = DataProto.from_single_dict(collate_fn([dataset[i] for i in range(len(dataset))]))
     batch.non_tensor_batch["uid"] = np.array([f"u{i}" for i in range(len(dataset))], dtype=object)
@@ -111,29 +111,29 @@ def test_the_dataset_loses_no_field_and_collates(tmp_path: Path) -> None:
 
 def test_v0_gives_every_row_back_in_its_order_and_verl_goes_on_with_it(tmp_path: Path, endpoint: Endpoint) -> None:
     manager = created(config(tmp_path, endpoint))
-    given = asked(rows(tmp_path, 5), 2)
-    made = manager.generate_sequences(given)
+    sent = make_batch(rows(tmp_path, 5), 2)
+    result = manager.generate_sequences(sent)
     manager.close()
-    assert made.batch["prompts"].shape == (10, PROMPT)
-    assert made.batch["responses"].shape == (10, RESPONSE)
-    texts = ["".join(chr(i) for i in row if 0 < i < 256) for row in made.batch["prompts"].tolist()]
+    assert result.batch["prompts"].shape == (10, PROMPT)
+    assert result.batch["responses"].shape == (10, RESPONSE)
+    texts = ["".join(chr(i) for i in row if 0 < i < 256) for row in result.batch["prompts"].tolist()]
     assert [f"What is {i // 2} + {i // 2}?" in text for i, text in enumerate(texts)] == [True] * 10
-    rewards = made.batch["rm_scores"].sum(-1)
+    rewards = result.batch["rm_scores"].sum(-1)
     assert set(rewards.tolist()) <= {0.0, 1.0}
-    answers = ["".join(chr(i) for i in row if 0 < i < 256) for row in made.batch["responses"].tolist()]
+    answers = ["".join(chr(i) for i in row if 0 < i < 256) for row in result.batch["responses"].tolist()]
     assert [float(a.strip().endswith(str(2 * (i // 2)))) for i, a in enumerate(answers)] == rewards.tolist()
-    assert made.non_tensor_batch["max_global_steps"].tolist() == [3] * 10
-    assert "timing" in made.meta_info
-    survives_verl(given, made)
+    assert result.non_tensor_batch["max_global_steps"].tolist() == [3] * 10
+    assert "timing" in result.meta_info
+    survives_verl(sent, result)
 
 
-def survives_verl(given: DataProto, made: DataProto) -> None:
+def survives_verl(sent: DataProto, result: DataProto) -> None:
     """Union, reorder, chunk, concat, padding and advantages, as the trainer does them."""
-    timing = made.meta_info.pop("timing")
+    timing = result.meta_info.pop("timing")
     assert timing["agent_loop/generate_sequences/max"] >= 0
-    before = made.batch["responses"].clone()
-    batch = DataProto.from_single_dict({"uid": given.non_tensor_batch["uid"].copy(), "x": torch.zeros(len(given), 1)})
-    batch = batch.union(made)
+    before = result.batch["responses"].clone()
+    batch = DataProto.from_single_dict({"uid": sent.non_tensor_batch["uid"].copy(), "x": torch.zeros(len(sent), 1)})
+    batch = batch.union(result)
     order = torch.arange(len(batch) - 1, -1, -1)
     batch.reorder(order)
     assert torch.equal(batch.batch["responses"], before[order])
@@ -152,14 +152,14 @@ def survives_verl(given: DataProto, made: DataProto) -> None:
 
 def test_v0_asks_validation_and_greedy_rows_otherwise(tmp_path: Path, endpoint: Endpoint) -> None:
     manager = created(config(tmp_path, endpoint))
-    given = asked(rows(tmp_path, 2), 1)
-    given.non_tensor_batch["__do_sample__"] = np.array([True, False])
-    manager.generate_sequences(given)
+    sent = make_batch(rows(tmp_path, 2), 1)
+    sent.non_tensor_batch["__do_sample__"] = np.array([True, False])
+    manager.generate_sequences(sent)
     assert sorted(temperatures(endpoint)) == [0.0, 1.0]
     endpoint.bodies.clear()
-    del given.non_tensor_batch["__do_sample__"]
-    given.meta_info["validate"] = True
-    manager.generate_sequences(given)
+    del sent.non_tensor_batch["__do_sample__"]
+    sent.meta_info["validate"] = True
+    manager.generate_sequences(sent)
     manager.close()
     assert temperatures(endpoint) == [0.0, 0.0]
 
@@ -173,21 +173,21 @@ def test_v0_raises_and_names_what_is_missing(tmp_path: Path, endpoint: Endpoint)
     broken = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
     manager = created(config(tmp_path, endpoint, source=broken))
     with pytest.raises(Shortfall, match=r"4 of 6 .* sum-1#0, sum-1#1"):
-        manager.generate_sequences(asked(rows(tmp_path, 3), 2))
+        manager.generate_sequences(make_batch(rows(tmp_path, 3), 2))
     manager.close()
     masking = created(config(tmp_path, endpoint, on_failure="mask"))
     with pytest.raises(UsageError, match="on_failure: mask: verl's V0"):
-        masking.generate_sequences(asked(rows(tmp_path, 1), 2))
+        masking.generate_sequences(make_batch(rows(tmp_path, 1), 2))
     masking.close()
 
 
 def test_a_row_for_nobody_is_named(tmp_path: Path, endpoint: Endpoint) -> None:
     manager = created(config(tmp_path, endpoint))
-    given = asked(rows(tmp_path, 1), 1)
-    row = decode(given.non_tensor_batch["gym_row"][0])
-    given.non_tensor_batch["gym_row"][0] = encode({**row, "env": "nobody"}).decode()
+    sent = make_batch(rows(tmp_path, 1), 1)
+    row = decode(sent.non_tensor_batch["gym_row"][0])
+    sent.non_tensor_batch["gym_row"][0] = encode({**row, "env": "nobody"}).decode()
     with pytest.raises(UsageError, match="agent_ref 'nobody'"):
-        manager.generate_sequences(given)
+        manager.generate_sequences(sent)
     manager.close()
 
 
@@ -201,17 +201,17 @@ def test_every_example_composes_with_verls_own_configuration(
     for variable, value in {"EXAMPLES": EXAMPLES, "ROWS": tmp_path, "MODEL": "tiny", "NODES": "4"}.items():
         monkeypatch.setenv(variable, str(value))
     with initialize_config_dir(str(EXAMPLES), version_base=None):
-        given = compose(name)
-    OmegaConf.resolve(given)
-    assert (given.trainer.nnodes, given.trainer.use_v1, given.algorithm.adv_estimator) == (4, True, "grpo")
-    block = read_config(given.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-    found = [make_environment(entry) for entry in block.entries(EXAMPLES).values()]
-    assert [type(one).__name__ for one in found] == {
+        sent = compose(name)
+    OmegaConf.resolve(sent)
+    assert (sent.trainer.nnodes, sent.trainer.use_v1, sent.algorithm.adv_estimator) == (4, True, "grpo")
+    block = read_config(sent.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    entries = [make_environment(entry) for entry in block.entries(EXAMPLES).values()]
+    assert [type(one).__name__ for one in entries] == {
         "math": ["Math"],
         "workplace": ["Workplace"],
         "blend": ["Math", "Workplace"],
     }[name]
-    assert get_dataset_class(given.data) is GymDataset
+    assert get_dataset_class(sent.data) is GymDataset
 
 
 @pytest.fixture(scope="module")
@@ -244,11 +244,11 @@ def settled(tq: Any, uids: list[str], partition: str = "train") -> dict[str, Any
     """The tags of a partition once every prompt is finished or has failed."""
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
-        found = (tq.kv_list() or {}).get(partition, {})
-        if all(found.get(uid, {}).get("status") in ("finished", "failure") for uid in uids):
-            return dict(found)
+        entries = (tq.kv_list() or {}).get(partition, {})
+        if all(entries.get(uid, {}).get("status") in ("finished", "failure") for uid in uids):
+            return dict(entries)
         time.sleep(0.1)
-    raise AssertionError(f"not settled within {WAIT_S} s: {found}")
+    raise AssertionError(f"not settled within {WAIT_S} s: {entries}")
 
 
 def test_v1_returns_at_once_and_puts_what_verl_trains_on(tmp_path: Path, endpoint: Endpoint, queue: Any) -> None:
@@ -264,13 +264,13 @@ def test_v1_returns_at_once_and_puts_what_verl_trains_on(tmp_path: Path, endpoin
     buffer = ReplayBuffer("sync", OmegaConf.create({}), None, "drop", OmegaConf.create({}), poll_interval=0.1)
     sampled, _ = buffer.sample(7, "train", 3)  # waits, as the trainer does, until every prompt is finished
     assert (len(buffer.finished_keys["train"]), len(buffer.failure_keys["train"])) == (3, 0)
-    found = queue.kv_list()["train"]
+    entries = queue.kv_list()["train"]
     assert sorted(sampled.keys) == sorted(f"{uid}_{session}_0" for uid in uids for session in range(3))
-    keys = sorted(key for key in found if key.count("_") == 2)
+    keys = sorted(key for key in entries if key.count("_") == 2)
     assert keys == sorted(f"{uid}_{session}_0" for uid in uids for session in range(3))
     fields = ["uid", "prompts", "responses", "response_mask", "rm_scores", "rollout_log_probs", "data_source"]
     data = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=fields)
-    lengths = [found[key]["response_len"] for key in keys]
+    lengths = [entries[key]["response_len"] for key in keys]
     assert [len(row) for row in data["responses"].unbind()] == lengths
     masked = [i for i, key in enumerate(keys) if key == "7-1_1_0"]
     own = data["uid"].tolist() if hasattr(data["uid"], "tolist") else list(data["uid"])
@@ -291,9 +291,9 @@ def test_v1_validates_without_what_failed(tmp_path: Path, endpoint: Endpoint, qu
     batch = v1_batch(rows(tmp_path, 2), step=5)
     tu.assign_non_tensor_data(batch, "validate", True)
     manager.generate_sequences(batch)
-    found = settled(queue, ["5-0", "5-1"], "val")
-    assert sorted(key for key in found if "_" in key) == ["5-0_0_0"]
-    assert (found["5-0"]["status"], found["5-1"]["status"]) == ("finished", "failure")
+    entries = settled(queue, ["5-0", "5-1"], "val")
+    assert sorted(key for key in entries if "_" in key) == ["5-0_0_0"]
+    assert (entries["5-0"]["status"], entries["5-1"]["status"]) == ("finished", "failure")
     assert temperatures(endpoint) == [0.0, 0.0]
     manager.close()
 
@@ -313,9 +313,9 @@ def leaves_the_statistics(keys: list[str], data: Any, uids: list[str], masked: i
 
     everyone = list(range(len(keys)))
     others = [i for i in everyone if i != masked]
-    found = advantages(everyone)
-    assert torch.equal(found[others], advantages(others))
-    assert (found[masked] == 0).all()
+    entries = advantages(everyone)
+    assert torch.equal(entries[others], advantages(others))
+    assert (entries[masked] == 0).all()
 
 
 def test_verls_own_servers_are_asked_for_by_its_load_balancer(queue: Any) -> None:
@@ -341,10 +341,10 @@ def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
         step = 8 if on_failure == "raise" else 9
         batch = v1_batch(rows(tmp_path, 2), step)
         manager.generate_sequences(batch)
-        found = settled(queue, [f"{step}-0", f"{step}-1"])
-        assert found[f"{step}-0"]["status"] == "finished"
-        assert found[f"{step}-1"]["status"] == "failure"
-        assert not [key for key in found if key.startswith(f"{step}-1_")]
+        entries = settled(queue, [f"{step}-0", f"{step}-1"])
+        assert entries[f"{step}-0"]["status"] == "finished"
+        assert entries[f"{step}-1"]["status"] == "failure"
+        assert not [key for key in entries if key.startswith(f"{step}-1_")]
         if on_failure == "raise":
             with pytest.raises(Shortfall, match="sum-1"):
                 manager.generate_sequences(batch)

@@ -39,10 +39,10 @@ def test_a_rollout_is_one_key_with_its_fields_unpadded_and_the_rows_own() -> Non
 
 
 def test_every_sequence_of_a_forked_rollout_has_a_key_and_the_reward() -> None:
-    made = trajectories(PROMPT, 0, sample_of(played([1, 2], [3, 4], [9], [8], reward=1.0)))
-    assert [one.key for one in made] == ["u-1_0_0", "u-1_0_1"]
-    assert [float(one.fields["rm_scores"].sum()) for one in made] == [1.0, 1.0]
-    assert [one.tag["min_global_steps"] for one in made] == [12, 12]
+    result = trajectories(PROMPT, 0, sample_of(played([1, 2], [3, 4], [9], [8], reward=1.0)))
+    assert [one.key for one in result] == ["u-1_0_0", "u-1_0_1"]
+    assert [float(one.fields["rm_scores"].sum()) for one in result] == [1.0, 1.0]
+    assert [one.tag["min_global_steps"] for one in result] == [12, 12]
 
 
 def test_a_masked_rollout_is_in_a_group_of_its_own_with_nothing_to_train() -> None:

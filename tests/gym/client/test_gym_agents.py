@@ -1,4 +1,4 @@
-"""Driving an agent: what is sent, what is read back, and that one failed /run is one failed rollout."""
+"""Running a Gym agent: the request, the reply, and that one failed /run is one failed rollout."""
 
 import asyncio
 import json
@@ -30,24 +30,24 @@ def drive(agent, folder, *rows, **settings):
 
 def test_a_rollout_is_what_the_agent_says(tmp_path):
     agent = Agent()
-    found = drive(agent, tmp_path, row("a", id="x", agent_ref={"name": "mine"}, odd=[1]))["x", 0]
-    assert [m.role for m in found.messages] == ["user", "assistant", "tool", "assistant"]
-    assert (found.messages[1].reasoning, found.text) == ("hm", "42")
-    assert (found.reward, found.score.info) == (1.0, {"steps": 1})
-    assert [t.finish_reason for t in found.turns] == ["tool_calls", "stop"]
-    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (30, 7)
+    result = drive(agent, tmp_path, row("a", id="x", agent_ref={"name": "mine"}, odd=[1]))["x", 0]
+    assert [m.role for m in result.messages] == ["user", "assistant", "tool", "assistant"]
+    assert (result.messages[1].reasoning, result.text) == ("hm", "42")
+    assert (result.reward, result.score.info) == (1.0, {"steps": 1})
+    assert [t.finish_reason for t in result.turns] == ["tool_calls", "stop"]
+    assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (30, 7)
 
 
 def test_what_is_sent_is_the_row_with_its_indices_and_the_sampling_of_the_run(tmp_path):
     agent = Agent()
-    asked = row("a", id="x", agent_ref={"name": "mine"}, odd=[1])
-    asked["responses_create_params"] |= {"temperature": 0.1, "metadata": {"extra_body": '{"min_p": 0.5}'}}
-    found = drive(agent, tmp_path, row("first"), asked, samples=2, sampling=Sampling(0.7, 0.9, 33, {"top_k": 5}))
+    requested = row("a", id="x", agent_ref={"name": "mine"}, odd=[1])
+    requested["responses_create_params"] |= {"temperature": 0.1, "metadata": {"extra_body": '{"min_p": 0.5}'}}
+    result = drive(agent, tmp_path, row("first"), requested, samples=2, sampling=Sampling(0.7, 0.9, 33, {"top_k": 5}))
     body = next(b for b in agent.bodies if b["_ng_task_index"] == 1 and b["_ng_rollout_index"] == 1)
     params = body["responses_create_params"]
     assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.7, 0.9, 33)
     extra = json.loads(params["metadata"]["extra_body"])
-    assert extra == {"min_p": 0.5, "top_k": 5, "seed": found["x", 1].seed}
+    assert extra == {"min_p": 0.5, "top_k": 5, "seed": result["x", 1].seed}
     assert (body["agent_ref"], body["odd"]) == ({"name": "mine"}, [1])
     assert "_ng_attempt_index" not in body
 
@@ -142,9 +142,9 @@ def test_who_plays_elsewhere_has_no_tools_or_replies_here():
 
 
 def test_an_agent_may_make_the_prompt_itself(tmp_path):
-    asked = {"responses_create_params": {"input": []}, "id": "x"}
-    found = drive(Agent(), tmp_path, asked)["x", 0]
-    assert [m.role for m in found.messages] == ["assistant", "tool", "assistant"]
+    requested = {"responses_create_params": {"input": []}, "id": "x"}
+    result = drive(Agent(), tmp_path, requested)["x", 0]
+    assert [m.role for m in result.messages] == ["assistant", "tool", "assistant"]
 
 
 def test_no_given_answer_can_be_scored_by_somebody_who_plays(tmp_path):

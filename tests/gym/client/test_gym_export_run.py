@@ -44,20 +44,20 @@ def test_all_four_files_are_written_under_gyms_names(book, tmp_path):
 
 def test_a_rollout_has_its_items_its_tokens_its_reward_and_its_indices(book, tmp_path):
     export_gym(book, tmp_path / "run.jsonl")
-    made = next(r for r in lines(tmp_path / "run.jsonl") if (r["id"], r["_ng_rollout_index"]) == ("sum-4", 1))
-    (item,) = made["response"]["output"]
+    record = next(r for r in lines(tmp_path / "run.jsonl") if (r["id"], r["_ng_rollout_index"]) == ("sum-4", 1))
+    (item,) = record["response"]["output"]
     assert (item["type"], item["content"][0]["text"]) == ("message", "8")
     assert (item["generation_token_ids"], item["generation_log_probs"]) == ([3, 4], [-0.5, -0.25])
-    assert (made["reward"], made["expected_answer"], made["_ng_task_index"]) == (1.0, "8", 4)
-    assert made["agent_ref"] == {"name": "Sums"}
-    assert made["responses_create_params"]["max_output_tokens"] == 1024
+    assert (record["reward"], record["expected_answer"], record["_ng_task_index"]) == (1.0, "8", 4)
+    assert record["agent_ref"] == {"name": "Sums"}
+    assert record["responses_create_params"]["max_output_tokens"] == 1024
 
 
 def test_inputs_are_all_that_was_asked_and_failures_all_that_failed(book, tmp_path):
     export_gym(book, tmp_path / "run.jsonl")
     files = CollectionFiles(tmp_path / "run.jsonl")
-    asked = [(r["_ng_task_index"], r["_ng_rollout_index"]) for r in lines(files.inputs)]
-    assert asked == [(task, sample) for task in range(10) for sample in range(2)]
+    requested = [(r["_ng_task_index"], r["_ng_rollout_index"]) for r in lines(files.inputs)]
+    assert requested == [(task, sample) for task in range(10) for sample in range(2)]
     failed = lines(files.failures)
     assert {(r["_ng_task_index"], r["_ng_failure_class"], r["_ng_failure_terminal"]) for r in failed} == {
         (3, "verifier_error", True)
@@ -67,11 +67,11 @@ def test_inputs_are_all_that_was_asked_and_failures_all_that_failed(book, tmp_pa
 
 def test_metrics_are_those_of_the_rows_that_were_written(book, tmp_path):
     export_gym(book, tmp_path / "run.jsonl")
-    (made,) = json.loads(CollectionFiles(tmp_path / "run.jsonl").metrics.read_text())
+    (record,) = json.loads(CollectionFiles(tmp_path / "run.jsonl").metrics.read_text())
     whole = aggregate_metrics(lines(tmp_path / "run.jsonl"))
-    assert made["agent_ref"] == {"name": "Sums"}
-    assert made["agent_metrics"]["mean/reward"] == pytest.approx(16 / 18)
-    assert {name: made[name] for name in whole} == whole
+    assert record["agent_ref"] == {"name": "Sums"}
+    assert record["agent_metrics"]["mean/reward"] == pytest.approx(16 / 18)
+    assert {name: record[name] for name in whole} == whole
 
 
 def test_only_what_is_kept_is_written(book, tmp_path):
@@ -87,19 +87,24 @@ def test_no_file_is_written_over(book, tmp_path):
 
 
 def test_a_driven_row_comes_back_as_it_was_with_what_the_server_added(tmp_path):
-    asked = row("add", COUNTING, id="a", initial_count=3, expected_count=4, agent_ref={"name": "mine"}, odd=[1])
+    requested = row("add", COUNTING, id="a", initial_count=3, expected_count=4, agent_ref={"name": "mine"}, odd=[1])
 
     async def main():
         async with Counter(says={"library": 0.5}) as server:
-            said = write_said(tmp_path / "s.jsonl", a=[call("increment_counter", count=1), {"answer": "4"}])
-            data = write_rows(tmp_path / "rows.jsonl", asked)
-            await run(server.url, said, data=data, out=tmp_path / "run")
+            answers = write_said(tmp_path / "s.jsonl", a=[call("increment_counter", count=1), {"answer": "4"}])
+            data = write_rows(tmp_path / "rows.jsonl", requested)
+            await run(server.url, answers, data=data, out=tmp_path / "run")
 
     asyncio.run(main())
     export_gym(tmp_path / "run", tmp_path / "out.jsonl")
-    (made,) = lines(tmp_path / "out.jsonl")
-    assert (made["agent_ref"], made["odd"], made["library"], made["reward"]) == ({"name": "mine"}, [1], 0.5, 1.0)
-    assert made["responses_create_params"]["tools"] == COUNTING
+    (record,) = lines(tmp_path / "out.jsonl")
+    assert (record["agent_ref"], record["odd"], record["library"], record["reward"]) == (
+        {"name": "mine"},
+        [1],
+        0.5,
+        1.0,
+    )
+    assert record["responses_create_params"]["tools"] == COUNTING
 
 
 def test_what_was_exported_is_imported_as_it_was(book, tmp_path):

@@ -1,4 +1,4 @@
-"""Servers of a checkout: started, ready, started again, ended, and never left behind."""
+"""Servers of a checkout: started, ready, restarted, ended, and never left behind."""
 
 import asyncio
 import json
@@ -31,14 +31,14 @@ def home(tmp_path, monkeypatch):
 
 def drive(home, spec, *rows, turns=({"answer": "x"},), out=None, **settings):
     rows = rows or (row("a", id="a"),)
-    said = write_said(home / "s.jsonl", **{one["id"]: list(turns) for one in rows})
-    run(spec, said, data=write_rows(home / "rows.jsonl", *rows), out=out or home / "run", **settings)
+    script = write_said(home / "s.jsonl", **{one["id"]: list(turns) for one in rows})
+    run(spec, script, data=write_rows(home / "rows.jsonl", *rows), out=out or home / "run", **settings)
     return {rollout.task.id: rollout for rollout in rollouts(Book(home / "run"))}
 
 
 def test_a_server_is_started_for_the_run_and_ended_with_it(home):
-    found = drive(home, write_config(home, mine=toy(reward=0.5)))
-    assert (found["a"].reward, found["a"].score.info) == (0.5, {"by": "mine"})
+    result = drive(home, write_config(home, mine=toy(reward=0.5)))
+    assert (result["a"].reward, result["a"].score.info) == (0.5, {"by": "mine"})
     assert not alive(read_pid(home / "mine.pid"))
     config = json.loads((home / "mine.config").read_text())
     assert config["mine"]["resources_servers"]["toy"]["host"] == "127.0.0.1"
@@ -96,8 +96,8 @@ def test_rows_are_routed_to_the_server_of_their_agent(home):
 
     spec = write_config(home, one=toy(reward=1), two=toy(reward=0), a1=agent("one"), a2=agent("two"))
     rows = [row("a", id=name, agent_ref={"name": name}) for name in ("a1", "a2")]
-    found = drive(home, spec, *rows)
-    assert {task: rollout.score.info["by"] for task, rollout in found.items()} == {"a1": "one", "a2": "two"}
+    result = drive(home, spec, *rows)
+    assert {task: rollout.score.info["by"] for task, rollout in result.items()} == {"a1": "one", "a2": "two"}
     data = write_rows(home / "rows.jsonl", row("a", agent_ref={"name": "a3"}))
     with pytest.raises(UsageError, match=r"rows\.jsonl:1: agent_ref a3: of several servers.*: a1, a2"):
         list(ManagedServer(spec.removeprefix("gym:"), data).tasks())
@@ -105,17 +105,17 @@ def test_rows_are_routed_to_the_server_of_their_agent(home):
 
 def test_a_server_that_dies_is_started_again_and_the_rollout_with_it(home):
     spec = write_config(home, mine=toy())
-    asked = row("a", [tool("dies")], id="a")
-    found = drive(home, spec, asked, turns=(call("dies"), {"answer": "x"}))
+    requested = row("a", [tool("dies")], id="a")
+    result = drive(home, spec, requested, turns=(call("dies"), {"answer": "x"}))
     assert (home / "mine.starts").read_text() == "xx"
-    assert (found["a"].reward, found["a"].attempt) == (1.0, 2)
+    assert (result["a"].reward, result["a"].attempt) == (1.0, 2)
 
 
 def test_a_server_that_dies_again_and_again_is_given_up_and_leaves_no_reward(home, monkeypatch):
     monkeypatch.setattr(fleet, "MAX_RESTARTS", 0)
-    spec, asked = write_config(home, mine=toy()), row("a", [tool("dies")], id="a")
+    spec, requested = write_config(home, mine=toy()), row("a", [tool("dies")], id="a")
     with pytest.raises(Shortfall) as caught:
-        drive(home, spec, asked, turns=(call("dies"),), attempts={"environment_error": 2})
+        drive(home, spec, requested, turns=(call("dies"),), attempts={"environment_error": 2})
     assert caught.value.failed == {"environment_error": 1}
     journals = "".join(path.read_text() for path in (home / "run" / "journals").glob("*.failures.jsonl"))
     assert "mine ended 1 times; last: (mine) starting on" in journals
@@ -145,7 +145,7 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(home, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "message"),
     [
         ("gym", "which configuration"),
         ("gym:nowhere.yaml", "no such file, and ROLLBOOK_GYM names no checkout"),
@@ -154,10 +154,10 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(home, monkeypa
         ("gym:Gym/empty.yaml", "names no resources server"),
     ],
 )
-def test_a_mistake_in_what_is_named_is_one_line(home, tmp_path, spec, words):
+def test_a_mistake_in_what_is_named_is_one_line(home, tmp_path, spec, message):
     (tmp_path / "lost.yaml").write_text("a: 1\n")
     (home / "empty.yaml").write_text("a: 1\n")
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         run(spec, data="rows.jsonl", out=tmp_path / "run")
 
 

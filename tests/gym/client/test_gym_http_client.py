@@ -1,4 +1,4 @@
-"""Speaking to a server: cookies kept together, answers bounded, and what it is told when nobody is there."""
+"""The client of a server: its cookies, the bound on replies, and errors when the server is down."""
 
 import asyncio
 

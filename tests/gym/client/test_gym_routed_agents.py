@@ -20,9 +20,9 @@ def ref(name):
     return {"agent_ref": {"name": name}}
 
 
-async def refused(head, data, words):
+async def refused(head, data, message):
     env = RoutedAgents(f"gym+head://{head.host}", data)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         await asyncio.to_thread(lambda: list(env.tasks()))
 
 

@@ -1,4 +1,4 @@
-"""Driving a resources server: sessions, tools and verdicts, and everything that can go wrong with each."""
+"""Using a resources server: sessions, tools and verdicts, and everything that can go wrong with each."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ def played(out):
     return {rollout.key: rollout for rollout in rollouts(Book(out))}
 
 
-def drive(server, folder, said, data=None, **settings):
+def drive(server, folder, answers, data=None, **settings):
     """Run the server's rows with a script; gives the rollouts that were scored."""
 
     async def main():
         async with server:
-            made = run(server.url, said, data=data or rows_for(folder), out=folder / "run", **settings)
-            return await made
+            result = run(server.url, answers, data=data or rows_for(folder), out=folder / "run", **settings)
+            return await result
 
     asyncio.run(main())
     return played(folder / "run")
@@ -55,21 +55,21 @@ def kinds_of(server, folder, **settings):
 
 def test_a_rollout_is_seeded_played_with_its_tools_and_verified_in_one_session(tmp_path):
     server = Counter()
-    found = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))
-    assert found["a", 0].reward == 1.0
-    assert [m.text for m in found["a", 0].messages if m.role == "tool"] == ['{"success": true}'] * 2
+    by_key = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))
+    assert by_key["a", 0].reward == 1.0
+    assert [m.text for m in by_key["a", 0].messages if m.role == "tool"] == ['{"success": true}'] * 2
     assert server.paths == ["/seed_session", "/increment_counter", "/increment_counter", "/verify"]
     assert server.cookies == [None, "session-1", "session-1", "session-1"]
-    assert found["a", 0].outcome["cookies"] == {COOKIE: "session-1"}
+    assert by_key["a", 0].outcome["cookies"] == {COOKIE: "session-1"}
 
 
 def test_every_field_of_a_row_goes_along_and_so_does_what_was_said(tmp_path):
     server = Counter()
     data = rows_for(tmp_path, strange={"deep": [1, None]}, agent_ref={"name": "someone"})
     drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS), data)
-    given = json.loads(Path(data).read_text())
+    rows = json.loads(Path(data).read_text())
     for body in (server.bodies[0], server.bodies[-1]):
-        assert {**body, **given} == body
+        assert {**body, **rows} == body
         assert body["_ng_task_index"] == 0
     output = server.bodies[-1]["response"]["output"]
     assert [item["type"] for item in output] == [*["function_call", "function_call_output"] * 2, "message"]
@@ -77,16 +77,16 @@ def test_every_field_of_a_row_goes_along_and_so_does_what_was_said(tmp_path):
 
 
 def test_a_tool_that_raises_is_read_by_the_model_and_the_session_survives_its_lost_cookie(tmp_path):
-    said = write_said(tmp_path / "s.jsonl", a=[call("raises"), *ADDS])
-    found = drive(Counter(), tmp_path, said)["a", 0]
-    assert found.messages[2].text == "\"RuntimeError('boom')\""
-    assert found.reward == 1.0
+    answers = write_said(tmp_path / "s.jsonl", a=[call("raises"), *ADDS])
+    by_key = drive(Counter(), tmp_path, answers)["a", 0]
+    assert by_key.messages[2].text == "\"RuntimeError('boom')\""
+    assert by_key.reward == 1.0
 
 
 def test_a_tool_of_ours_that_says_its_world_is_broken_fails_the_rollout(tmp_path):
-    said = write_said(tmp_path / "s.jsonl", a=[call("breaks")])
+    answers = write_said(tmp_path / "s.jsonl", a=[call("breaks")])
     with pytest.raises(Shortfall) as caught:
-        drive(Counter(), tmp_path, said, attempts={"environment_error": 1})
+        drive(Counter(), tmp_path, answers, attempts={"environment_error": 1})
     assert caught.value.failed == {"environment_error": 1}
 
 
@@ -131,9 +131,9 @@ def test_a_server_that_goes_away_fails_what_it_held_and_gives_no_reward(tmp_path
 
     server.on_verify = gone
     data = rows_for(tmp_path, row("again", COUNTING, id="b", expected_count=1))
-    said = write_said(tmp_path / "s.jsonl", a=ADDS, b=[{"answer": "1"}])
+    answers = write_said(tmp_path / "s.jsonl", a=ADDS, b=[{"answer": "1"}])
     with pytest.raises(Shortfall) as caught:
-        drive(server, tmp_path, said, data, concurrency=1, attempts={"environment_error": 1, "verifier_error": 1})
+        drive(server, tmp_path, answers, data, concurrency=1, attempts={"environment_error": 1, "verifier_error": 1})
     assert sum(caught.value.failed.values()) == 2
     assert set(caught.value.failed) <= {"environment_error", "verifier_error"}
     assert not played(tmp_path / "run")
@@ -161,17 +161,17 @@ def test_a_session_does_not_outlive_its_server(tmp_path):
 
 def test_parts_answer_and_what_the_server_adds_are_kept(tmp_path):
     says = {"reward_components": {"form": 0.25, "count": 0.75}, "extracted_answer": "6", "library": [1], "id": "a"}
-    found = drive(Counter(says=says), tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))["a", 0].score
-    assert (found.parts, found.answer) == ({"form": 0.25, "count": 0.75}, "6")
-    assert found.info == {"library": [1]}
+    by_key = drive(Counter(says=says), tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))["a", 0].score
+    assert (by_key.parts, by_key.answer) == ({"form": 0.25, "count": 0.75}, "6")
+    assert by_key.info == {"library": [1]}
 
 
 @pytest.mark.parametrize(("reverify_mode", "scored"), [("stateless", 1), ("unknown", 0)])
 def test_a_stored_rollout_is_scored_again_only_where_that_needs_no_session(tmp_path, reverify_mode, scored):
     async def main():
         async with Counter(reverify=reverify_mode) as server:
-            said = write_said(tmp_path / "s.jsonl", a=ADDS)
-            await run(server.url, said, data=rows_for(tmp_path), out=tmp_path / "run")
+            answers = write_said(tmp_path / "s.jsonl", a=ADDS)
+            await run(server.url, answers, data=rows_for(tmp_path), out=tmp_path / "run")
             again = await reverify(tmp_path / "run", tmp_path / "again", (), "all", SilentDisplay())
             assert again.report.scored == scored
             assert set(again.report.failed) == (set() if scored else {"verifier_error"})
@@ -183,37 +183,37 @@ def test_nobody_there_refuses_the_run(tmp_path):
     async def main():
         async with Counter() as server:
             await server.go_away()
-            said = write_said(tmp_path / "s.jsonl", a=ADDS)
+            answers = write_said(tmp_path / "s.jsonl", a=ADDS)
             with pytest.raises(UsageError, match="connection refused; is the server up"):
-                await run(server.url, said, data=rows_for(tmp_path), out=tmp_path / "run")
+                await run(server.url, answers, data=rows_for(tmp_path), out=tmp_path / "run")
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    ("paths", "words"),
+    ("paths", "message"),
     [
         ({"/run": {}}, r"write gym\+agent"),
         ({"/verify": {}, "/reset": {}, "/step": {}}, r"write gym\+step"),
         ({"/x": {}}, "no /verify"),
     ],
 )
-def test_a_server_that_gives_no_verdicts_is_told_from_its_routes(paths, words):
+def test_a_server_that_gives_no_verdicts_is_told_from_its_routes(paths, message):
     class Other(Agent):
         def app(self):
-            made = super().app()
+            result = super().app()
 
             async def routes(_):
                 return web.json_response({"paths": paths})
 
-            made.router.add_get("/openapi.json", routes)
-            return made
+            result.router.add_get("/openapi.json", routes)
+            return result
 
     async def main():
         async with Other() as server:
             client = GymClient(server.url)
             await client.open()
-            with pytest.raises(UsageError, match=words):
+            with pytest.raises(UsageError, match=message):
                 await ConnectedServer(client).connect(VERIFY_PATH)
             await client.close()
 

@@ -1,4 +1,4 @@
-"""Driving a server step by step: what is seen, what each step is worth, and how it ends."""
+"""Running a server step by step: observations, the reward of each step, and how it ends."""
 
 import asyncio
 
@@ -15,13 +15,13 @@ from rollbook.gym.server.resources import ResourcesServer
 from support.gym_servers import COOKIE, Counter, Steps, call, row, tool, write_rows, write_said
 
 
-def drive(server, folder, *turns, asked=None, **settings):
-    data = write_rows(folder / "rows.jsonl", asked or row("a number from 1 to 9", id="a", number="7"))
-    said = write_said(folder / "s.jsonl", a=list(turns))
+def drive(server, folder, *turns, requested=None, **settings):
+    data = write_rows(folder / "rows.jsonl", requested or row("a number from 1 to 9", id="a", number="7"))
+    script = write_said(folder / "s.jsonl", a=list(turns))
 
     async def main():
         async with server:
-            await run(f"gym+step://{server.host}", said, data=data, out=folder / "run", **settings)
+            await run(f"gym+step://{server.host}", script, data=data, out=folder / "run", **settings)
 
     asyncio.run(main())
     return {rollout.task.id: rollout for rollout in rollouts(Book(folder / "run"))}
@@ -29,8 +29,8 @@ def drive(server, folder, *turns, asked=None, **settings):
 
 def test_every_answer_is_a_step_and_the_reward_is_their_sum(tmp_path):
     server = Steps()
-    found = drive(server, tmp_path, {"answer": "3"}, {"answer": "7"})["a"]
-    shown = [(m.role, m.text) for m in found.messages]
+    result = drive(server, tmp_path, {"answer": "3"}, {"answer": "7"})["a"]
+    shown = [(m.role, m.text) for m in result.messages]
     assert shown == [
         ("user", "a number from 1 to 9"),
         ("user", "guess"),
@@ -38,30 +38,30 @@ def test_every_answer_is_a_step_and_the_reward_is_their_sum(tmp_path):
         ("user", "again"),
         ("assistant", "7"),
     ]
-    assert found.reward == 1.25
-    assert found.score.info == {"terminated": True, "truncated": False, "guesses": 2}
+    assert result.reward == 1.25
+    assert result.score.info == {"terminated": True, "truncated": False, "guesses": 2}
     assert server.paths == ["/reset", "/step", "/step", "/close"]
     assert server.cookies == [None, *["episode-1"] * 3]
     assert server.bodies[1]["number"] == "7"
-    assert COOKIE not in str(found.outcome)
+    assert COOKIE not in str(result.outcome)
 
 
 def test_tools_are_carried_out_by_the_server(tmp_path):
-    asked = row("a number", [tool("warmer", than="integer")], id="a", number="7")
-    found = drive(Steps(), tmp_path, call("warmer", than=5), {"answer": "7"}, asked=asked)["a"]
-    assert [(m.role, m.text) for m in found.messages[2:]] == [("assistant", ""), ("tool", "cold"), ("assistant", "7")]
-    assert found.reward == 1.25
+    requested = row("a number", [tool("warmer", than="integer")], id="a", number="7")
+    result = drive(Steps(), tmp_path, call("warmer", than=5), {"answer": "7"}, requested=requested)["a"]
+    assert [(m.role, m.text) for m in result.messages[2:]] == [("assistant", ""), ("tool", "cold"), ("assistant", "7")]
+    assert result.reward == 1.25
 
 
 def test_a_row_needs_no_prompt_where_the_server_says_what_there_is_to_see(tmp_path):
-    asked = {"responses_create_params": {"input": []}, "id": "a", "number": "7"}
-    found = drive(Steps(), tmp_path, {"answer": "7"}, asked=asked)["a"]
-    assert [m.text for m in found.messages] == ["guess", "7"]
+    requested = {"responses_create_params": {"input": []}, "id": "a", "number": "7"}
+    result = drive(Steps(), tmp_path, {"answer": "7"}, requested=requested)["a"]
+    assert [m.text for m in result.messages] == ["guess", "7"]
 
 
 def test_a_limit_ends_it_and_what_there_is_counts(tmp_path):
-    found = drive(Steps(), tmp_path, {"answer": "3"}, {"answer": "4"}, limits=Limits(max_turns=2))["a"]
-    assert (found.reward, found.ended) == (0.5, "max_turns")
+    result = drive(Steps(), tmp_path, {"answer": "3"}, {"answer": "4"}, limits=Limits(max_turns=2))["a"]
+    assert (result.reward, result.ended) == (0.5, "max_turns")
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ def test_a_step_that_goes_wrong_is_a_failure_and_closes_the_episode(tmp_path, mo
 
 def test_the_other_kind_of_server_is_told(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", row("a", id="a"))
-    said = write_said(tmp_path / "s.jsonl", a=[{"answer": "x"}])
+    script = write_said(tmp_path / "s.jsonl", a=[{"answer": "x"}])
 
     async def main():
         async with Steps() as steps, Counter() as counter:
             with pytest.raises(UsageError, match=r"its rollouts go step by step; write gym\+step"):
-                await run(steps.url, said, data=data, out=tmp_path / "one")
+                await run(steps.url, script, data=data, out=tmp_path / "one")
             counter.routes = {"/verify": {}}
             with pytest.raises(UsageError, match="do not go step by step; write http"):
-                await run(f"gym+step://{counter.host}", said, data=data, out=tmp_path / "two")
+                await run(f"gym+step://{counter.host}", script, data=data, out=tmp_path / "two")
 
     asyncio.run(main())
 
@@ -125,17 +125,17 @@ def test_an_environment_that_speaks_back_gives_the_same_book_here_and_there(tmp_
     loaded = load_environment(f"{tmp_path}/guess.py:Guess")
     data = write_rows(tmp_path / "rows.jsonl", *(make_row(task, loaded.spec.tools) for task in loaded.instance.tasks()))
     turns = [call("hint"), {"answer": "1"}, {"answer": "2"}]
-    said = write_said(tmp_path / "s.jsonl", g0=turns, g1=turns, g2=turns)
+    script = write_said(tmp_path / "s.jsonl", g0=turns, g1=turns, g2=turns)
 
     async def main():
         limits = Limits(max_turns=4)
-        await run(f"{tmp_path}/guess.py:Guess", said, out=tmp_path / "here", limits=limits)
+        await run(f"{tmp_path}/guess.py:Guess", script, out=tmp_path / "here", limits=limits)
         async with open_scorer(loaded, limits) as on:
             runner = web.AppRunner(ResourcesServer("Guess", on._environment, limits).make_app())
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             spec = f"gym+step://127.0.0.1:{runner.addresses[0][1]}"
-            await run(spec, said, data=data, out=tmp_path / "there", limits=limits)
+            await run(spec, script, data=data, out=tmp_path / "there", limits=limits)
             await runner.cleanup()
 
     asyncio.run(main())

@@ -56,13 +56,13 @@ ROW = {
 }
 
 
-def asked(endpoint: Endpoint, go: Callable[[str, Post], Awaitable[Any]], **options: Any) -> Any:
+def serve_and_call(endpoint: Endpoint, go: Callable[[str, Post], Awaitable[Any]], **options: Any) -> Any:
     async def work() -> Any:
-        async with endpoint, open_runtime(load_instance(Adding()), Limits(), Settings()) as stage:
+        async with endpoint, open_runtime(load_instance(Adding()), Limits(), Settings()) as runtime:
             settings = Settings(attempts={"model_unavailable": 1}, outage_s=0.2)
             serving = ServeOptions(env="adding", model=[endpoint.url], settings=settings, role="agent", **options)
             async with (
-                open_agent_app(serving, "adding", stage, lambda _: None) as app,
+                open_agent_app(serving, "adding", runtime, lambda _: None) as app,
                 listening(app) as url,
                 aiohttp.ClientSession(url) as http,
             ):
@@ -77,24 +77,24 @@ def asked(endpoint: Endpoint, go: Callable[[str, Post], Awaitable[Any]], **optio
 
 
 def ran(endpoint: Endpoint, row: dict[str, Any], path: str = "/run") -> tuple[int, Any]:
-    return asked(endpoint, lambda _, post: post(path, row))
+    return serve_and_call(endpoint, lambda _, post: post(path, row))
 
 
 def test_a_row_is_played_and_scored_with_the_tokens_where_trainers_look() -> None:
-    status, said = ran(Endpoint(vllm=True), ROW)
+    status, reply = ran(Endpoint(vllm=True), ROW)
     assert status == 200
-    assert {name: said[name] for name in ROW} == ROW
-    assert (said["reward"], said["rollbook"]["outcome"]) == (1.0, [42])
-    call, result, answer = said["response"]["output"]
+    assert {name: reply[name] for name in ROW} == ROW
+    assert (reply["reward"], reply["rollbook"]["outcome"]) == (1.0, [42])
+    call, result, answer = reply["response"]["output"]
     assert (call["type"], call["name"], result["output"]) == ("function_call", "add", "42")
     assert "prompt_token_ids" not in result
     for item in (call, answer):
         assert len(item["generation_token_ids"]) == len(item["generation_log_probs"]) > 0
     seen = call["prompt_token_ids"] + call["generation_token_ids"]
     assert answer["prompt_token_ids"][: len(seen)] == seen
-    usage = said["response"]["usage"]
+    usage = reply["response"]["usage"]
     assert usage["input_tokens"] == len(call["prompt_token_ids"]) + len(answer["prompt_token_ids"])
-    assert (said["response"]["status"], said["response"]["model"]) == ("completed", "mock")
+    assert (reply["response"]["status"], reply["response"]["model"]) == ("completed", "mock")
 
 
 def test_the_rows_own_sampling_is_used() -> None:
@@ -112,12 +112,12 @@ def test_the_rows_own_sampling_is_used() -> None:
 
 
 def test_a_failed_rollout_has_no_reward_and_is_no_http_error() -> None:
-    status, said = ran(Endpoint(), {**ROW, "broken": True})
+    status, reply = ran(Endpoint(), {**ROW, "broken": True})
     assert status == 200
-    assert (said["_ng_failure_class"], said["_ng_failure_message"]) == ("verifier_error", "RuntimeError: cannot say")
-    assert "reward" not in said
-    assert (said["mask_sample"], said["_ng_failure_terminal"], said["kept"]) == (True, True, True)
-    assert said["response"]["output"]
+    assert (reply["_ng_failure_class"], reply["_ng_failure_message"]) == ("verifier_error", "RuntimeError: cannot say")
+    assert "reward" not in reply
+    assert (reply["mask_sample"], reply["_ng_failure_terminal"], reply["kept"]) == (True, True, True)
+    assert reply["response"]["output"]
 
 
 def test_an_endpoint_that_fails_is_a_failure_that_may_be_tried_again() -> None:
@@ -126,18 +126,18 @@ def test_an_endpoint_that_fails_is_a_failure_that_may_be_tried_again() -> None:
         return await post("/run", ROW)
 
     endpoint = Endpoint()
-    status, said = asked(endpoint, go)
-    assert (status, said["_ng_failure_class"]) == (200, "model_unavailable")
-    assert "reward" not in said
-    assert "_ng_failure_terminal" not in said
+    status, reply = serve_and_call(endpoint, go)
+    assert (status, reply["_ng_failure_class"]) == (200, "model_unavailable")
+    assert "reward" not in reply
+    assert "_ng_failure_terminal" not in reply
 
 
 @pytest.mark.parametrize("prefix", ["", "/ng-rollout/0-1", "/ng-rollout/0-1/training-token-capture"])
 def test_a_response_is_a_whole_rollout_without_a_score(prefix: str) -> None:
-    status, said = ran(Endpoint(vllm=True), ROW["responses_create_params"], f"{prefix}/v1/responses")
+    status, reply = ran(Endpoint(vllm=True), ROW["responses_create_params"], f"{prefix}/v1/responses")
     assert status == 200
-    assert [item["type"] for item in said["output"]] == ["function_call", "function_call_output", "message"]
-    assert "reward" not in said
+    assert [item["type"] for item in reply["output"]] == ["function_call", "function_call_output", "message"]
+    assert "reward" not in reply
 
 
 def test_a_response_that_failed_is_a_500() -> None:
@@ -146,28 +146,28 @@ def test_a_response_that_failed_is_a_500() -> None:
         return await post("/v1/responses", ROW["responses_create_params"])
 
     endpoint = Endpoint()
-    status, said = asked(endpoint, go)
+    status, reply = serve_and_call(endpoint, go)
     assert status == 500
-    assert said.startswith("model_rejected in model")
+    assert reply.startswith("model_rejected in model")
 
 
 @pytest.mark.parametrize(("path", "body"), [("/run", {}), ("/v1/responses", {}), ("/v1/responses", {"input": 3})])
 def test_a_bad_request_is_a_422(path: str, body: dict[str, Any]) -> None:
-    status, said = ran(Endpoint(), body, path)
+    status, reply = ran(Endpoint(), body, path)
     assert status == 422
-    assert said["detail"][0]["msg"]
+    assert reply["detail"][0]["msg"]
 
 
 def test_the_head_says_where_the_agent_is() -> None:
     async def go(url: str, post: Post) -> Any:
         async with aiohttp.ClientSession(url) as http:
-            found = []
+            replies = []
             for path in ("/global_config_dict_yaml", "/server_instances"):
                 async with http.get(path) as got:
-                    found.append(await got.json())
-            return url, *found, await post("/aggregate_metrics", {"verify_responses": []})
+                    replies.append(await got.json())
+            return url, *replies, await post("/aggregate_metrics", {"verify_responses": []})
 
-    url, text, instances, metrics = asked(Endpoint(), go, head=True)
+    url, text, instances, metrics = serve_and_call(Endpoint(), go, head=True)
     config = yaml.safe_load(text)
     block = config["adding_agent"]["responses_api_agents"]["rollbook"]
     assert f"http://{block['host']}:{block['port']}" == url == instances[0]["url"]

@@ -1,4 +1,4 @@
-"""An environment served as Gym's resources server, met by a client that behaves like Gym's simple agent."""
+"""An environment served as Gym's resources server, called by a client that behaves like Gym's simple agent."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ class Verify(Counter):
 @asynccontextmanager
 async def serving(env: Environment | str, **options: Any) -> AsyncIterator[tuple[str, ResourcesServer]]:
     loaded = resolve(env) if isinstance(env, str) else load_instance(env)
-    async with open_runtime(loaded, Limits(tool_s=5), Settings(hosts=1)) as stage:
-        server = ResourcesServer("env", stage, **options)
+    async with open_runtime(loaded, Limits(tool_s=5), Settings(hosts=1)) as runtime:
+        server = ResourcesServer("env", runtime, **options)
         async with listening(server.make_app()) as url:
             yield url, server
 
 
-def asked(env: Environment | str, go: Asked, **options: Any) -> Any:
+def serve_and_call(env: Environment | str, go: Asked, **options: Any) -> Any:
     async def work() -> Any:
         async with serving(env, **options) as (url, server):
             return await go(url, server)
@@ -111,7 +111,7 @@ def played(env: Environment, row: dict[str, Any], *turns: list[dict[str, Any]], 
     async def go(url: str, _: ResourcesServer) -> Any:
         return await SimpleAgent(url, replies(*turns)).run(row)
 
-    return asked(env, go, **options)
+    return serve_and_call(env, go, **options)
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -123,14 +123,14 @@ COUNT = make_row(Task("count-3", "Count to 3.", answer=3))
 
 def test_a_response_is_verified_and_everything_comes_back() -> None:
     sent = {**row(), "_ng_task_index": 4, "unknown": {"kept": [1]}}
-    status, said = played(Sums(), sent, [text("It is 2.")])
+    status, reply = played(Sums(), sent, [text("It is 2.")])
     assert status == 200
-    assert {name: said[name] for name in sent} == sent
-    assert said["response"]["output"] == [text("It is 2.")]
-    assert (said["reward"], said["extracted_answer"], said["good"], said["cut"]) == (1.0, "It is 2.", 1.0, 0.0)
-    assert said["reward_components"] == {"good": 1.0, "cut": 0.0}
+    assert {name: reply[name] for name in sent} == sent
+    assert reply["response"]["output"] == [text("It is 2.")]
+    assert (reply["reward"], reply["extracted_answer"], reply["good"], reply["cut"]) == (1.0, "It is 2.", 1.0, 0.0)
+    assert reply["reward_components"] == {"good": 1.0, "cut": 0.0}
     score = {"reward": 1.0, "parts": {"good": 1.0, "cut": 0.0}, "answer": "It is 2.", "info": {"level": 3}}
-    assert said["rollbook"] == {"score": score, "outcome": None}
+    assert reply["rollbook"] == {"score": score, "outcome": None}
 
 
 def test_an_answer_that_was_cut_is_known_to_be() -> None:
@@ -138,17 +138,17 @@ def test_an_answer_that_was_cut_is_known_to_be() -> None:
         cut = {**response([text("2")]), "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
         return await SimpleAgent(url, replies()).post("/verify", {**row(), "response": cut})
 
-    _, said = asked(Sums(), go)
-    assert json.loads(said)["reward"] == 0.0
+    _, reply = serve_and_call(Sums(), go)
+    assert json.loads(reply)["reward"] == 0.0
 
 
 def test_tools_act_on_the_state_of_the_session_and_the_outcome_is_verified() -> None:
     turns = [call("add", 1, number=1), call("add", 2, number=1)], [call("add", 3, number=1)], [text("done")]
     env = Counter()
-    status, said = played(env, COUNT, *turns)
-    outputs = [item["output"] for item in said["response"]["output"] if item["type"] == "function_call_output"]
+    status, reply = played(env, COUNT, *turns)
+    outputs = [item["output"] for item in reply["response"]["output"] if item["type"] == "function_call_output"]
     assert outputs == ['{"count":1}', '{"count":2}', '{"count":3}']
-    assert (status, said["reward"], said["rollbook"]["outcome"], env.open_states) == (200, 1.0, 3, 0)
+    assert (status, reply["reward"], reply["rollbook"]["outcome"], env.open_states) == (200, 1.0, 3, 0)
 
 
 def test_the_state_survives_a_tool_that_raises_and_mistakes_of_the_model() -> None:
@@ -158,43 +158,43 @@ def test_the_state_survives_a_tool_that_raises_and_mistakes_of_the_model() -> No
         [call("add", 5, number=-97)],
         [text("done")],
     )
-    status, said = played(Counter(), COUNT, *turns)
-    outputs = [item["output"] for item in said["response"]["output"] if item["type"] == "function_call_output"]
+    status, reply = played(Counter(), COUNT, *turns)
+    outputs = [item["output"] for item in reply["response"]["output"] if item["type"] == "function_call_output"]
     assert outputs[1].startswith("Error: the arguments of add do not fit")
     assert outputs[2] == "Error: there is no tool called 'sub'; there are add"
     assert outputs[3] == "Error: ValueError: too much"
-    assert (status, said["reward"], said["rollbook"]["outcome"]) == (200, 1.0, 3)
+    assert (status, reply["reward"], reply["rollbook"]["outcome"]) == (200, 1.0, 3)
 
 
 def test_a_broken_world_is_no_score_but_a_500_that_says_why() -> None:
     env = Counter()
-    status, said = played(env, COUNT, [call("add", 1, number=100)], [text("done")])
+    status, reply = played(env, COUNT, [call("add", 1, number=100)], [text("done")])
     assert status == 500
-    assert said == "environment_error in tool add: ConnectionError: the world is gone"
+    assert reply == "environment_error in tool add: ConnectionError: the world is gone"
     assert env.open_states == 0
 
 
 def test_a_verifier_that_breaks_is_no_score_but_a_500_that_says_why() -> None:
-    heard: list[str] = []
-    status, said = played(Sums(), row(broken=True), [text("2")], say=heard.append)
-    assert (status, said) == (500, "verifier_error in verify: RuntimeError: cannot say")
-    assert heard == ["/verify: verifier_error in verify: RuntimeError: cannot say"]
+    log: list[str] = []
+    status, reply = played(Sums(), row(broken=True), [text("2")], say=log.append)
+    assert (status, reply) == (500, "verifier_error in verify: RuntimeError: cannot say")
+    assert log == ["/verify: verifier_error in verify: RuntimeError: cannot say"]
 
 
 def test_a_judge_that_is_away_is_told_the_way_gym_tells_it() -> None:
-    status, said = played(Sums(), row(judged=True), [text("2")])
-    assert (status, said["_ng_failure_class"], said["_ng_failure_judge_error"]) == (
+    status, reply = played(Sums(), row(judged=True), [text("2")])
+    assert (status, reply["_ng_failure_class"], reply["_ng_failure_judge_error"]) == (
         200,
         "judge_failed",
         "the judge: away",
     )
-    assert said["response"]["output"] == [text("2")]
+    assert reply["response"]["output"] == [text("2")]
 
 
 def test_the_task_is_made_from_the_row_alone() -> None:
     other = {"id": "elsewhere", "responses_create_params": {"input": "2 + 3?"}, "answer": "5", "level": 1}
-    status, said = played(Sums(), other, [text("5")])
-    assert (status, said["reward"], said["rollbook"]["score"]["info"]) == (200, 1.0, {"level": 1})
+    status, reply = played(Sums(), other, [text("5")])
+    assert (status, reply["reward"], reply["rollbook"]["score"]["info"]) == (200, 1.0, {"level": 1})
 
 
 def test_every_answer_carries_the_cookie_and_only_ours_is_read() -> None:
@@ -209,7 +209,7 @@ def test_every_answer_carries_the_cookie_and_only_ours_is_read() -> None:
             seen.append(set(agent.cookies.items()))
         return [*seen, set(first.items())]
 
-    *seen, first = asked(Counter(), go)
+    *seen, first = serve_and_call(Counter(), go)
     assert all(cookies == first for cookies in seen)
 
 
@@ -221,9 +221,9 @@ def test_a_cookie_that_was_not_signed_here_opens_nothing() -> None:
         agent.cookies = {name: value[:-4] + "AAAA"}
         return await agent.post("/add", {"number": 1})
 
-    status, said = asked(Counter(), go)
+    status, reply = serve_and_call(Counter(), go)
     assert status == 400
-    assert json.loads(said).startswith("no session: POST /seed_session first")
+    assert json.loads(reply).startswith("no session: POST /seed_session first")
 
 
 def test_a_request_that_is_sent_again_is_answered_again() -> None:
@@ -232,10 +232,10 @@ def test_a_request_that_is_sent_again_is_answered_again() -> None:
         await agent.post("/seed_session", COUNT)
         await agent.post("/add", {"number": 3})
         asking = (agent.post("/verify", {**COUNT, "response": response([text("x")])}) for _ in range(3))
-        said = [await next(asking), *await asyncio.gather(*asking)]
-        return [*said, await agent.post("/add", {"number": 3})]
+        reply = [await next(asking), *await asyncio.gather(*asking)]
+        return [*reply, await agent.post("/add", {"number": 3})]
 
-    first, second, third, late = asked(Counter(), go)
+    first, second, third, late = serve_and_call(Counter(), go)
     assert first == second == third
     assert json.loads(first[1])["reward"] == 1.0
     assert (late[0], json.loads(late[1])) == (400, "this session has been verified: seed a new one")
@@ -246,11 +246,11 @@ def test_many_sessions_leave_nothing_behind() -> None:
 
     async def go(url: str, server: ResourcesServer) -> tuple[int, int]:
         agents = [SimpleAgent(url, replies([call("add", number=3)], [text("x")])) for _ in range(60)]
-        said = await asyncio.gather(*(agent.run(COUNT) for agent in agents))
-        assert [answer["reward"] for _, answer in said] == [1.0] * 60
+        reply = await asyncio.gather(*(agent.run(COUNT) for agent in agents))
+        assert [answer["reward"] for _, answer in reply] == [1.0] * 60
         return len(server.sessions), server.sessions.remembered
 
-    assert asked(env, go, max_sessions=8) == (0, 8)
+    assert serve_and_call(env, go, max_sessions=8) == (0, 8)
     assert env.open_states == 0
 
 
@@ -263,13 +263,13 @@ def test_a_session_that_nobody_uses_ends_and_makes_room(monkeypatch: pytest.Monk
         await left.post("/seed_session", COUNT)
         for entry in server.sessions._sessions._entries.values():
             entry.last_used -= 3600
-        said = await next_one.run(COUNT)
-        return said, await left.post("/add", {"number": 1})
+        reply = await next_one.run(COUNT)
+        return reply, await left.post("/add", {"number": 1})
 
-    (status, said), (late, words) = asked(env, go, max_sessions=1, idle_timeout_s=600)
-    assert (status, said["reward"]) == (200, 1.0)
+    (status, reply), (late, message) = serve_and_call(env, go, max_sessions=1, idle_timeout_s=600)
+    assert (status, reply["reward"]) == (200, 1.0)
     assert (late, env.open_states) == (400, 0)
-    assert "ends" in json.loads(words)
+    assert "ends" in json.loads(message)
 
 
 def test_the_states_that_are_open_are_closed_with_the_server() -> None:
@@ -279,12 +279,12 @@ def test_the_states_that_are_open_are_closed_with_the_server() -> None:
         await SimpleAgent(url, replies()).post("/seed_session", COUNT)
         return env.open_states
 
-    assert asked(env, go) == 1
+    assert serve_and_call(env, go) == 1
     assert env.open_states == 0
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b"{", "the body is not JSON"),
         (b"[]", "the body is no JSON object"),
@@ -301,57 +301,57 @@ def test_the_states_that_are_open_are_closed_with_the_server() -> None:
         (b'{"responses_create_params": {"input": [{"type": 5}]}}', "responses_create_params.input[0]: its type"),
     ],
 )
-def test_a_bad_request_is_a_422_with_the_reason(body: bytes, words: str) -> None:
+def test_a_bad_request_is_a_422_with_the_reason(body: bytes, message: str) -> None:
     async def go(url: str, _: ResourcesServer) -> tuple[int, Any]:
         async with aiohttp.ClientSession() as http, http.post(f"{url}/verify", data=body) as got:
             return got.status, await got.json()
 
-    status, said = asked(Sums(), go)
+    status, reply = serve_and_call(Sums(), go)
     assert status == 422
-    assert said["detail"][0]["msg"].startswith(words)
+    assert reply["detail"][0]["msg"].startswith(message)
 
 
 def test_bytes_that_are_no_text_are_a_bad_request_and_no_cookie_of_ours() -> None:
     async def go(url: str, server: ResourcesServer) -> list[int]:
         cookie = b"Rollbook___sums=\xff.\xfe"
         async with aiohttp.ClientSession() as http:
-            found = []
+            responses = []
             for path, body in (("/add", b"\xff\xfe"), ("/seed_session", json.dumps(COUNT).encode())):
                 headers = {"Cookie": cookie.decode(errors="surrogateescape")}
                 async with http.post(f"{url}{path}", data=body, headers=headers) as got:
-                    found.append(got.status)
-            return found
+                    responses.append(got.status)
+            return responses
 
-    assert asked(Counter(), go) == [422, 200]
+    assert serve_and_call(Counter(), go) == [422, 200]
 
 
 def test_the_other_routes() -> None:
     async def go(url: str, _: ResourcesServer) -> list[Any]:
         async with aiohttp.ClientSession(url) as http:
-            found = []
+            responses = []
             for path in ("/", "/health", "/reverify_mode", "/openapi.json"):
                 async with http.get(path) as got:
-                    found.append(await got.json())
+                    responses.append(await got.json())
             rows = [{"reward": 1.0, "_ng_task_index": 0, "_ng_rollout_index": 0}]
             async with http.post("/aggregate_metrics", json={"verify_responses": rows}) as got:
-                found.append(await got.json())
+                responses.append(await got.json())
             async with http.post("/aggregate_metrics", json={}) as got:
-                found.append(got.status)
-            return found
+                responses.append(got.status)
+            return responses
 
-    live, health, mode, described, metrics, refused = asked(Counter(), go)
+    live, health, mode, described, metrics, refused = serve_and_call(Counter(), go)
     assert live == health == {"status": "ok"}
     assert mode == "unsupported"
     schema = described["paths"]["/add"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["properties"]["number"]["description"] == "How much to add."
     assert metrics["agent_metrics"]["mean/reward"] == 1.0
     assert refused == 422
-    assert asked(Sums(), go)[2] == "stateless"
+    assert serve_and_call(Sums(), go)[2] == "stateless"
 
 
 def test_a_tool_may_not_have_the_name_of_a_route() -> None:
     with pytest.raises(UsageError, match="tool step: a route of every resources server"):
-        asked(Verify(), lambda url, server: asyncio.sleep(0))
+        serve_and_call(Verify(), lambda url, server: asyncio.sleep(0))
 
 
 def test_sync_methods_run_in_processes_as_they_do_in_a_run(tmp_path: Path) -> None:
@@ -361,9 +361,9 @@ def test_sync_methods_run_in_processes_as_they_do_in_a_run(tmp_path: Path) -> No
         agents = [SimpleAgent(url, replies([call("pid")], [text("x")])) for _ in range(2)]
         return await asyncio.gather(*(agent.run(COUNT) for agent in agents))
 
-    for status, said in asked(f"{tmp_path}/hosted.py:Hosted", go):
-        assert (status, said["reward"]) == (200, 1.0)
-        assert said["rollbook"]["score"]["info"] == {"same": True}
+    for status, reply in serve_and_call(f"{tmp_path}/hosted.py:Hosted", go):
+        assert (status, reply["reward"]) == (200, 1.0)
+        assert reply["rollbook"]["score"]["info"] == {"same": True}
 
 
 HOSTED = """

@@ -1,4 +1,4 @@
-"""An environment that speaks back, played as Gym's gymnasium agent plays one."""
+"""An environment that replies to the model, called as Gym's gymnasium agent does."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Guess(Environment):
         return f"it is {'odd' if state['answer'] % 2 else 'even'}"
 
     async def reply(self, task, rollout, state):
-        said = rollout.text
-        if said == "break":
+        steps_taken = rollout.text
+        if steps_taken == "break":
             raise ConnectionError("gone")
-        if said == str(task.answer):
+        if steps_taken == str(task.answer):
             return None
-        return "higher" if int(said) < task.answer else "lower"
+        return "higher" if int(steps_taken) < task.answer else "lower"
 
     async def outcome(self, state):
         return state["hints"]
@@ -58,30 +58,30 @@ ROW = make_row(Task("guess", "Guess my number.", answer=7))
 
 
 def steps(
-    *said: list[dict[str, Any]], env: Guess, limits: Limits | None = None, end: str = ""
+    *steps_taken: list[dict[str, Any]], env: Guess, limits: Limits | None = None, end: str = ""
 ) -> list[tuple[int, Any]]:
     async def go() -> list[tuple[int, Any]]:
         limited = limits or Limits()
         async with (
-            open_runtime(load_instance(env), limited, Settings()) as stage,
-            listening(ResourcesServer("guess", stage, limited).make_app()) as url,
+            open_runtime(load_instance(env), limited, Settings()) as runtime,
+            listening(ResourcesServer("guess", runtime, limited).make_app()) as url,
         ):
             agent = SimpleAgent(url, replies())
-            found = [await agent.post("/reset", ROW)]
-            for output in said:
-                found.append(await agent.post("/step", {**ROW, "response": response(output)}))
+            responses = [await agent.post("/reset", ROW)]
+            for output in steps_taken:
+                responses.append(await agent.post("/step", {**ROW, "response": response(output)}))
             if end:
-                found.append(await agent.post(end, {}))
-        return [(status, json.loads(words)) for status, words in found]
+                responses.append(await agent.post(end, {}))
+        return [(status, json.loads(body)) for status, body in responses]
 
     return asyncio.run(go())
 
 
 def test_an_episode_from_its_reset_to_its_reward() -> None:
     env = Guess()
-    said = steps([call("hint")], [text("5")], [text("9")], [text("7")], env=env)
-    assert [status for status, _ in said] == [200] * 5
-    reset, hint, higher, lower, last = (answer for _, answer in said)
+    steps_taken = steps([call("hint")], [text("5")], [text("9")], [text("7")], env=env)
+    assert [status for status, _ in steps_taken] == [200] * 5
+    reset, hint, higher, lower, last = (answer for _, answer in steps_taken)
     assert reset == {"observation": None, "info": {"supports_explicit_close": True}}
     quiet = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
     assert hint == {**quiet, "info": {"tool_outputs": [{"call_id": "call_1", "output": "it is odd"}]}}
@@ -101,8 +101,8 @@ def test_the_limit_of_turns_ends_it_with_a_verified_reward() -> None:
 
 def test_an_environment_that_breaks_is_no_reward_but_a_500() -> None:
     env = Guess()
-    *_, (status, words), (late, over) = steps([text("break")], [text("7")], env=env)
-    assert (status, words) == (500, "environment_error in reply: ConnectionError: gone")
+    *_, (status, body), (late, over) = steps([text("break")], [text("7")], env=env)
+    assert (status, body) == (500, "environment_error in reply: ConnectionError: gone")
     assert (late, over) == (400, "this episode is over: reset for a new one")
     assert env.open_states == 0
 
@@ -110,8 +110,8 @@ def test_an_environment_that_breaks_is_no_reward_but_a_500() -> None:
 @pytest.mark.parametrize("end", ["", "/close"])
 def test_an_episode_that_is_left_is_closed(end: str) -> None:
     env = Guess()
-    said = steps([text("5")], env=env, end=end)
-    assert said[-1][0] == 200
+    steps_taken = steps([text("5")], env=env, end=end)
+    assert steps_taken[-1][0] == 200
     assert env.open_states == 0
 
 
@@ -131,8 +131,8 @@ def test_a_step_whose_episode_is_closed_meanwhile_is_told_so() -> None:
     async def main() -> tuple[int, str, int]:
         env = Thinking()
         async with (
-            open_runtime(load_instance(env), Limits(), Settings()) as stage,
-            listening(ResourcesServer("t", stage).make_app()) as url,
+            open_runtime(load_instance(env), Limits(), Settings()) as runtime,
+            listening(ResourcesServer("t", runtime).make_app()) as url,
         ):
             agent = SimpleAgent(url, replies())
             await agent.post("/reset", ROW)
@@ -141,6 +141,6 @@ def test_a_step_whose_episode_is_closed_meanwhile_is_told_so() -> None:
             await agent.post("/close", {})
             return *await step, env.open_states
 
-    status, said, left = asyncio.run(main())
+    status, steps_taken, left = asyncio.run(main())
     assert (status, left) == (400, 0)
-    assert "closed meanwhile" in said
+    assert "closed meanwhile" in steps_taken
