@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -205,6 +205,15 @@ def rows(path: str | Path) -> Iterator[DataRow]:
         raise UsageError(f"{path}: cannot be read: {reason}") from None
     if row is None:
         raise UsageError(f"{path}: holds no rows{'' if records else '; put one JSON object on each line'}")
+
+
+def read_tasks(
+    path: str | Path, template: str | None, make_task: Callable[[DataRow, PromptTemplate | None], Task]
+) -> Iterator[Task]:
+    """Yield the task of each row of a file, in order; `template` is the path of a prompt template, if there is one."""
+    prompt = PromptTemplate.read(template) if template else None
+    for row in rows(path):
+        yield make_task(row, prompt)
 
 
 def _read_json_lines(path: Path) -> Iterator[DataRow]:

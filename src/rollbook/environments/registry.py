@@ -189,7 +189,7 @@ def _known_targets() -> dict[str, str | EntryPoint]:
 def _find_by_name(name: str) -> _ResolvedClass:
     target = _known_targets().get(name)
     if target is None:
-        raise UsageError(f"unknown environment {name!r}{_suggest(name, _known_targets())}")
+        raise UsageError(f"unknown environment {name!r}{suggest_names(name, _known_targets())}")
     if isinstance(target, str):
         return _ResolvedClass(_import_target(target), BUILTIN_PREFIX + name)
     try:
@@ -237,11 +237,15 @@ def import_class(target: str) -> type[Environment]:
     return _import_target(known)
 
 
-def _suggest(given: str, known: Iterable[str]) -> str:
+def suggest_names(name: str, known: Iterable[str], guesses: int = 1) -> str:
+    """Return the end of an error about an unknown name: similar names and all known ones.
+
+    With several guesses the known names are left out: they are many.
+    """
     known = sorted(known)
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    guess = f"; did you mean {close[0]}?" if close else ";"
-    return f"{guess} known: {', '.join(known) or 'none'}"
+    close = difflib.get_close_matches(name, known, n=guesses, cutoff=0.5)
+    guess = f"; did you mean {', '.join(close)}?" if close else ";"
+    return guess if close and guesses > 1 else f"{guess} known: {', '.join(known) or 'none'}"
 
 
 def _variant_arguments(parsed: ParsedSpec, cls: type[Environment]) -> dict[str, JSON]:
@@ -268,7 +272,7 @@ def _find_in_module(parsed: ParsedSpec, folder: Path) -> _ResolvedClass:
     if here is not None:
         return _load_class(folder, parsed.target, here.resolve(), parsed.part, parsed.target)
     if not parsed.part or not _is_importable(parsed.target):
-        hint = _suggest(parsed.target, _known_targets())
+        hint = suggest_names(parsed.target, _known_targets())
         raise UsageError(f"unknown environment {parsed.target!r}{hint}; or file.py:Class, or module:Class")
     module = _import_or_explain(lambda: importlib.import_module(parsed.target), parsed.target, None)
     path = Path(module.__file__).resolve() if module.__file__ else None
@@ -308,7 +312,7 @@ def _pick_class(module: ModuleType, name: str, where: str) -> type[Environment]:
     own = [v for v in vars(module).values() if _is_environment(v) and v.__module__ == module.__name__]
     classes = {cls.__name__: cls for cls in own}
     if name:
-        raise UsageError(f"{where} has no {name}{_suggest(name, classes)}")
+        raise UsageError(f"{where} has no {name}{suggest_names(name, classes)}")
     if len(classes) != 1:
         found = ", ".join(sorted(classes)) or "none"
         raise UsageError(
@@ -376,7 +380,7 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
     if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         for key in args:
             if key not in taken:
-                raise UsageError(f"{cls.__name__} takes no argument {key!r}{_suggest(key, taken)}")
+                raise UsageError(f"{cls.__name__} takes no argument {key!r}{suggest_names(key, taken)}")
     for key, value in args.items():
         _check_number(cls, key, value)
     try:

@@ -323,7 +323,7 @@ def bind_arguments(tool: Tool, text: str) -> dict[str, JSON]:
 def read_arguments(text: str, what: str) -> dict[str, JSON]:
     """A JSON object as a model writes it; nothing at all is an empty one. Misuse says where it is broken."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant) if text.strip() else {}
+        value = json.loads(text, parse_constant=refuse_constant) if text.strip() else {}
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise ToolMisuse(f"{what} are not valid JSON at {place}: {error.msg}; write a JSON object") from None
@@ -360,7 +360,8 @@ def _replace_in_values(value: JSON) -> JSON:
     return value
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which `json` reads though they are not JSON."""
     raise ValueError(f"{name} is not JSON")
 
 
