@@ -7,7 +7,7 @@ from rollbook.environments.data_rows import rows
 from rollbook.errors import UsageError
 
 
-def written(tmp_path, *lines):
+def write_rows(tmp_path, *lines):
     path = tmp_path / "mine.jsonl"
     path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines) + b"\n")
     return path
@@ -16,7 +16,7 @@ def written(tmp_path, *lines):
 @pytest.mark.parametrize("key", ["prompt", "question", "problem"])
 @pytest.mark.parametrize("answer", ["answer", "expected_answer"])
 def test_a_row_is_a_task_under_the_usual_names(tmp_path, key, answer):
-    path = written(tmp_path, json.dumps({key: "1 + 1?", answer: "2", "level": 3, "env": "kept"}))
+    path = write_rows(tmp_path, json.dumps({key: "1 + 1?", answer: "2", "level": 3, "env": "kept"}))
     task = next(rows(path)).task()
     assert (task.id, task.prompt, task.answer) == ("mine-1", "1 + 1?", "2")
     assert task.fields == {"level": 3, "env": "kept"}
@@ -24,7 +24,7 @@ def test_a_row_is_a_task_under_the_usual_names(tmp_path, key, answer):
 
 def test_messages_are_taken_as_they_are(tmp_path):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-    path = written(tmp_path, json.dumps({"id": 7, "messages": messages}), json.dumps({"prompt": messages}))
+    path = write_rows(tmp_path, json.dumps({"id": 7, "messages": messages}), json.dumps({"prompt": messages}))
     first, second = (row.task("Reason.") for row in rows(path))
     assert first.id == "7"
     assert [m.text for m in first.messages] == ["Be brief.", "Hi"]
@@ -32,16 +32,16 @@ def test_messages_are_taken_as_they_are(tmp_path):
 
 
 def test_an_instruction_follows_a_prompt_that_is_text(tmp_path):
-    assert next(rows(written(tmp_path, '{"prompt": "Why?"}'))).task("Be brief.").prompt == "Why?\n\nBe brief."
+    assert next(rows(write_rows(tmp_path, '{"prompt": "Why?"}'))).task("Be brief.").prompt == "Why?\n\nBe brief."
 
 
 def test_blank_lines_are_skipped_and_lines_keep_their_numbers(tmp_path):
-    path = written(tmp_path, "\ufeff" + '{"prompt": "a"}', "", "   ", '{"prompt": "b"}')
+    path = write_rows(tmp_path, "\ufeff" + '{"prompt": "a"}', "", "   ", '{"prompt": "b"}')
     assert [row.id for row in rows(path)] == ["mine-1", "mine-4"]
 
 
 def test_rows_are_read_as_a_stream(tmp_path):
-    path = written(tmp_path, '{"prompt": "a"}', "{broken")
+    path = write_rows(tmp_path, '{"prompt": "a"}', "{broken")
     stream = rows(path)
     assert next(stream).values == {"prompt": "a"}
     with pytest.raises(UsageError, match=r"mine.jsonl:2: not JSON"):
@@ -78,12 +78,12 @@ def test_compressed_rows_are_read_too(tmp_path):
 )
 def test_each_mistake_is_named_by_file_and_line(tmp_path, line, message):
     with pytest.raises(UsageError, match=message):
-        next(rows(written(tmp_path, line))).task()
+        next(rows(write_rows(tmp_path, line))).task()
 
 
 def test_an_empty_file_a_missing_file_and_a_bad_archive_are_said_in_one_line(tmp_path):
     with pytest.raises(UsageError, match="holds no rows"):
-        list(rows(written(tmp_path, "", " ")))
+        list(rows(write_rows(tmp_path, "", " ")))
     with pytest.raises(UsageError, match=r"none.jsonl: cannot be read: No such file"):
         list(rows(tmp_path / "none.jsonl"))
     (tmp_path / "bad.gz").write_bytes(b"not gzip")

@@ -1,4 +1,4 @@
-"""Environment processes: killable, replaced, and never at the cost of someone else's rollout."""
+"""Environment processes can be killed and are replaced, and other rollouts lose nothing."""
 
 from __future__ import annotations
 
@@ -87,24 +87,24 @@ def spec_of(folder: Path, name: str) -> EnvironmentSpec:
     return write_snapshot(resolve(f"{path}:{name}"), folder / "source")
 
 
-def play(folder: Path, work: Callable[[EnvironmentRuntime], Awaitable[T]], name: str = "Odd", hosts: int = 2) -> T:
+def play(folder: Path, work: Callable[[EnvironmentRuntime], Awaitable[T]], name: str = "Odd", processes: int = 2) -> T:
     spec = spec_of(folder, name)
     limits = Limits(verify_s=3.0, tool_s=3.0, memory_mb=512)
 
     async def go() -> T:
-        stage = EnvironmentRuntime(
+        runtime = EnvironmentRuntime(
             spec,
             limits,
             environment=lambda: load_environment(spec, folder),
             run=folder,
-            max_processes=hosts,
+            max_processes=processes,
             log=folder / "log",
         )
         try:
-            await stage.open()
-            return await work(stage)
+            await runtime.open()
+            return await work(runtime)
         finally:
-            await stage.close()
+            await runtime.close()
 
     return asyncio.run(go())
 
@@ -114,16 +114,16 @@ def rollout(text: str, **fields: object) -> Rollout:
     return Rollout(task=task, sample=0, seed=1, messages=[*task.messages, Message("assistant", text)])
 
 
-async def verdict(stage: EnvironmentRuntime, text: str, **fields: object) -> Score | str:
+async def verdict(runtime: EnvironmentRuntime, text: str, **fields: object) -> Score | str:
     made = rollout(text, **fields)
     try:
-        return await stage.verify(made.task, made)
+        return await runtime.verify(made.task, made)
     except RolloutFailed as error:
         return error.kind
 
 
 def test_a_score_comes_back_whole(tmp_path: Path) -> None:
-    assert play(tmp_path, lambda stage: verdict(stage, "ok")) == Score(1.0, {"part": 0.5}, "x", {"k": [1]})
+    assert play(tmp_path, lambda runtime: verdict(runtime, "ok")) == Score(1.0, {"part": 0.5}, "x", {"k": [1]})
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_a_score_comes_back_whole(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_verifier_fails_its_own_rollout_and_no_other(tmp_path: Path, text: str, kind: str) -> None:
-    async def work(stage: EnvironmentRuntime) -> list[Score | str]:
+    async def work(runtime: EnvironmentRuntime) -> list[Score | str]:
         texts = ["ok"] * 20 + [text] + ["ok"] * 20
-        return list(await asyncio.gather(*(verdict(stage, t) for t in texts)))
+        return list(await asyncio.gather(*(verdict(runtime, t) for t in texts)))
 
     found = play(tmp_path, work)
     assert found[20] == kind
@@ -153,17 +153,17 @@ def test_a_bad_verifier_fails_its_own_rollout_and_no_other(tmp_path: Path, text:
 
 
 def test_a_fork_inside_verify_answers_once(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> list[Score | str]:
-        return [await verdict(stage, "fork"), await verdict(stage, "ok"), await verdict(stage, "ok")]
+    async def work(runtime: EnvironmentRuntime) -> list[Score | str]:
+        return [await verdict(runtime, "fork"), await verdict(runtime, "ok"), await verdict(runtime, "ok")]
 
-    first, *rest = play(tmp_path, work, hosts=1)
+    first, *rest = play(tmp_path, work, processes=1)
     assert first == Score(1.0)
     assert all(score == Score(1.0, {"part": 0.5}, "x", {"k": [1]}) for score in rest)
 
 
 def test_what_a_hanging_verifier_started_dies_with_it(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> int:
-        assert await verdict(stage, "daemon", path=str(tmp_path / "pid")) == "verifier_timeout"
+    async def work(runtime: EnvironmentRuntime) -> int:
+        assert await verdict(runtime, "daemon", path=str(tmp_path / "pid")) == "verifier_timeout"
         return int((tmp_path / "pid").read_text())
 
     pid = play(tmp_path, work)
@@ -171,27 +171,27 @@ def test_what_a_hanging_verifier_started_dies_with_it(tmp_path: Path) -> None:
 
 
 def test_the_log_of_what_environments_print_is_bounded(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> None:
+    async def work(runtime: EnvironmentRuntime) -> None:
         for _ in range(4):
-            await verdict(stage, "print")
+            await verdict(runtime, "print")
 
-    play(tmp_path, work, hosts=1)
+    play(tmp_path, work, processes=1)
     assert (tmp_path / "log").stat().st_size < 32 << 20
 
 
 def test_a_hang_keeps_nobody_waiting_longer_than_its_deadline(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> float:
-        await verdict(stage, "ok")
+    async def work(runtime: EnvironmentRuntime) -> float:
+        await verdict(runtime, "ok")
         began = time.monotonic()
-        await asyncio.gather(*(verdict(stage, t) for t in ["hang", *["ok"] * 50]))
+        await asyncio.gather(*(verdict(runtime, t) for t in ["hang", *["ok"] * 50]))
         return time.monotonic() - began
 
     assert play(tmp_path, work) < 15
 
 
 def test_processes_are_reused(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> set[str | None]:
-        scores = [await verdict(stage, "pid") for _ in range(20)]
+    async def work(runtime: EnvironmentRuntime) -> set[str | None]:
+        scores = [await verdict(runtime, "pid") for _ in range(20)]
         return {s.answer for s in scores if isinstance(s, Score)}
 
     assert len(play(tmp_path, work)) == 1
@@ -202,27 +202,27 @@ def test_an_environment_that_does_not_load_is_known_at_once(tmp_path: Path) -> N
     (tmp_path / "source" / "odd_env.py").write_text("raise RuntimeError('broken on import')")
 
     async def go() -> None:
-        stage = EnvironmentRuntime(spec, Limits(), environment=Environment, run=tmp_path, log=tmp_path / "log")
+        runtime = EnvironmentRuntime(spec, Limits(), environment=Environment, run=tmp_path, log=tmp_path / "log")
         try:
-            await stage.open()
+            await runtime.open()
         finally:
-            await stage.close()
+            await runtime.close()
 
     with pytest.raises(UsageError, match="broken on import"):
         asyncio.run(go())
 
 
 def test_state_lives_in_one_process_and_reaches_the_record(tmp_path: Path) -> None:
-    async def one(stage: EnvironmentRuntime, name: str) -> tuple[dict[str, object], Score]:
+    async def one(runtime: EnvironmentRuntime, name: str) -> tuple[dict[str, object], Score]:
         task = Task(id=name, prompt="p")
-        session = await stage.open_session(task, name)
+        session = await runtime.open_session(task, name)
         outcome = await session.outcome()
         await session.close()
         made = Rollout(task=task, sample=0, seed=0, messages=task.messages, outcome=outcome)
-        return outcome, await stage.verify(task, made)
+        return outcome, await runtime.verify(task, made)
 
-    async def work(stage: EnvironmentRuntime) -> list[tuple[dict[str, object], Score]]:
-        return list(await asyncio.gather(*(one(stage, f"t{i}") for i in range(8))))
+    async def work(runtime: EnvironmentRuntime) -> list[tuple[dict[str, object], Score]]:
+        return list(await asyncio.gather(*(one(runtime, f"t{i}") for i in range(8))))
 
     found = play(tmp_path, work, "Stateful")
     assert [outcome["id"] for outcome, _ in found] == [f"t{i}" for i in range(8)]
@@ -230,8 +230,8 @@ def test_state_lives_in_one_process_and_reaches_the_record(tmp_path: Path) -> No
 
 
 def test_a_state_that_cannot_be_opened_is_an_environment_error(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> None:
-        await stage.open_session(Task(id="closed", prompt="p"), "x")
+    async def work(runtime: EnvironmentRuntime) -> None:
+        await runtime.open_session(Task(id="closed", prompt="p"), "x")
 
     with pytest.raises(RolloutFailed, match="no room") as caught:
         play(tmp_path, work, "Stateful")
@@ -239,9 +239,9 @@ def test_a_state_that_cannot_be_opened_is_an_environment_error(tmp_path: Path) -
 
 
 def test_a_late_outcome_fails_its_rollout_and_its_neighbours_start_again(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> list[str]:
-        slow = await stage.open_session(Task(id="slow", prompt="p"), "slow")
-        mate = await stage.open_session(Task(id="mate", prompt="p"), "mate")
+    async def work(runtime: EnvironmentRuntime) -> list[str]:
+        slow = await runtime.open_session(Task(id="slow", prompt="p"), "slow")
+        mate = await runtime.open_session(Task(id="mate", prompt="p"), "mate")
 
         async def end(session: object) -> str:
             try:
@@ -252,18 +252,18 @@ def test_a_late_outcome_fails_its_rollout_and_its_neighbours_start_again(tmp_pat
 
         return list(await asyncio.gather(end(slow), end(mate)))
 
-    assert play(tmp_path, work, "Stateful", hosts=1) == ["environment_error", "SessionLost"]
+    assert play(tmp_path, work, "Stateful", processes=1) == ["environment_error", "SessionLost"]
 
 
 def test_nobody_waits_for_ever_for_a_stage_that_is_closed(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> list[Score | str]:
-        waiting = [asyncio.ensure_future(verdict(stage, "hang")) for _ in range(12)]
+    async def work(runtime: EnvironmentRuntime) -> list[Score | str]:
+        waiting = [asyncio.ensure_future(verdict(runtime, "hang")) for _ in range(12)]
         await asyncio.sleep(0.2)
-        await stage.close()
+        await runtime.close()
         async with asyncio.timeout(10):
-            return [*await asyncio.gather(*waiting), await verdict(stage, "ok")]
+            return [*await asyncio.gather(*waiting), await verdict(runtime, "ok")]
 
-    assert play(tmp_path, work, hosts=1) == ["environment_error"] * 13
+    assert play(tmp_path, work, processes=1) == ["environment_error"] * 13
 
 
 def test_one_that_does_not_load_is_not_loaded_again_behind_the_error(tmp_path: Path) -> None:
@@ -271,12 +271,12 @@ def test_one_that_does_not_load_is_not_loaded_again_behind_the_error(tmp_path: P
     (tmp_path / "source" / "odd_env.py").write_text(f"open({str(tmp_path / 'loads')!r}, 'a').write('x'); 1 / 0")
 
     async def go() -> None:
-        hosts = EnvironmentProcessPool(spec, Limits(), run=tmp_path)
+        processes = EnvironmentProcessPool(spec, Limits(), run=tmp_path)
         with pytest.raises(UsageError, match="did not load"):
-            await hosts.open()
+            await processes.open()
         await asyncio.sleep(0)
-        assert not hosts._starting
-        await hosts.close()
+        assert not processes._starting
+        await processes.close()
 
     asyncio.run(go())
     assert (tmp_path / "loads").read_text() == "x"

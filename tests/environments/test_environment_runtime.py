@@ -1,4 +1,4 @@
-"""The life of an environment on the loop: started once, stopped once, and no more at a time than it bears."""
+"""An environment on the loop is started once, stopped once, and has no more concurrent calls than it allows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rollbook.errors import RolloutFailed, UsageError
 TASK = Task(id="t", prompt="?")
 
 
-class Kept(Environment):
-    """Notes its life, and how many are in it at once."""
+class Recording(Environment):
+    """Records its calls, and how many run at once."""
 
     def __init__(self, fails: str = "", slow_s: float = 0.0) -> None:
         self.life: list[str] = []
@@ -50,7 +50,7 @@ class Kept(Environment):
         return 1.0
 
 
-class Narrow(Kept):
+class Narrow(Recording):
     verify_at_once = 2
     states_at_once = 2
 
@@ -65,7 +65,7 @@ class Narrow(Kept):
         self.now -= 1
 
 
-def staged(environment: Environment, verify_s: float = 5.0) -> EnvironmentRuntime:
+def make_runtime(environment: Environment, verify_s: float = 5.0) -> EnvironmentRuntime:
     return EnvironmentRuntime(
         load_instance(environment).spec, Limits(verify_s=verify_s), environment=lambda: environment
     )
@@ -77,12 +77,12 @@ def rollout() -> Rollout:
 
 def test_an_environment_is_started_before_it_verifies_and_stopped_once():
     async def play() -> list[str]:
-        env = Kept()
-        stage = staged(env)
-        await stage.open()
-        assert (await stage.verify(TASK, rollout())).reward == 1.0
-        await stage.close()
-        await stage.close()
+        env = Recording()
+        runtime = make_runtime(env)
+        await runtime.open()
+        assert (await runtime.verify(TASK, rollout())).reward == 1.0
+        await runtime.close()
+        await runtime.close()
         return env.life
 
     assert asyncio.run(play()) == ["start", "stop"]
@@ -94,29 +94,29 @@ def test_an_environment_is_started_before_it_verifies_and_stopped_once():
 )
 def test_one_that_does_not_start_refuses_the_run_in_one_line_and_is_stopped(fails, words):
     async def play() -> tuple[list[str], str]:
-        env = Kept(fails=fails)
-        stage = staged(env)
+        env = Recording(fails=fails)
+        runtime = make_runtime(env)
         with pytest.raises(UsageError) as refused:
-            await stage.open()
-        await stage.close()
+            await runtime.open()
+        await runtime.close()
         return env.life, str(refused.value)
 
-    life, said = asyncio.run(play())
+    life, message = asyncio.run(play())
     assert life == ["start", "stop"]
-    assert words in said
-    assert "\n" not in said
+    assert words in message
+    assert "\n" not in message
 
 
 def test_one_that_is_cancelled_while_it_starts_is_stopped():
     async def play() -> list[str]:
-        env = Kept(fails="hang")
-        stage = staged(env)
-        opening = asyncio.create_task(stage.open())
+        env = Recording(fails="hang")
+        runtime = make_runtime(env)
+        opening = asyncio.create_task(runtime.open())
         await asyncio.sleep(0.01)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await stage.close()
+        await runtime.close()
         return env.life
 
     assert asyncio.run(play()) == ["start", "stop"]
@@ -125,10 +125,10 @@ def test_one_that_is_cancelled_while_it_starts_is_stopped():
 def test_no_more_verify_at_once_than_it_bears_and_who_waits_is_not_on_the_clock():
     async def play() -> tuple[int, list[float]]:
         env = Narrow(slow_s=0.05)
-        stage = staged(env, verify_s=0.2)  # ten of them take 0.25 s, one after another two by two
-        await stage.open()
-        scores = await asyncio.gather(*(stage.verify(TASK, rollout()) for _ in range(10)))
-        await stage.close()
+        runtime = make_runtime(env, verify_s=0.2)  # ten of them take 0.25 s, one after another two by two
+        await runtime.open()
+        scores = await asyncio.gather(*(runtime.verify(TASK, rollout()) for _ in range(10)))
+        await runtime.close()
         return env.most, [score.reward for score in scores]
 
     most, rewards = asyncio.run(play())
@@ -139,29 +139,29 @@ def test_no_more_verify_at_once_than_it_bears_and_who_waits_is_not_on_the_clock(
 def test_a_verify_that_is_late_gives_its_place_back():
     async def play() -> int:
         env = Narrow(slow_s=30)
-        stage = staged(env, verify_s=0.02)
-        await stage.open()
+        runtime = make_runtime(env, verify_s=0.02)
+        await runtime.open()
         for _ in range(3):
             with pytest.raises(RolloutFailed, match="verifier_timeout"):
-                await stage.verify(TASK, rollout())
-        await stage.close()
+                await runtime.verify(TASK, rollout())
+        await runtime.close()
         return env.most
 
     assert asyncio.run(play()) > 0
 
 
 def test_no_more_states_at_once_than_it_bears():
-    async def one(stage: EnvironmentRuntime, name: str) -> None:
-        seat = await stage.open_session(TASK, name)
+    async def one(runtime: EnvironmentRuntime, name: str) -> None:
+        session = await runtime.open_session(TASK, name)
         await asyncio.sleep(0.01)
-        await stage.close_session(seat)
+        await runtime.close_session(session)
 
     async def play() -> tuple[int, int]:
         env = Narrow()
-        stage = staged(env)
-        await stage.open()
-        await asyncio.gather(*(one(stage, str(number)) for number in range(8)))
-        await stage.close()
+        runtime = make_runtime(env)
+        await runtime.open()
+        await asyncio.gather(*(one(runtime, str(number)) for number in range(8)))
+        await runtime.close()
         return env.most, env.now
 
     assert asyncio.run(play()) == (2, 0)
@@ -169,18 +169,18 @@ def test_no_more_states_at_once_than_it_bears():
 
 def test_a_state_that_does_not_open_gives_its_place_back():
     async def play() -> None:
-        stage = staged(Narrow(fails="open"))
-        await stage.open()
+        runtime = make_runtime(Narrow(fails="open"))
+        await runtime.open()
         for _ in range(5):
             with pytest.raises(RolloutFailed, match="environment_error"):
                 async with asyncio.timeout(2):
-                    await stage.open_session(TASK, "t")
-        await stage.close()
+                    await runtime.open_session(TASK, "t")
+        await runtime.close()
 
     asyncio.run(play())
 
 
-class SyncStart(Kept):
+class SyncStart(Recording):
     def start(self):
         pass
 
@@ -208,17 +208,17 @@ def test_a_life_that_nobody_would_live_is_refused(cls, words):
 def test_a_state_is_closed_at_whatever_moment_of_its_opening_one_is_cancelled(moment):
     async def play() -> int:
         env = Narrow()
-        stage = staged(env)
-        await stage.open()
-        opening = asyncio.ensure_future(stage.open_session(TASK, "t"))
+        runtime = make_runtime(env)
+        await runtime.open()
+        opening = asyncio.ensure_future(runtime.open_session(TASK, "t"))
         for _ in range(moment):
             await asyncio.sleep(0)
         if not opening.done():
             opening.cancel()
             await asyncio.wait({opening})
         if not opening.cancelled():
-            await stage.close_session(opening.result())
-        await stage.close()
+            await runtime.close_session(opening.result())
+        await runtime.close()
         return env.now
 
     assert asyncio.run(play()) == 0

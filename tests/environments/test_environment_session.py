@@ -1,4 +1,4 @@
-"""The life of a state: opened once, used where it lives, closed exactly once, whatever happens in between."""
+"""A state is opened once, used in the process that has it, and closed exactly once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ SLOW = """
 """
 
 
-def on_stage(
+def with_runtime(
     folder: Path,
     work: Callable[[EnvironmentRuntime], Awaitable[T]],
     source: str = SYNC,
     name: str = "Desk",
-    hosts: int = 1,
+    processes: int = 1,
 ) -> T:
     spec = write_snapshot(resolve(write_desk(folder, source, name)), folder / "source")
 
     async def go() -> T:
         limits = Limits(tool_s=2.0)
-        stage = EnvironmentRuntime(
+        runtime = EnvironmentRuntime(
             spec,
             limits,
             environment=lambda: load_environment(spec, folder),
             run=folder,
-            max_processes=hosts,
+            max_processes=processes,
             log=folder / "log",
         )
         try:
-            await stage.open()
-            return await work(stage)
+            await runtime.open()
+            return await work(runtime)
         finally:
-            await stage.close()
+            await runtime.close()
 
     return asyncio.run(go())
 
@@ -62,20 +62,20 @@ def task(number: int) -> Task:
 
 @both
 def test_states_of_interleaved_rollouts_do_not_meet(tmp_path: Path, source: str) -> None:
-    async def one(stage: EnvironmentRuntime, number: int) -> dict[str, object]:
-        seat = await stage.open_session(task(number), f"desk-{number}")
+    async def one(runtime: EnvironmentRuntime, number: int) -> dict[str, object]:
+        session = await runtime.open_session(task(number), f"desk-{number}")
         for _ in range(5):
-            await seat.use("add", f'{{"a": {number}}}')
-            assert await seat.use("whose", "") == f"desk-{number}"
-        outcome: dict[str, object] = await seat.outcome()
-        await stage.close_session(seat)
-        assert seat.seconds > 0
+            await session.use("add", f'{{"a": {number}}}')
+            assert await session.use("whose", "") == f"desk-{number}"
+        outcome: dict[str, object] = await session.outcome()
+        await runtime.close_session(session)
+        assert session.seconds > 0
         return outcome
 
-    async def work(stage: EnvironmentRuntime) -> list[dict[str, object]]:
-        return list(await asyncio.gather(*(one(stage, i) for i in range(12))))
+    async def work(runtime: EnvironmentRuntime) -> list[dict[str, object]]:
+        return list(await asyncio.gather(*(one(runtime, i) for i in range(12))))
 
-    found = on_stage(tmp_path, work, source, hosts=2)
+    found = with_runtime(tmp_path, work, source, processes=2)
     assert [outcome["total"] for outcome in found] == [5 * i for i in range(12)]
     opened, closed = life(tmp_path)
     assert opened == closed == Counter(f"desk-{i}" for i in range(12))
@@ -83,13 +83,13 @@ def test_states_of_interleaved_rollouts_do_not_meet(tmp_path: Path, source: str)
 
 @both
 def test_a_state_is_closed_though_the_one_who_waits_is_cancelled_again_and_again(tmp_path: Path, source: str) -> None:
-    async def work(stage: EnvironmentRuntime) -> None:
+    async def work(runtime: EnvironmentRuntime) -> None:
         async def rollout() -> None:
-            seat = await stage.open_session(task(1), "desk-1")
+            session = await runtime.open_session(task(1), "desk-1")
             try:
                 await asyncio.sleep(60)
             finally:
-                await stage.close_session(seat)
+                await runtime.close_session(session)
 
         lane = asyncio.create_task(rollout())
         await asyncio.sleep(0.3)
@@ -99,73 +99,73 @@ def test_a_state_is_closed_though_the_one_who_waits_is_cancelled_again_and_again
         await asyncio.wait({lane})
         assert lane.cancelled()
 
-    on_stage(tmp_path, work, source)
+    with_runtime(tmp_path, work, source)
     assert life(tmp_path) == (Counter({"desk-1": 1}), Counter({"desk-1": 1}))
 
 
 def test_a_state_that_was_opened_for_nobody_is_closed(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> None:
+    async def work(runtime: EnvironmentRuntime) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
-                await stage.open_session(task(1), "desk-1")
+                await runtime.open_session(task(1), "desk-1")
 
-    on_stage(tmp_path, work, SYNC + f"\n\nclass Slow(Desk):{SLOW}", "Slow")
+    with_runtime(tmp_path, work, SYNC + f"\n\nclass Slow(Desk):{SLOW}", "Slow")
     assert life(tmp_path) == (Counter({"desk-1": 1}), Counter({"desk-1": 1}))
 
 
 def test_leaving_twice_closes_once(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> None:
-        seat = await stage.open_session(task(1), "desk-1")
-        await asyncio.gather(stage.close_session(seat), stage.close_session(seat))
+    async def work(runtime: EnvironmentRuntime) -> None:
+        session = await runtime.open_session(task(1), "desk-1")
+        await asyncio.gather(runtime.close_session(session), runtime.close_session(session))
 
-    on_stage(tmp_path, work)
+    with_runtime(tmp_path, work)
     assert life(tmp_path)[1] == Counter({"desk-1": 1})
 
 
 def test_a_tool_that_ends_its_process_fails_its_own_rollout_and_unseats_the_others(tmp_path: Path) -> None:
-    async def work(stage: EnvironmentRuntime) -> list[str]:
-        guilty, mate = await stage.open_session(task(1), "a"), await stage.open_session(task(2), "b")
+    async def work(runtime: EnvironmentRuntime) -> list[str]:
+        guilty, mate = await runtime.open_session(task(1), "a"), await runtime.open_session(task(2), "b")
         with pytest.raises(RolloutFailed, match="SIGKILL") as caught:
             await guilty.use("die", "")
         with pytest.raises(SessionLost):
             await mate.use("whose", "")
-        await stage.close_session(guilty)
-        await stage.close_session(mate)
-        again = await stage.open_session(task(2), "b")
+        await runtime.close_session(guilty)
+        await runtime.close_session(mate)
+        again = await runtime.open_session(task(2), "b")
         said = await again.use("whose", "")
-        await stage.close_session(again)
+        await runtime.close_session(again)
         return [caught.value.kind, caught.value.where, said]
 
-    assert on_stage(tmp_path, work) == ["environment_error", "tool die", "desk-2"]
+    assert with_runtime(tmp_path, work) == ["environment_error", "tool die", "desk-2"]
     opened, closed = life(tmp_path)
     assert (opened["desk-2"], closed["desk-2"]) == (2, 1)
 
 
 @both
 def test_a_reply_is_the_next_message_and_sees_the_conversation(tmp_path: Path, source: str) -> None:
-    async def work(stage: EnvironmentRuntime) -> list[Message | None]:
-        seat = await stage.open_session(task(3), "a")
+    async def work(runtime: EnvironmentRuntime) -> list[Message | None]:
+        session = await runtime.open_session(task(3), "a")
         wrong = Rollout(task=task(3), sample=0, seed=0, messages=[Message("user", "q"), Message("assistant", "4")])
         right = Rollout(task=task(3), sample=0, seed=0, messages=[Message("user", "q"), Message("assistant", "3")])
-        said = [await seat.reply(wrong), await seat.reply(right)]
-        await stage.close_session(seat)
+        said = [await session.reply(wrong), await session.reply(right)]
+        await runtime.close_session(session)
         return said
 
-    assert on_stage(tmp_path, work, source, "Talking") == [Message("user", "No. Once more: q"), None]
+    assert with_runtime(tmp_path, work, source, "Talking") == [Message("user", "No. Once more: q"), None]
 
 
 @both
 def test_an_outcome_that_is_no_json_is_the_environments_mistake(tmp_path: Path, source: str) -> None:
-    async def work(stage: EnvironmentRuntime) -> None:
-        seat = await stage.open_session(task(1), "a")
+    async def work(runtime: EnvironmentRuntime) -> None:
+        session = await runtime.open_session(task(1), "a")
         try:
-            await seat.outcome()
+            await session.outcome()
         finally:
-            await stage.close_session(seat)
+            await runtime.close_session(session)
 
     broken = source.replace("        return state\n", "        return object()\n")
     with pytest.raises(RolloutFailed, match="does not fit JSON") as caught:
-        on_stage(tmp_path, work, broken)
+        with_runtime(tmp_path, work, broken)
     assert (caught.value.kind, caught.value.where) == ("environment_error", "outcome")
     assert life(tmp_path)[1] == Counter({"desk-1": 1})
 
@@ -174,10 +174,10 @@ def test_environment_code_may_name_its_own_failure(tmp_path: Path) -> None:
     raising = 'from rollbook.errors import RolloutFailed\n        raise RolloutFailed("judge_error", "judge", "away")'
     source = SYNC.replace('        self.note("open", task.id, os.getpid())\n', f"        {raising}\n")
 
-    async def work(stage: EnvironmentRuntime) -> None:
-        await stage.open_session(task(1), "a")
+    async def work(runtime: EnvironmentRuntime) -> None:
+        await runtime.open_session(task(1), "a")
 
     with pytest.raises(RolloutFailed, match="away") as caught:
-        on_stage(tmp_path, work, source)
+        with_runtime(tmp_path, work, source)
     assert caught.value.kind == "judge_error"
     assert eventually(lambda: not (tmp_path / "desk.log").exists(), 1)

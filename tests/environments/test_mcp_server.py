@@ -1,4 +1,4 @@
-"""What may be written of an MCP server."""
+"""Which declarations of an MCP server are valid."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_beside_servers_no_state_may_block() -> None:
 def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rollbook.environments.mcp", None)
     environment = Named()
-    stage = EnvironmentRuntime(load_instance(environment).spec, Limits(), environment=lambda: environment)
+    runtime = EnvironmentRuntime(load_instance(environment).spec, Limits(), environment=lambda: environment)
     with pytest.raises(UsageError, match=r"has MCP servers, which need a package: pip install 'rollbook\[mcp\]'"):
-        asyncio.run(stage.open())
+        asyncio.run(runtime.open())

@@ -1,4 +1,4 @@
-"""Real servers, started and reached: what rollouts share and what they do not, and what becomes of a broken one."""
+"""Real MCP servers: what rollouts share and what they do not, and how a broken server is handled."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ T = TypeVar("T")
 COMMAND = [sys.executable, support.mcp_server.__file__]
 
 
-def reached(
+def with_servers(
     work: Callable[[McpServers], Awaitable[T]], server: McpServer, *, folder: Path | None = None, own: str = "look"
 ) -> T:
     async def go() -> T:
-        reached = McpServers([server], folder, None)
+        servers = McpServers([server], folder, None)
         try:
-            await reached.start({own: f"the @tool method {own}"})
-            return await work(reached)
+            await servers.start({own: f"the @tool method {own}"})
+            return await work(servers)
         finally:
-            await reached.stop()
+            await servers.stop()
 
     return asyncio.run(go())
 
 
-def pid_in(said: str) -> int:
-    return int(said.split()[0])
+def pid_in(text: str) -> int:
+    return int(text.split()[0])
 
 
 def test_one_process_serves_all_rollouts_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,12 +49,12 @@ def test_one_process_serves_all_rollouts_of_a_worker(tmp_path: Path, monkeypatch
         assert await one.use("table", {}) == '{\n  "a": 1\n}\n{\n  "b": 2\n}'
         assert await one.use("refuse", {"why": "no"}) == "Error: Error executing tool refuse: no"
         assert len(await one.use("flood", {"size": 3_000_000})) == 3_000_000
-        said = await two.use("whoami", {})
+        text = await two.use("whoami", {})
         await one.close()
-        assert said.split()[1:] == ["shown", tmp_path.name], "it sees what was named, in the environment's folder"
-        return pid_in(said)
+        assert text.split()[1:] == ["shown", tmp_path.name], "it sees what was named, in the environment's folder"
+        return pid_in(text)
 
-    pid = reached(work, McpServer(command=COMMAND, env=["SHOWN"]), folder=tmp_path)
+    pid = with_servers(work, McpServer(command=COMMAND, env=["SHOWN"]), folder=tmp_path)
     assert eventually(lambda: not alive(pid))
 
 
@@ -66,7 +66,7 @@ def test_a_process_of_ones_own_is_shared_with_nobody_and_ends_with_the_rollout()
         await one.close()
         assert (alive(pids[0]), alive(pids[1])) == (False, True)
 
-    reached(work, McpServer(command=COMMAND, per_rollout=True))
+    with_servers(work, McpServer(command=COMMAND, per_rollout=True))
 
 
 def test_after_a_call_that_was_late_or_a_server_that_died_newcomers_get_a_new_one() -> None:
@@ -89,7 +89,7 @@ def test_after_a_call_that_was_late_or_a_server_that_died_newcomers_get_a_new_on
         third = await servers.connect()
         assert await third.use("add", {"a": 3}) == "3"
 
-    reached(work, McpServer(command=COMMAND))
+    with_servers(work, McpServer(command=COMMAND))
 
 
 def test_a_server_that_died_unseen_costs_newcomers_nothing() -> None:
@@ -102,7 +102,7 @@ def test_a_server_that_died_unseen_costs_newcomers_nothing() -> None:
         await visit.close()
         return await (await servers.connect()).use("add", {"a": 3})
 
-    assert reached(work, McpServer(command=COMMAND)) == "3"
+    assert with_servers(work, McpServer(command=COMMAND)) == "3"
 
 
 def test_tools_that_change_are_an_error_that_names_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_tools_that_change_are_an_error_that_names_them(monkeypatch: pytest.Monk
         with pytest.raises(UsageError, match="its MCP servers are not what they were: no more die; start a new run"):
             servers.record_tools(tmp_path / "tools" / "a.json")
 
-    reached(work, McpServer(command=COMMAND, env=["EXTRA_TOOL"], per_rollout=True))
+    with_servers(work, McpServer(command=COMMAND, env=["EXTRA_TOOL"], per_rollout=True))
 
 
 def test_a_changed_description_is_a_changed_tool() -> None:
@@ -145,13 +145,13 @@ async def nothing(servers: McpServers) -> None:
 )
 def test_a_server_that_cannot_be_reached_is_told_in_one_line(server: McpServer, words: str) -> None:
     with pytest.raises(UsageError, match=f"(?i)MCP server .*{words}") as caught:
-        reached(nothing, server)
+        with_servers(nothing, server)
     assert "\n" not in str(caught.value)
 
 
 def test_a_server_with_a_tool_that_there_is_already_is_refused() -> None:
     with pytest.raises(UsageError, match=r"mcp_server.py names 'add', and so does the @tool method add: rename one"):
-        reached(nothing, McpServer(command=COMMAND), own="add")
+        with_servers(nothing, McpServer(command=COMMAND), own="add")
 
 
 def test_what_a_server_prints_that_is_no_message_does_no_harm(tmp_path: Path) -> None:
@@ -163,11 +163,11 @@ def test_what_a_server_prints_that_is_no_message_does_no_harm(tmp_path: Path) ->
     async def work(servers: McpServers) -> str:
         return await (await servers.connect()).use("add", {"a": 3})
 
-    assert reached(work, McpServer(command=[sys.executable, str(chatty)])) == "3"
+    assert with_servers(work, McpServer(command=[sys.executable, str(chatty)])) == "3"
 
 
 def test_a_server_that_never_lists_its_tools_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollbook.environments.mcp.LISTING_S", 0.2)
     monkeypatch.setattr("rollbook.environments.mcp.McpSession.list_tools", lambda self: asyncio.sleep(60))
     with pytest.raises(UsageError, match=r"did not list its tools within 0.2 s"):
-        reached(nothing, McpServer(command=COMMAND))
+        with_servers(nothing, McpServer(command=COMMAND))

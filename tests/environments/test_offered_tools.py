@@ -1,4 +1,4 @@
-"""Tools that a task has of its own: read from the environment, shown to the model, carried out on the loop."""
+"""Tools of a single task: read from the environment, shown to the model, executed on the loop."""
 
 from __future__ import annotations
 
@@ -59,31 +59,31 @@ class Shop(Environment):
         self.closed = True
 
 
-def seated(environment: Environment, work: Callable[[Any], Awaitable[T]], *, goods: JSON = ("tea",)) -> T:
+def with_session(environment: Environment, work: Callable[[Any], Awaitable[T]], *, goods: JSON = ("tea",)) -> T:
     async def go() -> T:
-        stage = EnvironmentRuntime(
+        runtime = EnvironmentRuntime(
             load_instance(environment).spec, Limits(tool_s=0.5, tool_chars=200), environment=lambda: environment
         )
-        await stage.open()
+        await runtime.open()
         try:
-            seat = await stage.open_session(Task(id="a", prompt="q", goods=goods), "a")
+            session = await runtime.open_session(Task(id="a", prompt="q", goods=goods), "a")
             try:
-                return await work(seat)
+                return await work(session)
             finally:
-                await stage.close_session(seat)
+                await runtime.close_session(session)
         finally:
-            await stage.close()
+            await runtime.close()
 
     return asyncio.run(go())
 
 
 def test_a_seat_has_its_own_tools_and_those_of_its_task() -> None:
-    async def work(seat: Any) -> list[str]:
-        assert await seat.use("look", "") == "tea"
-        assert await seat.use("buy_milk", '{"count": 3}') == "xxx"
-        return [tool["function"]["name"] for tool in seat.tools]
+    async def work(session: Any) -> list[str]:
+        assert await session.use("look", "") == "tea"
+        assert await session.use("buy_milk", '{"count": 3}') == "xxx"
+        return [tool["function"]["name"] for tool in session.tools]
 
-    assert seated(Shop(), work, goods=["tea", "milk"]) == ["look", "buy_tea", "buy_milk"]
+    assert with_session(Shop(), work, goods=["tea", "milk"]) == ["look", "buy_tea", "buy_milk"]
     assert load_instance(Shop()).spec.offers
     assert [tool["function"]["name"] for tool in load_instance(Shop()).spec.tools] == ["look"]
 
@@ -99,28 +99,28 @@ def test_a_seat_has_its_own_tools_and_those_of_its_task() -> None:
     ],
 )
 def test_what_the_model_gets_wrong_is_told_to_it(arguments: str, words: str) -> None:
-    said = seated(Shop(), lambda seat: seat.use("buy_tea", arguments))
-    assert said.startswith(f"Error: {words}")
+    text = with_session(Shop(), lambda session: session.use("buy_tea", arguments))
+    assert text.startswith(f"Error: {words}")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "the shop is closed"), (2, "took longer than 0.5 s")])
 def test_a_world_that_breaks_fails_the_attempt_and_closes_the_state(count: int, words: str) -> None:
     shop = Shop()
     with pytest.raises(RolloutFailed, match=words) as caught:
-        seated(shop, lambda seat: seat.use("buy_tea", json.dumps({"count": count})))
+        with_session(shop, lambda session: session.use("buy_tea", json.dumps({"count": count})))
     assert (caught.value.kind, caught.value.where) == ("environment_error", "tool buy_tea")
     assert shop.closed
 
 
 def test_output_is_cut() -> None:
-    said = seated(Shop(), lambda seat: seat.use("buy_tea", '{"count": 260}'))
-    assert said == f"{'x' * 200}\n[cut here: 60 of 260 characters left out]"
+    text = with_session(Shop(), lambda session: session.use("buy_tea", '{"count": 260}'))
+    assert text == f"{'x' * 200}\n[cut here: 60 of 260 characters left out]"
 
 
 def test_offers_that_raise_fail_the_attempt_and_close_the_state() -> None:
     shop = Shop()
     with pytest.raises(RolloutFailed, match="TypeError: 'NoneType' object is not iterable") as caught:
-        seated(shop, lambda seat: seat.use("look", ""), goods=None)
+        with_session(shop, lambda session: session.use("look", ""), goods=None)
     assert (caught.value.kind, caught.value.where) == ("environment_error", "offers")
     assert shop.closed
 
@@ -268,8 +268,8 @@ def test_a_run_shows_each_task_its_own_tools(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     calls = {what: {"tool_calls": [{"id": "a", "function": {"name": f"buy_{what}"}}]} for what in ("tea", "cake")}
     lines = [{"task": "nothing", "answer": "done"}]
-    for what, said in calls.items():
-        lines += [{"task": what, "sample": 0, **said}, {"task": what, "sample": 0, "answer": "done"}]
+    for what, text in calls.items():
+        lines += [{"task": what, "sample": 0, **text}, {"task": what, "sample": 0, "answer": "done"}]
     (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, lines)))
     env = f"{tmp_path}/shop.py"
     assert resolve(env).spec.offers

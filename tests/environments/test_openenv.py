@@ -27,8 +27,8 @@ both = pytest.mark.parametrize("kind", ["stub", pytest.param("real", marks=needs
 
 
 @pytest.fixture
-def served(tmp_path: Path, kind: str) -> Iterator[Any]:
-    """Start servers by name; gives their URLs."""
+def serve_env(tmp_path: Path, kind: str) -> Iterator[Any]:
+    """A function that starts a server by name and returns its URL."""
     stubs: list[Stub] = []
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -54,8 +54,8 @@ def lines(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @both
-def test_a_model_acts_by_one_tool_and_is_paid_by_the_environment(served: Any, tmp_path: Path, kind: str) -> None:
-    url = served("guess")
+def test_a_model_acts_by_one_tool_and_is_paid_by_the_environment(serve_env: Any, tmp_path: Path, kind: str) -> None:
+    url = serve_env("guess")
     numbers = range(3, 6)
     guesses = [call("step", {"number": n}, n) for n in numbers]
     wrong = [call("step", {"number": "x"}), call("step", {"number": 5})]
@@ -67,16 +67,16 @@ def test_a_model_acts_by_one_tool_and_is_paid_by_the_environment(served: Any, tm
     assert found["episode-00004"]["messages"][0]["content"] == (
         'A guessing game.\n\n{"words":"Guess my number, episode 4."}\n\nAct by calling tools until the episode is over.'
     )
-    told = [m["content"] for m in found["episode-00008"]["messages"] if m["role"] == "tool"]
-    assert "Expected `integer`, got `string`" in told[0]
+    tool_messages = [m["content"] for m in found["episode-00008"]["messages"] if m["role"] == "tool"]
+    assert "Expected `integer`, got `string`" in tool_messages[0]
     assert [found["episode-00008"][key] for key in ("reward", "parts")] == [0.0, {"steps": 1.0, "done": 0.0}]
     rewards = [found[f"episode-{seed:05d}"]["reward"] for seed in range(4, 8)]
     assert rewards == [float(random.Random(seed).randrange(10) in numbers) for seed in range(4, 8)] == [1, 0, 0, 1]
 
 
 @both
-def test_tools_of_an_environment_are_offered_as_they_are(served: Any, tmp_path: Path, kind: str) -> None:
-    url = served("shop")
+def test_tools_of_an_environment_are_offered_as_they_are(serve_env: Any, tmp_path: Path, kind: str) -> None:
+    url = serve_env("shop")
     talk = [call("buy", {"what": "tea"}), call("buy", {"what": "cake", "count": 2}), call("buy", {"what": "x"}), "so"]
     script = write_talk(tmp_path, {"episode-00000": talk})
     run(f"openenv:{url}?episodes=1&prompt=Buy.", script, out=tmp_path / "run")
@@ -92,10 +92,10 @@ def test_tools_of_an_environment_are_offered_as_they_are(served: Any, tmp_path: 
 
 
 @both
-def test_an_environment_that_breaks_is_a_failure_and_no_score(served: Any, tmp_path: Path, kind: str) -> None:
+def test_an_environment_that_breaks_is_a_failure_and_no_score(serve_env: Any, tmp_path: Path, kind: str) -> None:
     script = write_talk(tmp_path, {"episode-00000": [call("step", {"number": -1}), "so"]})
     with pytest.raises(Shortfall):
-        run(f"openenv:{served('guess')}?episodes=1", script, out=tmp_path / "run")
+        run(f"openenv:{serve_env('guess')}?episodes=1", script, out=tmp_path / "run")
     failure = lines(tmp_path / "run")["episode-00000"]["failure"]
     assert (failure["kind"], failure["where"]) == ("environment_error", "tool step")
     assert "the machine broke" in failure["message"]
@@ -103,11 +103,11 @@ def test_an_environment_that_breaks_is_a_failure_and_no_score(served: Any, tmp_p
 
 @pytest.mark.parametrize("kind", ["stub"])
 def test_a_seed_that_does_not_hold_and_an_end_without_reward_are_failures(
-    served: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    serve_env: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from support import openenv_stub as stub
 
-    spec = f"openenv:{served('guess')}?episodes=1"
+    spec = f"openenv:{serve_env('guess')}?episodes=1"
     script = write_talk(tmp_path, {"episode-00000": [call("step", {"number": 1})] * 3 + ["so"]})
     monkeypatch.setattr(stub.Guess, "step", lambda self, action: stub.said({"words": "Over."}, None, True))
     with pytest.raises(Shortfall):

@@ -1,4 +1,4 @@
-"""The sandbox of an environment: opened once, closed whatever happens, refused in one line where there is none."""
+"""The sandbox of an environment is opened once and always closed; where there is none, the run is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.alive import eventually
 
 
 def children() -> set[int]:
-    """The processes that this one has, whichever thread started them."""
+    """Return the child processes of this one, whichever thread started them."""
     return {int(pid) for listed in Path("/proc/self/task").glob("*/children") for pid in listed.read_text().split()}
 
 
@@ -44,13 +44,13 @@ def test_what_is_started_is_stopped_and_can_be_started_again():
 def test_one_that_is_cancelled_while_it_starts_leaves_nothing_behind():
     async def play() -> None:
         env, before = HumanEval(), children()
-        stage = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
-        opening = asyncio.create_task(stage.open())
+        runtime = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
+        opening = asyncio.create_task(runtime.open())
         await asyncio.sleep(0.02)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await stage.close()
+        await runtime.close()
         assert eventually(lambda: children() <= before)
 
     asyncio.run(play())

@@ -55,27 +55,27 @@ def here(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def pinned(run="run", spec="envs/sums_s.py:Sums?top=2"):
+def plan_snapshot(run="run", spec="envs/sums_s.py:Sums?top=2"):
     return write_snapshot(resolve(spec), Path(run) / "source")
 
 
 def test_the_users_source_is_copied_with_what_it_imports_and_reads():
-    spec = pinned()
-    kept = {p.relative_to("run/source").as_posix() for p in Path("run/source").rglob("*")}
-    assert kept == {"sums_s.py", "helper_s.py", "lazy_s.py", "words_s.txt"}
+    spec = plan_snapshot()
+    copied = {p.relative_to("run/source").as_posix() for p in Path("run/source").rglob("*")}
+    assert copied == {"sums_s.py", "helper_s.py", "lazy_s.py", "words_s.txt"}
     assert (spec.target, spec.snapshot, spec.origin) == ("sums_s:Sums", "source", "envs/sums_s.py")
     assert len(spec.digest) == 64
 
 
 def test_the_digest_is_that_of_names_and_bytes():
-    first = pinned("one").digest
-    assert pinned("two").digest == first
+    first = plan_snapshot("one").digest
+    assert plan_snapshot("two").digest == first
     Path("envs/helper_s.py").write_text("def double(i): return i + i")
-    assert pinned("three").digest != first
+    assert plan_snapshot("three").digest != first
 
 
 def test_an_edit_of_any_pinned_file_is_noticed_and_named():
-    spec = pinned()
+    spec = plan_snapshot()
     assert find_changed_file(spec, Path("run")) is None
     Path("envs/unrelated_s.py").write_text("x = 1")
     assert find_changed_file(spec, Path("run")) is None
@@ -86,14 +86,14 @@ def test_an_edit_of_any_pinned_file_is_noticed_and_named():
 
 
 def test_an_origin_out_of_sight_is_not_called_changed(monkeypatch, tmp_path):
-    spec = pinned()
+    spec = plan_snapshot()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert find_changed_file(spec, tmp_path / "run") is None
 
 
 def test_another_process_runs_the_snapshot_and_not_the_edited_source():
-    spec = pinned()
+    spec = plan_snapshot()
     Path("envs/helper_s.py").write_text("raise RuntimeError('edited')")
     Path("envs/words_s.txt").write_text("edited")
     Path("spec.json").write_bytes(msgspec.json.encode(spec))
@@ -113,9 +113,9 @@ def test_the_snapshot_is_loaded_beside_the_original_of_the_same_name():
     loaded = resolve("envs/sums_s.py:Sums")
     spec = write_snapshot(loaded, Path("run/source"))
     Path("run/source/helper_s.py").write_text("def double(i): return 100 + i")
-    kept = load_environment(spec, Path("run"))
-    assert type(kept) is not loaded.cls
-    assert [t.answer for t in kept.tasks()] == ["100", "101", "102"]
+    copied = load_environment(spec, Path("run"))
+    assert type(copied) is not loaded.cls
+    assert [t.answer for t in copied.tasks()] == ["100", "101", "102"]
     assert [t.answer for t in loaded.instance.tasks()] == ["0", "2", "4"]
 
 
@@ -127,8 +127,8 @@ def test_a_package_keeps_its_shape():
     text = SUMS.replace("from helper_s import double", "from ..helper import TOP\ndouble = lambda i: i + TOP")
     Path("pkg_t/inner/sums.py").write_text(text.replace('"words*.txt",', ""))
     spec = write_snapshot(resolve("pkg_t.inner.sums:Sums?top=1"), Path("run/source"))
-    kept = {p.relative_to("run/source").as_posix() for p in Path("run/source").rglob("*.py")}
-    assert kept == {"pkg_t/__init__.py", "pkg_t/helper.py", "pkg_t/inner/__init__.py", "pkg_t/inner/sums.py"}
+    copied = {p.relative_to("run/source").as_posix() for p in Path("run/source").rglob("*.py")}
+    assert copied == {"pkg_t/__init__.py", "pkg_t/helper.py", "pkg_t/inner/__init__.py", "pkg_t/inner/sums.py"}
     assert [t.answer for t in load_environment(spec, Path("run")).tasks()] == ["2"]
     Path("pkg_t/helper.py").write_text("TOP = 3")
     assert find_changed_file(spec, Path("run")) == "pkg_t/helper.py"
@@ -136,7 +136,7 @@ def test_a_package_keeps_its_shape():
 
 def test_a_module_imported_by_a_computed_name_is_kept_too():
     Path("envs/sums_s.py").write_text("import importlib\nimportlib.import_module('unre' + 'lated_s')\n" + SUMS)
-    pinned()
+    plan_snapshot()
     assert Path("run/source/unrelated_s.py").exists()
 
 
@@ -167,14 +167,14 @@ def test_an_installed_package_is_digested_and_not_copied():
 def test_a_pattern_of_data_files_that_matches_nothing_is_named():
     Path("envs/words_s.txt").unlink()
     with pytest.raises(UsageError, match=r"Sums.files: nothing matches 'words\*.txt' beside envs/sums_s.py"):
-        pinned()
+        plan_snapshot()
 
 
 def test_a_data_file_outside_the_folder_is_refused():
     Path("words_up.txt").touch()
     Path("envs/sums_s.py").write_text(SUMS.replace("words*.txt", "../words_up.txt"))
     with pytest.raises(UsageError, match=r"lies outside envs"):
-        pinned()
+        plan_snapshot()
 
 
 def test_a_snapshot_without_its_run_directory_is_refused():

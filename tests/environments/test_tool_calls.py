@@ -1,4 +1,4 @@
-"""Using tools as a model asks: what it gets wrong is told to it, what the tool gets wrong is not its doing."""
+"""Tool calls of a model: its own mistakes are returned to it, failures of the tool are not blamed on it."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_no_arguments_at_all_are_an_empty_object() -> None:
     ],
 )
 def test_broken_arguments_are_told_to_the_letter(arguments: str, words: str) -> None:
-    said = use("move", arguments, [])
-    assert said.startswith("Error: the arguments of move ")
-    assert words in said
+    result = use("move", arguments, [])
+    assert result.startswith("Error: the arguments of move ")
+    assert words in result
 
 
 @pytest.mark.parametrize(("what", "text"), [("none", "null"), ("list", '[1,"a"]'), ("half", "�")])
@@ -123,6 +123,6 @@ def test_output_is_bounded_and_says_so(text: str, chars: int) -> None:
 
 
 def test_async_tools_are_awaited_and_answer_alike() -> None:
-    box = Toolbox(Later(), 3)
-    assert asyncio.run(box.use_async("say", '{"text": "abc"}', None)) == "abc"
-    assert asyncio.run(box.use_async("say", '{"text": ""}', None)).startswith("Err\n[cut here")
+    toolbox = Toolbox(Later(), 3)
+    assert asyncio.run(toolbox.use_async("say", '{"text": "abc"}', None)) == "abc"
+    assert asyncio.run(toolbox.use_async("say", '{"text": ""}', None)).startswith("Err\n[cut here")

@@ -13,7 +13,7 @@ class Point(msgspec.Struct):
     y: int = 0
 
 
-class Desk:
+class Tools:
     @tool
     def look(self, word: str, limit: int = 5) -> str:
         """Look a word up.
@@ -50,12 +50,12 @@ class Desk:
 
 
 def schema(name):
-    return next(t["function"] for t in tool_schemas(Desk) if t["function"]["name"] == name)
+    return next(t["function"] for t in tool_schemas(Tools) if t["function"]["name"] == name)
 
 
 def test_only_marked_methods_are_tools_in_their_order():
-    assert [t["function"]["name"] for t in tool_schemas(Desk)] == ["look", "move", "many", "stop"]
-    assert all(t["type"] == "function" for t in tool_schemas(Desk))
+    assert [t["function"]["name"] for t in tool_schemas(Tools)] == ["look", "move", "many", "stop"]
+    assert all(t["type"] == "function" for t in tool_schemas(Tools))
 
 
 def test_signature_and_docstring_become_the_schema():
@@ -108,7 +108,7 @@ def test_the_schema_judges_arguments_as_an_independent_validator_reads_it(name, 
 
 
 def test_inherited_tools_are_kept_and_overridden_ones_replaced():
-    class Small(Desk):
+    class Small(Tools):
         @tool
         def look(self, word: str) -> str:
             """Briefly."""

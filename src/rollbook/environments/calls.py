@@ -37,7 +37,7 @@ class StartMessage(msgspec.Struct, array_like=True):
 
 
 class RolloutRecord(msgspec.Struct, array_like=True):
-    """What a verifier sees of a rollout: the conversation and its outcome, never the token arrays."""
+    """The part of a rollout that a verifier gets: the conversation and its outcome, never the token arrays."""
 
     sample: int
     seed: int
@@ -48,12 +48,12 @@ class RolloutRecord(msgspec.Struct, array_like=True):
 
     @classmethod
     def from_rollout(cls, rollout: Rollout) -> RolloutRecord:
-        """The part of a rollout that crosses to its verifier."""
+        """Return the part of a rollout that is sent to its verifier."""
         turns = [make_turn_line(turn, None) for turn in rollout.turns]
         return cls(rollout.sample, rollout.seed, rollout.messages, turns, rollout.outcome, rollout.ended)
 
     def to_rollout(self, task: Task) -> Rollout:
-        """The rollout on the verifier's side."""
+        """Return the rollout for the verifier."""
         turns = [line.to_turn() for line in self.turns]
         return Rollout(
             task=task,
@@ -67,7 +67,7 @@ class RolloutRecord(msgspec.Struct, array_like=True):
 
 
 class EnvironmentCall(msgspec.Struct, array_like=True):
-    """One method of the environment; `session` names the state it is about, `tool` the tool it calls."""
+    """A call of one method of the environment; `session` names the state it uses, `tool` the tool it calls."""
 
     method: str
     task: TaskLine | None = None
@@ -78,12 +78,12 @@ class EnvironmentCall(msgspec.Struct, array_like=True):
 
     @property
     def where(self) -> str:
-        """What it is called when it breaks."""
+        """The name of the call in failures."""
         return f"tool {self.tool}" if self.tool else self.method
 
 
 class EnvironmentReply(msgspec.Struct, array_like=True):
-    """Its answer: a value, or what was raised. `failure` is a kind of core/failure.py, empty when all went well."""
+    """The result of a call: a value, or what was raised. `failure` is one of FAILURE_KINDS, empty on success."""
 
     failure: str
     message: str
@@ -92,34 +92,34 @@ class EnvironmentReply(msgspec.Struct, array_like=True):
 
 
 def encode_frame(value: object, encoder: msgspec.json.Encoder = msgspec.json.Encoder()) -> bytes:  # noqa: B008
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     body = encoder.encode(value)
     return FRAME_LENGTH.pack(len(body)) + body
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames."""
+    """Splits a stream of bytes into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes; give the frames that are complete."""
+        """Add bytes, and return the bodies of the frames that are now complete."""
         self._buffer += data
-        found, at = [], 0
+        bodies, at = [], 0
         while len(self._buffer) - at >= FRAME_LENGTH.size:
             (size,) = FRAME_LENGTH.unpack_from(self._buffer, at)
             if len(self._buffer) - at - FRAME_LENGTH.size < size:
                 break
             at += FRAME_LENGTH.size
-            found.append(bytes(self._buffer[at : at + size]))
+            bodies.append(bytes(self._buffer[at : at + size]))
             at += size
         del self._buffer[:at]
-        return found
+        return bodies
 
 
 def failure_kind(error: BaseException, default: str) -> str:
-    """The failure that an exception of environment code is; it may name its own by raising RolloutFailed."""
+    """Return the failure kind of an exception of environment code, which can choose one by raising RolloutFailed."""
     if isinstance(error, RolloutFailed) and error.kind in FAILURE_KINDS:
         return error.kind
     if isinstance(error, InvalidReward):
@@ -131,15 +131,14 @@ def failure_kind(error: BaseException, default: str) -> str:
     return default
 
 
-def describe_exception(error: BaseException) -> str:
-    """An exception and the line of the environment it came from, in one line; ours are clear as they are."""
+def describe_exception(error: BaseException, *, location: bool = True) -> str:
+    """Describe an exception of environment code by type, message and line; our own only by their message."""
     if isinstance(error, RolloutFailed):
         return error.message
     if isinstance(error, InvalidReward):
         return str(error)
-    frames, trace = [], error.__traceback__
-    while trace:
-        frames.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
+    trace = error.__traceback__ if location else None
+    while trace and trace.tb_next:
         trace = trace.tb_next
-    where = f" ({frames[-1]})" if frames else ""
+    where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace else ""
     return f"{type(error).__name__}: {error}{where}"

@@ -1,7 +1,7 @@
 """Rows of the user's data files, read as a stream: JSON Lines, CSV, Parquet, Hugging Face datasets.
 
-Every mistake is reported with file and line. `PromptTemplate` fills a prompt from the fields of a row: a text file in
-which {field} stands for that field.
+Every mistake is reported with file and line. `PromptTemplate` makes a prompt from the fields of a row: a text file in
+which {field} is replaced by that field.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -27,14 +27,14 @@ _FIELD = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*(?:\.\w+)*)\}")
 
 
 class PromptTemplate(msgspec.Struct, frozen=True):
-    """The text of a template. Only {name} and {name.inner} are filled in; \\boxed{} is left alone, {{x}} gives {x}."""
+    """The text of a template. Only {name} and {name.inner} are replaced; \\boxed{} stays, {{x}} gives {x}."""
 
     path: str
     text: str
 
     @classmethod
     def read(cls, path: str) -> PromptTemplate:
-        """The template of a file; a UsageError says what is wrong with it."""
+        """Read a template; a UsageError says what is wrong with the file."""
         try:
             text = Path(path).read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -46,7 +46,7 @@ class PromptTemplate(msgspec.Struct, frozen=True):
         return cls(path, text.rstrip("\n"))
 
     def fill(self, values: Mapping[str, JSON], where: str) -> str:
-        """The prompt of a row; a field that the row lacks is a UsageError that names the row.
+        """Return the prompt of a row; a missing field is a UsageError that names the row.
 
         >>> PromptTemplate("t", "Q: {question} Put it in \\\\boxed{}.").fill({"question": "1 + 1?"}, "rows.jsonl:1")
         'Q: 1 + 1? Put it in \\\\boxed{}.'
@@ -58,13 +58,13 @@ class PromptTemplate(msgspec.Struct, frozen=True):
         return _FIELD.sub(value, self.text)
 
     def _field_text(self, name: str, values: Mapping[str, JSON], where: str) -> str:
-        found: JSON = values
+        value: JSON = values
         for part in name.split("."):
-            if not isinstance(found, Mapping) or found.get(part) is None:
+            if not isinstance(value, Mapping) or value.get(part) is None:
                 has = ", ".join(values) or "nothing"
                 raise UsageError(f"{where}: no {name!r}, which {self.path} asks for; it has: {has}")
-            found = found[part]
-        return found if isinstance(found, str) else encode(found).decode()
+            value = value[part]
+        return value if isinstance(value, str) else encode(value).decode()
 
 
 PROMPT_FIELDS = ("messages", "prompt", "question", "problem")
@@ -74,14 +74,14 @@ OTHER_ANSWER_FIELDS = ("Answer",)
 ID_FIELDS = ("id", "unique_id", "uuid", "task_id", "ID")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 GYM_PROMPT = "responses_create_params"
-"""Where rows of NeMo Gym have what the model is shown: under `input`."""
+"""The field in which rows of NeMo Gym have the prompt, under `input`."""
 
 ROW_BYTES = 128 << 20
-"""The largest row: hidden tests of LiveCodeBench come to tens of megabytes; beyond, a file has lost its line ends."""
+"""The largest row: hidden tests of LiveCodeBench take tens of megabytes; a larger row has lost its line ends."""
 
 
 class DataRow(msgspec.Struct, frozen=True):
-    """One object of a file, and where it stands."""
+    """One row of a file, and its place."""
 
     path: str
     line: int
@@ -89,61 +89,61 @@ class DataRow(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """The place of this row, as every message about it begins."""
+        """The place of this row; every message about it begins with this."""
         return f"{self.path}:{self.line}"
 
     @property
     def id(self) -> str:
         """Its own `id` (or unique_id, uuid, task_id), else the name of the file and the number of the line."""
-        given = self.first(*ID_FIELDS)
-        return f"{_file_stem(self.path)}-{self.line}" if given is None else str(self.values[given])
+        field = self.first(*ID_FIELDS)
+        return f"{_file_stem(self.path)}-{self.line}" if field is None else str(self.values[field])
 
     def first(self, *names: str) -> str | None:
-        """The first of these fields that the row has."""
+        """Return the first of these fields that the row has."""
         return next((name for name in names if self.values.get(name) is not None), None)
 
     def decode_field(self, name: str | None) -> JSON:
-        """A field that may be written as text of JSON, as lists are in cells of a CSV file."""
+        """Return a field that may be JSON text, as lists are in cells of a CSV file."""
         return None if name is None else decode_text(self.values[name])
 
     @property
     def field_names(self) -> str:
-        """The names of its fields, for messages about those that it lacks."""
+        """The names of its fields, for messages about missing ones."""
         return ", ".join(self.values) or "nothing"
 
     def task(self, instruction: str = "", template: PromptTemplate | None = None) -> Task:
-        """The task of a row: a prompt, an answer if there is one, everything else kept as fields.
+        """Return the task of a row: a prompt, an answer if there is one, everything else as fields.
 
-        `instruction` is put after a prompt that is text; messages are taken as they are. A template makes the whole
-        prompt instead.
+        `instruction` is appended to a prompt that is text; messages are left as they are. With a template, the template
+        makes the whole prompt.
         """
-        answered = self.first(*ANSWER_FIELDS, *OTHER_ANSWER_FIELDS)
+        answer_field = self.first(*ANSWER_FIELDS, *OTHER_ANSWER_FIELDS)
         if template is not None:
-            asked, task = None, Task(self.id, template.fill(self.values, self.where))
+            prompt_field, task = None, Task(self.id, template.fill(self.values, self.where))
         else:
-            asked = self.first(GYM_PROMPT, *PROMPT_FIELDS, *OTHER_PROMPT_FIELDS)
-            if asked is None:
+            prompt_field = self.first(GYM_PROMPT, *PROMPT_FIELDS, *OTHER_PROMPT_FIELDS)
+            if prompt_field is None:
                 raise UsageError(f"{self.where}: no {' / '.join(PROMPT_FIELDS)}; it has: {self.field_names}")
-            task = self._make_task(asked, instruction)
-        task.answer = self.values[answered] if answered else None
-        task.fields = {k: v for k, v in self.values.items() if k not in ("id", asked, answered)}
+            task = self._make_task(prompt_field, instruction)
+        task.answer = self.values[answer_field] if answer_field else None
+        task.fields = {k: v for k, v in self.values.items() if k not in ("id", prompt_field, answer_field)}
         return task
 
-    def _make_task(self, asked: str, instruction: str) -> Task:
-        value = self.values[asked]
-        if asked == GYM_PROMPT:
+    def _make_task(self, field: str, instruction: str) -> Task:
+        value = self.values[field]
+        if field == GYM_PROMPT:
             value = _gym_messages(value) if isinstance(value, dict) else None
-            asked = f"{GYM_PROMPT}.input"
+            field = f"{GYM_PROMPT}.input"
         if isinstance(value, str) and value.strip():
             return Task(self.id, f"{value}\n\n{instruction}" if instruction else value)
         if not isinstance(value, list) or not value:
-            raise UsageError(f"{self.where}: {asked} must be text or a list of messages, and not empty")
+            raise UsageError(f"{self.where}: {field} must be text or a list of messages, and not empty")
         try:
             task = Task(self.id, messages=value)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{self.where}: {asked}: {error}") from None
+            raise UsageError(f"{self.where}: {field}: {error}") from None
         if (wrong := _find_message_error(task.messages)) is not None:
-            raise UsageError(f"{self.where}: {asked}: {wrong}")
+            raise UsageError(f"{self.where}: {field}: {wrong}")
         return task
 
 
@@ -153,18 +153,18 @@ def _file_stem(path: str) -> str:
 
 
 def _find_message_error(messages: list[Message]) -> str | None:
-    """What keeps messages from being asked."""
+    """Return why messages cannot be a prompt, or None."""
     role = next((m.role for m in messages if m.role not in ROLES), None)
     if role is not None:
         return f"unknown role {role!r}; give one of {', '.join(ROLES)}"
-    bare = next((n for n, m in enumerate(messages, 1) if m.content is None and not m.tool_calls), None)
-    if bare is not None:
-        return f"message {bare} has no content"
+    empty = next((n for n, m in enumerate(messages, 1) if m.content is None and not m.tool_calls), None)
+    if empty is not None:
+        return f"message {empty} has no content"
     return None if any(m.content for m in messages) else "all messages are empty"
 
 
 def decode_text(value: JSON) -> JSON:
-    """A value that may be written as text of JSON; other text is itself."""
+    """Decode a value that may be JSON text; return other text unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -174,15 +174,16 @@ def decode_text(value: JSON) -> JSON:
 
 
 def _gym_messages(params: dict[str, JSON]) -> JSON:
-    """What a row of Gym shows the model, as chat messages: its parts of text as text, its instructions first."""
-    given, first = params.get("input"), params.get("instructions")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) and first else given
+    """Return the prompt of a Gym row as chat messages: text parts joined, its instructions first."""
+    items, instructions = params.get("input"), params.get("instructions")
+    if isinstance(items, str) and instructions:
+        items = [{"role": "user", "content": items}]
     if not isinstance(items, list):
         return items
-    shown = [
+    messages = [
         {**item, "content": _join_text_parts(item.get("content"))} if isinstance(item, dict) else item for item in items
     ]
-    return [{"role": "system", "content": str(first)}, *shown] if first else shown
+    return [{"role": "system", "content": str(instructions)}, *messages] if instructions else messages
 
 
 def _join_text_parts(content: JSON) -> JSON:
@@ -194,8 +195,7 @@ def _join_text_parts(content: JSON) -> JSON:
 
 
 def rows(path: str | Path) -> Iterator[DataRow]:
-    """The rows of a file or of `hf://org/name`, one at a time; one without any is a UsageError."""
-
+    """Yield the rows of a file or of `hf://org/name`, one at a time; a file without rows is a UsageError."""
     row, records = None, open_table(str(path))
     try:
         for row in records or _read_json_lines(Path(path)):
@@ -207,8 +207,17 @@ def rows(path: str | Path) -> Iterator[DataRow]:
         raise UsageError(f"{path}: holds no rows{'' if records else '; put one JSON object on each line'}")
 
 
+def read_tasks(
+    path: str | Path, template: str | None, make_task: Callable[[DataRow, PromptTemplate | None], Task]
+) -> Iterator[Task]:
+    """Yield the task of each row of a file, in order; `template` is the path of a prompt template, if there is one."""
+    prompt = PromptTemplate.read(template) if template else None
+    for row in rows(path):
+        yield make_task(row, prompt)
+
+
 def _read_json_lines(path: Path) -> Iterator[DataRow]:
-    """The rows of a JSON Lines file (`.gz` too); blank lines are skipped."""
+    """Yield the rows of a JSON Lines file (`.gz` too); blank lines are skipped."""
     with _open_binary(path) as stream:
         for number in count(1):
             line = stream.readline(ROW_BYTES + 1)
@@ -239,7 +248,7 @@ def _parse_row(path: str, number: int, line: bytes) -> DataRow:
 
 
 def _describe_lone_surrogate(line: bytes) -> str | None:
-    """Words for a lone surrogate: the decoder calls it truncated data, which sends people looking for another thing."""
+    """Describe a lone surrogate: the decoder calls it truncated data, which is misleading."""
     try:
         json.dumps(json.loads(line), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -257,7 +266,7 @@ _HUB_OPTIONS = ("split", "config", "revision")
 
 
 def open_table(path: str) -> Iterator[DataRow] | None:
-    """The rows of a path by what it is called; None for JSON Lines."""
+    """Return the rows of a path by its scheme or suffix; None for JSON Lines."""
     if path.startswith(HUB_SCHEME):
         return read_hub(path)
     suffix = Path(path.removesuffix(".gz")).suffix.lower()
@@ -267,7 +276,7 @@ def open_table(path: str) -> Iterator[DataRow] | None:
 
 
 def read_csv(path: str, delimiter: str) -> Iterator[DataRow]:
-    """The lines of a CSV file under the names of its first one; every value is text, an empty one is not there."""
+    """Yield the rows of a CSV file, named by its first line; every value is text, empty cells are left out."""
     csv.field_size_limit(ROW_BYTES)
     with _open_text(path) as stream:
         lines = csv.reader(stream, delimiter=delimiter, strict=True)
@@ -305,7 +314,7 @@ def _name_cells(path: str, number: int, names: list[str], cells: list[str]) -> d
 
 
 def read_parquet(path: str) -> Iterator[DataRow]:
-    """The rows of a Parquet file, a batch at a time."""
+    """Yield the rows of a Parquet file, read in batches."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -323,7 +332,7 @@ def read_parquet(path: str) -> Iterator[DataRow]:
 
 
 def read_hub(path: str) -> Iterator[DataRow]:
-    """The rows of hf://org/name?split=test&config=main, streamed by the package `datasets`."""
+    """Yield the rows of hf://org/name?split=test&config=main, streamed by the package `datasets`."""
     name, options = parse_hub_path(path)
     try:
         import datasets
@@ -334,11 +343,11 @@ def read_hub(path: str) -> Iterator[DataRow]:
 
 
 def _stream_split(datasets: Any, path: str, name: str, options: dict[str, str]) -> Iterator[dict[str, JSON]]:
-    """What goes wrong with a hub is many things; each is told in one line."""
+    """Yield the rows of one split; whatever goes wrong with the hub is a UsageError of one line."""
     config, revision = options.get("config"), options.get("revision")
     try:
-        found = datasets.load_dataset(name, config, streaming=True, revision=revision)
-        splits = {str(split): rows for split, rows in found.items()}
+        dataset = datasets.load_dataset(name, config, streaming=True, revision=revision)
+        splits = {str(split): rows for split, rows in dataset.items()}
         yield from splits[_pick_split(path, list(splits), options.get("split"))]
     except (UsageError, GeneratorExit):
         raise
@@ -348,7 +357,7 @@ def _stream_split(datasets: Any, path: str, name: str, options: dict[str, str]) 
 
 
 def parse_hub_path(path: str) -> tuple[str, dict[str, str]]:
-    """The name of a dataset, and which part of it.
+    """Return the name of a dataset, and which part of it is wanted.
 
     >>> parse_hub_path("hf://openai/gsm8k?config=main&split=test")
     ('openai/gsm8k', {'config': 'main', 'split': 'test'})
@@ -367,14 +376,14 @@ def _pick_split(path: str, splits: list[str], wanted: str | None) -> str:
         return str(wanted)
     if wanted is None and len(splits) == 1:
         return splits[0]
-    said = f"has no split {wanted!r}" if wanted else "has several splits"
-    raise UsageError(f"{path}: {said}; give ?split= one of {', '.join(splits)}")
+    problem = f"has no split {wanted!r}" if wanted else "has several splits"
+    raise UsageError(f"{path}: {problem}; give ?split= one of {', '.join(splits)}")
 
 
 def _as_json(values: JSON, where: str) -> dict[str, JSON]:
-    """A row of a table as JSON holds it: dates as text, numbers as numbers."""
+    """Return a row of a table as JSON: dates as text, numbers as numbers."""
     try:
-        found: dict[str, JSON] = decode(encode(values))
+        row: dict[str, JSON] = decode(encode(values))
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise UsageError(f"{where}: does not fit JSON: {error}") from None
-    return found
+    return row

@@ -1,7 +1,7 @@
 """The Environment base class: tasks and a verifier; optionally tools, state, replies and MCP servers.
 
 Also the checks of a class (which of its methods are async, which hooks it has), and `McpServer`, the declaration of a
-Model Context Protocol server whose tools an environment has beside its own. Nothing here needs the package `mcp`.
+Model Context Protocol server whose tools are added to those of an environment. Nothing here needs the package `mcp`.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ VerifyResult: TypeAlias = bool | int | float | Score
 """What a verifier may return."""
 
 EnvironmentState: TypeAlias = Any
-"""Whatever `open` returns: it never leaves the process it was made in, so it may be anything."""
+"""Whatever `open` returns; it never leaves the process it was made in, so any type is allowed."""
 
 ReplyMessage: TypeAlias = str | Message | None
-"""What an environment says back; None ends the conversation."""
+"""The reply of an environment; None ends the conversation."""
 
 _ARGUMENTS = "__rollbook_arguments__"
 
 Solution: TypeAlias = str | list[str] | None
-"""A known right answer: one text, or what is said turn by turn, tools called as in the text format."""
+"""A known right answer: one text, or one text per turn, with tool calls in the text format."""
 
 STATE_METHODS = ("open", "use", "reply", "play", "outcome", "close")
 LIFECYCLE_METHODS = ("start", "stop")
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server: a `command` that speaks over its standard input and output, or a `url`.
+    """A server: a `command` that communicates over its standard input and output, or a `url`.
 
-    Variables of the environment are given by their names, never by their values.
+    Environment variables are given by their names, never by their values.
     """
 
     command: Sequence[str] = ()
-    """What is started, in the folder of the environment's source."""
+    """The command to start, in the folder of the environment's source."""
     url: str = ""
     env: Sequence[str] = ()
-    """Names of the variables that the command gets, beside HOME, PATH and their like."""
+    """Names of the variables that the command gets, in addition to HOME, PATH and similar ones."""
     token_env: str = ""
-    """The name of the variable with the bearer token that the URL wants."""
+    """The name of the variable with the bearer token for the URL."""
     per_rollout: bool = False
-    """Whether each rollout has a process of its own; otherwise one serves all rollouts of a worker."""
+    """Whether each rollout has its own process; otherwise one serves all rollouts of a worker."""
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
@@ -71,47 +71,47 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def display_name(self) -> str:
-        """What it is called in messages."""
+        """The name of the server in messages."""
         return f"MCP server {self.url or ' '.join(self.command)}"
 
 
 class Environment:
-    """Two methods make a whole environment, `tasks` and `verify`; everything else has a default.
+    """An environment needs two methods, `tasks` and `verify`; everything else has a default.
 
-    Any method but `tasks`, `solution` and `offers` may be `async`; those that share state (`open`, the tools, `reply`,
-    `outcome`, `close`) are all async or all not; `use`, `start` and `stop` always are. Arguments of `__init__` are
-    JSON, for it is remade in other processes.
+    Any method except `tasks`, `solution` and `offers` may be `async`; those that share state (`open`, the tools,
+    `reply`, `outcome`, `close`) are all async or all not; `use`, `start` and `stop` always are. Arguments of `__init__`
+    are JSON, because the instance is made again in other processes.
     """
 
     description: ClassVar[str] = ""
     """One line for `rollbook envs`."""
 
     scoring_version: ClassVar[int] = 1
-    """Raised by a built-in whenever its verdicts change: runs of another version are not continued with this one."""
+    """Increased by a built-in when its verdicts change: a run of another version cannot be resumed with this one."""
 
     files: ClassVar[tuple[str, ...]] = ()
-    """Data files that the verifier reads, as patterns relative to the source file: pinned with the source."""
+    """Data files that the verifier reads, as patterns relative to the source file; copied together with the source."""
 
     verify_at_once: int | None = None
-    """Calls of an async `verify` at the same time; the others wait, and their deadline with them. None: no bound."""
+    """Largest number of concurrent async `verify` calls; waiting does not use up the deadline. None: no limit."""
 
     states_at_once: int | None = None
-    """Rollouts in an async `open` or with its state at the same time; the others wait before it. None: no bound."""
+    """Largest number of rollouts with an async state at the same time; others wait before `open`. None: no limit."""
 
     notes: Sequence[str] = ()
-    """What is worth telling the one who plans a run, a line each; read once the tasks were taken."""
+    """Remarks for the person who plans a run, a line each; read after the tasks."""
 
     mcp: Sequence[McpServer] = ()
-    """MCP servers whose tools join its own, for the class or set by `__init__`."""
+    """MCP servers whose tools are added to its own; a class attribute, or set by `__init__`."""
 
     needs_model: ClassVar[bool] = True
-    """Whether `play` asks the model of the run; where it has one of its own elsewhere, a run of it alone has none."""
+    """Whether `play` uses the model of the run; a run of environments that bring their own model needs none."""
 
     needs_judge: ClassVar[bool] = False
-    """Whether it cannot score without a judge (`--judge`); where it has `appeal` and this is False, it may have one."""
+    """Whether it cannot score without a judge (`--judge`); with `appeal` and False here, a judge is optional."""
 
     def __new__(cls, *args: JSON, **kwargs: JSON) -> Self:
-        """Remember the arguments: with the class they are all that another process needs."""
+        """Store the arguments: another process needs only them and the class."""
         if cls.__init__ is object.__init__ and (args or kwargs):
             raise TypeError(f"{cls.__name__}() takes no arguments")
         self = super().__new__(cls)
@@ -119,23 +119,23 @@ class Environment:
         return self
 
     def tasks(self) -> Iterable[Task]:
-        """Every problem, in a fixed order."""
+        """Yield every task, in a fixed order."""
         raise UsageError(
             f"{type(self).__name__} has no tasks(): define it to yield Task(id=..., prompt=..., answer=...)"
         )
 
     def verify(self, task: Task, rollout: Rollout) -> VerifyResult | Awaitable[VerifyResult]:
-        """What the rollout is worth: a function of the task and the record alone."""
+        """Score a rollout: a function of the task and the record alone."""
         raise UsageError(
             f"{type(self).__name__} has no verify(task, rollout): define it to return a bool, number or Score"
         )
 
     async def appeal(self, task: Task, rollout: Rollout, score: Score, judge: Judge) -> VerifyResult:
-        """What the rollout is worth after asking a judge; called after `verify`, with its score, where there is one."""
+        """Score a rollout with the help of a judge; called after `verify`, with its score, if the run has a judge."""
         return score
 
     def solution(self, task: Task) -> Solution:
-        """A text that is known to be right, or None; a list of texts is what is said turn by turn."""
+        """Return a text that is known to be right, or None; a list has one text per turn."""
         return None
 
     def open(self, task: Task) -> EnvironmentState:
@@ -143,48 +143,48 @@ class Environment:
         return None
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
-        """Further tools for one task, as chat completions takes them; asked after `open`, and carried out by `use`."""
+        """Return more tools for one task, as chat completion schemas; called after `open`; `use` executes them."""
         return []
 
     async def use(self, name: str, arguments: dict[str, JSON], state: EnvironmentState) -> str:
-        """What an offered tool says to a call; raises on bad arguments, as any tool."""
+        """Execute a call of an offered tool; raise on bad arguments, as any tool."""
         raise UsageError(f"{type(self).__name__} offers {name} and has no use(name, arguments, state)")
 
     def reply(self, task: Task, rollout: Rollout, state: EnvironmentState) -> ReplyMessage | Awaitable[ReplyMessage]:
-        """What the environment says after the model's message; None ends the conversation."""
+        """Return the reply to the model's message; None ends the conversation."""
         return None
 
     async def play(self, task: Task, rollout: Rollout, ask: AskModel, state: EnvironmentState) -> None:
-        """Carry a whole rollout out, messages and turns put into it as they come; `ask` asks the model of the run."""
+        """Run a whole rollout, and add messages and turns to it as they come; `ask` calls the model of the run."""
         raise UsageError(f"{type(self).__name__} has no play(task, rollout, ask, state)")
 
     def outcome(self, state: EnvironmentState) -> JSON:
-        """What of the state the verifier needs, as JSON: it becomes part of the record."""
+        """Return what the verifier needs of the state, as JSON: it becomes part of the record."""
         return None
 
     def close(self, state: EnvironmentState) -> Awaitable[None] | None:
-        """Let go of what `open` made; called exactly once, also when the rollout failed."""
+        """Release what `open` made; called exactly once, also when the rollout failed."""
         return None
 
     async def start(self) -> None:
-        """Get what async methods use and all rollouts share: once in each worker, first of all.
+        """Prepare what async methods use and all rollouts share: called once in each worker, before anything else.
 
-        What it raises refuses the run.
+        If it raises, the run is refused.
         """
 
     async def stop(self) -> None:
-        """Let go of it at the end, whatever the end was: called once for each `start`, also for one that raised."""
+        """Release it at the end, however the run ended: called once for each `start`, also for one that raised."""
 
 
 def parameters_of(cls: type[Environment]) -> dict[str, inspect.Parameter]:
-    """What `__init__` takes, by name."""
+    """Return the parameters of `__init__` by name."""
     if cls.__init__ is object.__init__:
         return {}
     return dict(list(inspect.signature(cls.__init__).parameters.items())[1:])
 
 
 def arguments_of(environment: Environment) -> dict[str, JSON]:
-    """What an instance was made with, by name; what JSON cannot hold is a UsageError."""
+    """Return the arguments of an instance by name; arguments that are not JSON are a UsageError."""
     args, kwargs = getattr(environment, _ARGUMENTS)
     named = dict(zip(parameters_of(type(environment)), args, strict=False)) | kwargs
     try:
@@ -194,13 +194,13 @@ def arguments_of(environment: Environment) -> dict[str, JSON]:
 
 
 def source_folder(environment: Environment) -> Path | None:
-    """Where the source of an environment lies; None for a class of a notebook."""
+    """Return the folder of an environment's source; None for a class of a notebook."""
     file = getattr(sys.modules.get(type(environment).__module__), "__file__", None)
     return Path(file).resolve().parent if file else None
 
 
 def as_message(value: object) -> Message | None:
-    """What `reply` returned as the next message; a TypeError says what it should have been."""
+    """Convert what `reply` returned to a message; a TypeError says what it should have been."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -219,9 +219,9 @@ class ExecutionMode(msgspec.Struct, frozen=True):
 
 
 def execution_mode(cls: type[Environment], mcp: bool = False) -> ExecutionMode:
-    """How a class must be hosted; a class that cannot be hosted is a UsageError that names the methods.
+    """Return where the methods of a class run; an invalid class is a UsageError that names the methods.
 
-    Tools of `mcp` servers are used on the loop.
+    Tools of `mcp` servers run on the loop.
     """
     for name, how in (("tasks", "tasks()"), ("verify", "verify(task, rollout)")):
         if not _overrides(cls, name):
@@ -233,13 +233,13 @@ def execution_mode(cls: type[Environment], mcp: bool = False) -> ExecutionMode:
         raise UsageError(f"{cls.__name__}.appeal must be async def: it waits for a judge")
     _check_offers(cls)
     _check_play(cls)
-    form = ExecutionMode("async" if _is_async(cls, "verify") else "sync", _state_mode(cls, mcp))
-    _check_lifecycle(cls, form)
-    return form
+    mode = ExecutionMode("async" if _is_async(cls, "verify") else "sync", _state_mode(cls, mcp))
+    _check_lifecycle(cls, mode)
+    return mode
 
 
 def _check_offers(cls: type[Environment]) -> None:
-    """Tools that are offered are carried out on the loop, by the environment that offers them."""
+    """Check that a class which offers tools can execute them, on the loop."""
     name, how = cls.__name__, "async def use(self, name, arguments, state)"
     if _overrides(cls, "offers") and not _overrides(cls, "use"):
         raise UsageError(f"{name}.offers names tools that nobody carries out; write {how}")
@@ -252,17 +252,17 @@ def _check_offers(cls: type[Environment]) -> None:
 
 
 def offers_tools(cls: type[Environment]) -> bool:
-    """Whether a class has further tools for its tasks."""
+    """Whether a class offers more tools for its tasks."""
     return _overrides(cls, "offers")
 
 
 def plays_rollouts(cls: type[Environment]) -> bool:
-    """Whether a class carries out whole rollouts itself."""
+    """Whether a class runs whole rollouts itself."""
     return _overrides(cls, "play")
 
 
 def _check_play(cls: type[Environment]) -> None:
-    """Who plays rollouts itself is not asked for tools or replies."""
+    """Check that a class which runs rollouts itself has no tools or replies: they would never be used."""
     if not plays_rollouts(cls):
         return
     if not _is_async(cls, "play"):
@@ -273,7 +273,7 @@ def _check_play(cls: type[Environment]) -> None:
 
 
 def _check_lifecycle(cls: type[Environment], mode: ExecutionMode) -> None:
-    """What only the loop can do must be async, and somebody there must need it."""
+    """Check that `start` and `stop` are async, and that another async method needs them."""
     for name in LIFECYCLE_METHODS:
         if _overrides(cls, name) and not _is_async(cls, name):
             raise UsageError(f"{cls.__name__}.{name} must be async: it runs on the loop; write async def {name}(self)")
@@ -284,7 +284,7 @@ def _check_lifecycle(cls: type[Environment], mode: ExecutionMode) -> None:
 
 
 def asks_judge(cls: type[Environment]) -> bool:
-    """Whether a class asks a judge where there is one."""
+    """Whether a class uses a judge if the run has one."""
     return _overrides(cls, "appeal")
 
 

@@ -1,7 +1,7 @@
-"""MCP servers of an environment in one worker: started, called by rollouts, stopped.
+"""MCP servers of an environment in one worker: start them, call their tools, stop them.
 
-A server is a command (started with a keeper process, lines of JSON over its standard input and output) or a URL. Needs
-the official package: `pip install 'rollbook[mcp]'`; the declaration `McpServer` is in `environment`, without it.
+A server is a command (started under a supervisor process, JSON lines over its standard input and output) or a URL.
+Needs the official package: `pip install 'rollbook[mcp]'`; `McpServer` in `environment`, the declaration, does not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rollbook.processes import Child, module_argv
 
 COMMON_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 MAX_MESSAGE_BYTES = 64 << 20
-"""The longest message that a server may write; the package's own reader takes quadratic time and has no bound."""
+"""The longest message of a server; the package's own reader takes quadratic time and has no limit."""
 
 EXIT_GRACE_S = 5.0
 
@@ -43,7 +43,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 
 class McpProcess:
-    """One process of a server; `ended` comes when it says no more, `last_error_line` is what it complained of."""
+    """One process of a server; the future `ended` resolves at the end of its output."""
 
     def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
         self._server, self._folder, self._log = server, folder, log
@@ -52,11 +52,11 @@ class McpProcess:
 
     def last_error_line(self) -> str:
         """The last line that it wrote to standard error, if any."""
-        lines = self._child.last_log_line() if self._child else ""
-        return lines[-500:]
+        line = self._child.last_log_line() if self._child else ""
+        return line[-500:]
 
     def open(self) -> Transport:
-        """Start it, and end it with the context."""
+        """Start it, and end it when the context ends."""
         return self._open()
 
     @asynccontextmanager
@@ -72,7 +72,7 @@ class McpProcess:
                 async with self._streams(reader, writer) as streams:
                     yield streams
             finally:
-                writer.transport.abort()  # the keeper notices, and lets the server end in peace if it will
+                writer.transport.abort()  # the supervisor notices, and gives the server time to end
             await child.wait(EXIT_GRACE_S)
         finally:
             child.kill_now()
@@ -92,7 +92,7 @@ class McpProcess:
                     stream.close()
 
     async def _read_messages(self, reader: asyncio.StreamReader, incoming: Incoming) -> None:
-        """Hand on every message until the server ends, or writes one beyond all bounds: then it is taken for ended."""
+        """Pass on every message until the server ends; a message above the limit counts as the end."""
         try:
             with suppress(ConnectionError, ValueError, anyio.ClosedResourceError, anyio.BrokenResourceError), incoming:
                 while line := await reader.readline():
@@ -103,7 +103,7 @@ class McpProcess:
 
 
 def _parse_message(line: bytes) -> SessionMessage | Exception:
-    """A line as a message; what is none (a server that prints) is handed on as the error it is."""
+    """Parse a line; one that is no message (a server that prints) is passed on as an error."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
@@ -111,7 +111,7 @@ def _parse_message(line: bytes) -> SessionMessage | Exception:
 
 
 async def _write_messages(writer: asyncio.StreamWriter, outgoing: Outgoing) -> None:
-    """Write every message until the server takes no more; then nobody waits for one to be taken."""
+    """Write every message until the server stops reading; then no sender waits any longer."""
     with suppress(ConnectionError, anyio.ClosedResourceError), outgoing:
         async for message in outgoing:
             writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
@@ -128,13 +128,13 @@ LAST_ANSWER_S = 0.5
 MAX_PAGES = 100
 HTTP_LIMITS: dict[str, Any] = {"max_sse_event_size": MAX_MESSAGE_BYTES}
 if HTTP_LIMITS.keys() - inspect.signature(streamable_http_client).parameters:
-    HTTP_LIMITS = {}  # the package bounds what comes over HTTP since 2.3, at a megabyte
+    HTTP_LIMITS = {}  # since 2.3 the package limits HTTP messages, to a megabyte
 
 
 class McpSession:
-    """A connection, held by a task of its own: who opens one must also close it, and rollouts come and go.
+    """A connection owned by its own task: the task that opens one must also close it, and rollouts come and go.
 
-    `broken` says that something was late or broke: whoever is in here may go on, but nobody new comes in.
+    `broken` means that a call was late or failed: current users may go on, but no new ones are admitted.
     """
 
     def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
@@ -147,21 +147,21 @@ class McpSession:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Reach the server; RolloutFailed says why it cannot be."""
-        self._task = held = asyncio.create_task(self._run_client(), name=self.server.display_name)
-        held.add_done_callback(lambda task: task.cancelled() or task.exception())
+        """Connect to the server; RolloutFailed says why it failed."""
+        self._task = task = asyncio.create_task(self._run_client(), name=self.server.display_name)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await self._wait_for(self._ready, STARTING_S)
         except BaseException:
             await self.close()
             raise
         if not self._ready.done():
-            ended = held.done() or (self._process and self._process.ended.done())
+            ended = task.done() or (self._process and self._process.ended.done())
             await self.close()
             raise self._make_failure(self._task_error() if ended else f"was not ready within {STARTING_S:g} s")
 
     async def _wait_for(self, wanted: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-        """Wait for something, or for the end of the server; what came before the end is waited for a moment longer."""
+        """Wait for a future or the end of the server; after the end, wait a moment longer for what it sent before."""
         assert self._task
         ends: list[asyncio.Future[Any]] = [self._task, *([self._process.ended] if self._process else [])]
         await asyncio.wait([wanted, *ends], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -169,8 +169,8 @@ class McpSession:
             await asyncio.wait([wanted], timeout=LAST_ANSWER_S)
 
     def _task_error(self) -> BaseException | None:
-        held = self._task
-        return held.exception() if held and held.done() and not held.cancelled() else None
+        task = self._task
+        return task.exception() if task and task.done() and not task.cancelled() else None
 
     async def _run_client(self) -> None:
         async with self._client() as client:
@@ -186,12 +186,12 @@ class McpSession:
         token = os.environ.get(self.server.token_env, "")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(None, connect=CONNECT_S)) as http:
-            way = streamable_http_client(self.server.url, http_client=http, **HTTP_LIMITS)
-            async with Client(way, cache=None) as client:
+            transport = streamable_http_client(self.server.url, http_client=http, **HTTP_LIMITS)
+            async with Client(transport, cache=None) as client:
                 yield client
 
     async def close(self) -> None:
-        """Let go of the server; a process of ours ends, in peace or not."""
+        """Disconnect from the server; a process of ours is ended, by force if needed."""
         self.broken = True
         self._leaving.set()
         if self._task is None:
@@ -202,26 +202,26 @@ class McpSession:
             await asyncio.wait([self._task], timeout=CLOSING_S)
 
     async def list_tools(self) -> list[JSON]:
-        """All its tools, as chat completions takes them, by name: some servers list them as they come."""
-        found: list[JSON] = []
+        """Return all its tools as chat completion schemas, sorted by name: some servers list them in no fixed order."""
+        tools: list[JSON] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await self._await_answer(self._ready.result().list_tools(cursor=cursor))
             for tool in page.tools:
-                shown = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-                found.append({"type": "function", "function": shown})
+                function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+                tools.append({"type": "function", "function": function})
             cursor = page.next_cursor
             if cursor is None:
-                return sorted(found, key=lambda tool: str(tool["function"]["name"]))
+                return sorted(tools, key=lambda tool: str(tool["function"]["name"]))
         raise self._make_failure(f"lists its tools on more than {MAX_PAGES} pages")
 
     async def call(self, name: str, arguments: dict[str, JSON]) -> str:
-        """What a tool says; Misuse where the server says that the arguments are wrong."""
+        """Call a tool; ToolMisuse if the server reports that the arguments are wrong."""
         return render_result(await self._await_answer(self._ready.result().call_tool(name, arguments)))
 
-    async def _await_answer(self, asking: Coroutine[Any, Any, T]) -> T:
+    async def _await_answer(self, request: Coroutine[Any, Any, T]) -> T:
         """Wait for the server's answer, or for its end."""
-        answer = asyncio.create_task(asking, name="asking an MCP server")
+        answer = asyncio.create_task(request, name="asking an MCP server")
         try:
             await self._wait_for(answer)
             if answer.done():
@@ -248,7 +248,7 @@ class McpSession:
 
 
 def innermost_reason(error: BaseException | None) -> str:
-    """The innermost reason, in one line: task groups wrap what went wrong."""
+    """Return the innermost message, in one line: task groups wrap errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     words = " ".join(str(error).split()) if error else ""
@@ -256,7 +256,7 @@ def innermost_reason(error: BaseException | None) -> str:
 
 
 def render_result(result: CallToolResult) -> str:
-    """A result as a model reads it: its texts, else what it is as JSON; what is no text is named."""
+    """Return a result as text for the model: its texts, else its JSON; other content only by type."""
     parts = [part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content]
     text = "\n".join(parts) if parts else encode(result.structured_content).decode()
     return f"Error: {text}" if result.is_error else text
@@ -266,7 +266,7 @@ LISTING_S = 60.0
 
 
 class McpServerSessions:
-    """One server: a session that all share, or one for each who comes."""
+    """The sessions with one server: a shared one, or one per rollout."""
 
     def __init__(self, server: McpServer, folder: Path | None, log: Path | None) -> None:
         self.server, self._folder, self._log = server, folder, log
@@ -276,9 +276,8 @@ class McpServerSessions:
         self._open_sessions: set[McpSession] = set()
 
     async def start(self) -> None:
-        """Reach it and see what tools it has."""
-        wanted = (*self.server.env, *filter(None, [self.server.token_env]))
-        for name in wanted:
+        """Connect to it and list its tools."""
+        for name in (*self.server.env, *filter(None, [self.server.token_env])):
             if name not in os.environ:
                 raise UsageError(f"{self.server.display_name}: the environment variable {name} is not set")
         session = await self._get_session()
@@ -291,15 +290,15 @@ class McpServerSessions:
             await self._close_session(session)
 
     async def acquire(self) -> McpSession:
-        """A session with a living server that has the tools it had; one that somebody else broke is made anew."""
+        """Return a working session with the same tools as at the start; a shared one that broke is replaced once."""
         for again in (not self.server.per_rollout, False):
             session = await self._get_session()
             session.users += 1
             try:
-                now = await session.list_tools()
-                if now != self.tools:
+                tools = await session.list_tools()
+                if tools != self.tools:
                     raise RolloutFailed(
-                        "environment_error", "mcp", describe_tool_changes(self.server.display_name, self.tools, now)
+                        "environment_error", "mcp", describe_tool_changes(self.server.display_name, self.tools, tools)
                     )
             except BaseException as error:
                 await self.release(session)
@@ -328,7 +327,7 @@ class McpServerSessions:
         return session
 
     async def release(self, session: McpSession) -> None:
-        """The last one out of a session that takes nobody else closes it."""
+        """Leave a session; the last user closes it if it admits no new ones."""
         session.users -= 1
         if session.users == 0 and (self.server.per_rollout or session.broken):
             await self._close_session(session)
@@ -338,12 +337,12 @@ class McpServerSessions:
         self._open_sessions.discard(session)
 
     async def stop(self) -> None:
-        """End every session, whoever is still in it."""
+        """Close every session, also those in use."""
         await asyncio.gather(*(self._close_session(session) for session in list(self._open_sessions)))
 
 
 class McpServers:
-    """All of an environment's servers; `tools` by name, as chat completions takes them."""
+    """All servers of an environment; `tools` are chat completion schemas by name."""
 
     def __init__(self, servers: Sequence[McpServer], folder: Path | None, log: Path | None) -> None:
         self._servers = [McpServerSessions(server, folder, log) for server in servers]
@@ -351,20 +350,20 @@ class McpServers:
         self.tools: dict[str, JSON] = {}
 
     async def start(self, own: dict[str, str]) -> None:
-        """Reach them all; what cannot be reached, shown to a model or told from its `own` tools refuses the run."""
+        """Connect to all; an unreachable server, an invalid tool or a name clash with `own` tools refuses the run."""
         known = dict(own)
-        for at, place in enumerate(self._servers):
+        for index, server in enumerate(self._servers):
             try:
-                await place.start()
-                found = read_offered_tools(place.tools, known, place.server.display_name)
+                await server.start()
+                tools = read_offered_tools(server.tools, known, server.server.display_name)
             except RolloutFailed as error:
                 raise UsageError(error.message) from None
-            self.tools |= found
-            self._server_of_tool |= dict.fromkeys(found, at)
-            known |= dict.fromkeys(found, place.server.display_name)
+            self.tools |= tools
+            self._server_of_tool |= dict.fromkeys(tools, index)
+            known |= dict.fromkeys(tools, server.server.display_name)
 
     def record_tools(self, path: Path) -> None:
-        """Write down what tools a run has; whoever joins it later must find the same."""
+        """Write the tools of a run to a file; every worker that joins later must find the same."""
         path.parent.mkdir(exist_ok=True)
         if write_new(path, encode_pretty(self.tools)):
             return
@@ -374,45 +373,45 @@ class McpServers:
             raise UsageError(f"{path.parent.parent}: {words}; start a new run")
 
     async def stop(self) -> None:
-        """End them all."""
-        await asyncio.gather(*(place.stop() for place in self._servers))
+        """Stop all servers."""
+        await asyncio.gather(*(server.stop() for server in self._servers))
 
     async def connect(self) -> McpConnection:
-        """Let a rollout in."""
-        visit = McpConnection(self._servers, self._server_of_tool)
+        """Connect a rollout to all servers."""
+        connection = McpConnection(self._servers, self._server_of_tool)
         try:
-            await visit.open()
+            await connection.open()
         except BaseException:
-            await visit.close()
+            await connection.close()
             raise
-        return visit
+        return connection
 
 
 class McpConnection:
-    """One rollout's time with the servers."""
+    """The sessions of one rollout with the servers."""
 
     def __init__(self, servers: Sequence[McpServerSessions], server_of_tool: dict[str, int]) -> None:
         self._servers, self._server_of_tool = servers, server_of_tool
         self._sessions: list[McpSession] = []
 
     async def open(self) -> None:
-        """A session with each."""
-        for place in self._servers:
-            self._sessions.append(await place.acquire())
+        """Acquire a session with each server."""
+        for server in self._servers:
+            self._sessions.append(await server.acquire())
 
     async def use(self, name: str, arguments: dict[str, JSON]) -> str:
-        """Call a tool where it is."""
+        """Call a tool on its server."""
         return await self._sessions[self._server_of_tool[name]].call(name, arguments)
 
     async def close(self) -> None:
-        """Let go of every session."""
+        """Release every session."""
         sessions, self._sessions = self._sessions, []
-        for place, session in zip(self._servers, sessions, strict=False):
-            await place.release(session)
+        for server, session in zip(self._servers, sessions, strict=False):
+            await server.release(session)
 
 
 def describe_tool_changes(whose: str, before: Iterable[JSON], now: Iterable[JSON]) -> str:
-    """Which tools are not what they were, in one line."""
+    """Describe in one line which tools have changed."""
     old, new = ({tool["function"]["name"]: tool for tool in tools} for tools in (before, now))
     words = [f"new {name}" for name in new if name not in old] + [f"no more {name}" for name in old if name not in new]
     words += [f"another {name}" for name in new if name in old and new[name] != old[name]]

@@ -1,8 +1,8 @@
 """Environments of OpenEnv: episodes of a server that resets and steps, `openenv:http://host:8000?episodes=100`.
 
-The model acts by tools: an environment's own ones where it has some, else by one called `step`, whose arguments are an
-action. One session of the server is one rollout. The package `openenv` is not imported: this speaks its protocol of
-0.10.
+The model acts by tools: those of the environment if it has some, else one called `step`, whose arguments are an action.
+One session of the server is one rollout. The package `openenv` is not imported: this module implements the protocol of
+its version 0.10.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 class OpenEnvEpisode(msgspec.Struct):
-    """One session, and what has come of it so far."""
+    """One session with the server, its rewards and steps so far."""
 
     socket: aiohttp.ClientWebSocketResponse
     rewards: list[float] = []
@@ -41,40 +41,40 @@ class OpenEnvEpisode(msgspec.Struct):
     done: bool = False
 
     async def request(self, kind: str, data: JSON) -> dict[str, JSON]:
-        """Send a message; gives the observation, the reward and whether that was all."""
+        """Send a message; return the observation, the reward and whether the episode is done."""
         await self.socket.send_str(encode({"type": kind, "data": data}).decode())
-        reply = await self.socket.receive()
-        if reply.type is not aiohttp.WSMsgType.TEXT:
+        message = await self.socket.receive()
+        if message.type is not aiohttp.WSMsgType.TEXT:
             raise ConnectionError("the OpenEnv server hung up")
-        said = decode(reply.data)
-        found: dict[str, JSON] = said["data"]
-        if said["type"] != "error":
-            return found
-        if found.get("code") == "VALIDATION_ERROR":
-            raise ToolMisuse(f"the action is not valid: {encode(found.get('errors')).decode()}")
-        raise OpenEnvError(str(found.get("code")), f"the OpenEnv server: {found.get('message')}")
+        reply = decode(message.data)
+        result: dict[str, JSON] = reply["data"]
+        if reply["type"] != "error":
+            return result
+        if result.get("code") == "VALIDATION_ERROR":
+            raise ToolMisuse(f"the action is not valid: {encode(result.get('errors')).decode()}")
+        raise OpenEnvError(str(result.get("code")), f"the OpenEnv server: {result.get('message')}")
 
-    def record_step(self, said: dict[str, JSON]) -> None:
-        """Count a step."""
+    def record_step(self, result: dict[str, JSON]) -> None:
+        """Count a step and its reward."""
         self.steps += 1
-        self.done = bool(said.get("done"))
-        if said.get("reward") is not None:
-            self.rewards.append(float(said["reward"]))
+        self.done = bool(result.get("done"))
+        if result.get("reward") is not None:
+            self.rewards.append(float(result["reward"]))
 
 
 class OpenEnvError(ConnectionError):
-    """The server could not do what it was asked, for reasons of its own."""
+    """The server failed; the request was valid."""
 
-    def __init__(self, code: str, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
         self.code = code
 
 
 class OpenEnv(Environment):
-    """Episodes `seed` to `seed + episodes - 1`; `reset` are further arguments of its reset, `prompt` comes first.
+    """Episodes `seed` to `seed + episodes - 1`; `reset` has more arguments of the reset, `prompt` comes first.
 
-    A rollout is worth the `sum` of the rewards of its steps, or the `last` one. `sessions` is how many the server lets
-    in at once: what it was started with as max_concurrent_envs.
+    The score of a rollout is the `sum` of the rewards of its steps, or the `last` one. `sessions` is how many the
+    server allows at once: its max_concurrent_envs.
     """
 
     description = "episodes of an OpenEnv server, acted in by tools: openenv:http://host:8000?episodes=100"
@@ -101,12 +101,12 @@ class OpenEnv(Environment):
         self._tools: list[dict[str, JSON]] = []
 
     def tasks(self) -> Iterator[Task]:
-        """One for each seed, with what the environment shows at first."""
-        words = self._prompt or str(self._get("metadata").get("description") or "")
+        """Yield one task per seed, with the first observation."""
+        introduction = self._prompt or str(self._get("metadata").get("description") or "")
         for seed in range(self._seed, self._seed + self._episodes):
             reset = {**self._reset, "seed": seed}
             shown = render_observation(self._get("reset", reset)["observation"])
-            prompt = "\n\n".join(filter(None, [words, shown, INSTRUCTION]))
+            prompt = "\n\n".join(filter(None, [introduction, shown, INSTRUCTION]))
             yield Task(f"episode-{seed:05d}", prompt, reset=reset, shown=shown)
 
     def _get(self, path: str, data: JSON = None) -> dict[str, JSON]:
@@ -114,13 +114,13 @@ class OpenEnv(Environment):
         request = urllib.request.Request(f"{self._url}/{path}", body, {"Content-Type": "application/json"})
         try:
             with _open_url(request, timeout=REQUEST_TIMEOUT_S) as reply:
-                found: dict[str, JSON] = json.load(reply)
+                result: dict[str, JSON] = json.load(reply)
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise UsageError(f"OpenEnv server {self._url}/{path}: {getattr(error, 'reason', error)}") from None
-        return found
+        return result
 
     async def start(self) -> None:
-        """See how it is acted in."""
+        """Find out which tools the server takes actions by."""
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, connect=REQUEST_TIMEOUT_S))
         async with self._http.get(f"{self._url}/schema") as reply:
             reply.raise_for_status()
@@ -129,35 +129,35 @@ class OpenEnv(Environment):
             self._tools = await self._list_tools()
         else:
             action["properties"].pop("metadata", None)
-            words = action.get("description") or "Act once."
-            self._tools = [make_tool_schema(STEP_TOOL, words, action)]
+            description = action.get("description") or "Act once."
+            self._tools = [make_tool_schema(STEP_TOOL, description, action)]
 
     async def _list_tools(self) -> list[dict[str, JSON]]:
         episode = await self._connect()
         try:
-            said = await episode.request("step", {"type": "list_tools"})
+            result = await episode.request("step", {"type": "list_tools"})
         finally:
             await episode.socket.close()
-        tools = said["observation"]["tools"]
+        tools = result["observation"]["tools"]
         return [make_tool_schema(tool["name"], tool["description"], tool["input_schema"]) for tool in tools]
 
     async def stop(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         if self._http:
             await self._http.close()
 
     async def _connect(self) -> OpenEnvEpisode:
         assert self._http
-        at = self._url.replace("http", "ws", 1)
-        return OpenEnvEpisode(await self._http.ws_connect(f"{at}/ws", max_msg_size=MAX_MESSAGE_BYTES))
+        url = self._url.replace("http", "ws", 1)
+        return OpenEnvEpisode(await self._http.ws_connect(f"{url}/ws", max_msg_size=MAX_MESSAGE_BYTES))
 
     async def open(self, task: Task) -> OpenEnvEpisode:
-        """Begin the episode that was planned; while the server is full, wait."""
+        """Start the planned episode; wait while the server is full."""
         while True:
             episode = await self._connect()
             try:
-                said = await episode.request("reset", task.fields["reset"])
-                if render_observation(said["observation"]) != task.fields["shown"]:
+                result = await episode.request("reset", task.fields["reset"])
+                if render_observation(result["observation"]) != task.fields["shown"]:
                     raise ConnectionError("its reset shows something else than when the run was planned: no seed holds")
             except BaseException as error:
                 await episode.socket.close()
@@ -168,24 +168,24 @@ class OpenEnv(Environment):
                 return episode
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
-        """Its tools, or the one that takes actions."""
+        """Return its tools, or the one that takes actions."""
         return self._tools
 
     async def use(self, name: str, arguments: dict[str, JSON], state: OpenEnvEpisode) -> str:
-        """Act, and see what comes of it."""
+        """Take an action, and return the observation."""
         if state.done:
             return OVER_TEXT
         call = {"type": "call_tool", "tool_name": name, "arguments": arguments}
-        said = await state.request("step", arguments if name == STEP_TOOL else call)
-        error = said["observation"].get("error")
+        result = await state.request("step", arguments if name == STEP_TOOL else call)
+        error = result["observation"].get("error")
         if isinstance(error, dict) and error.get("error_type") in SERVER_FAULTS:
             raise ConnectionError(f"the OpenEnv server: {error.get('message')}")
-        state.record_step(said)
-        shown = render_observation(said["observation"])
+        state.record_step(result)
+        shown = render_observation(result["observation"])
         return f"{shown}\n{OVER_TEXT}" if state.done else shown
 
     async def outcome(self, state: OpenEnvEpisode) -> JSON:
-        """What the steps were worth."""
+        """Return the rewards of the steps."""
         return {"rewards": state.rewards, "steps": state.steps, "done": state.done}
 
     async def close(self, state: OpenEnvEpisode) -> None:
@@ -193,7 +193,7 @@ class OpenEnv(Environment):
         await state.socket.close()
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """The rewards of its steps; an episode that ended without any is no zero."""
+        """Score the rewards of the steps; an episode that ended without any is an error, not a zero."""
         rewards, done = rollout.outcome["rewards"], rollout.outcome["done"]
         if done and not rewards:
             raise ValueError("the episode is over and the environment gave no reward")
@@ -202,12 +202,12 @@ class OpenEnv(Environment):
 
 
 def make_tool_schema(name: str, description: str, parameters: dict[str, JSON]) -> dict[str, JSON]:
-    """A tool as chat completions takes it."""
+    """Return the chat completion schema of a tool."""
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def render_observation(observation: dict[str, JSON]) -> str:
-    """An observation as a model reads it: what a tool said, or all that it holds but for what is about it."""
+    """Return an observation as text for the model: the result of a tool, or all its fields except metadata."""
     result = observation.get("result")
     if isinstance(result, dict) and isinstance(result.get("content"), list):
         return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in result["content"])

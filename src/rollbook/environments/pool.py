@@ -1,4 +1,4 @@
-"""The pool of environment processes of a worker: more when there is work, never above the limit.
+"""The pool of environment processes of a worker: it grows with the work, up to a limit.
 
 A process that dies is replaced. The calls of a process are sent in order; the one that it executes has a deadline.
 """
@@ -23,16 +23,17 @@ QUICK_CALL_S = 0.005
 MAX_PIPELINED = 8
 MAX_FAILED_STARTS = 3
 POLL_S = 0.05
+CLOSED = "it is closed"
 QUEUE_PATIENCE_S = 0.05
-"""How long calls may queue before another process is started: a burst of quick ones is over by then."""
+"""How long calls wait in the queue before another process is started: a burst of quick calls is over by then."""
 
 
 class SessionLost(Exception):
-    """The process a rollout's state lived in died of another rollout's call: start again, no attempt is lost."""
+    """The process with a rollout's state died during another rollout's call: start again, no attempt is lost."""
 
 
 class EnvironmentProcessPool:
-    """Calls without state go to whichever process is free; a seated rollout's calls all go to one."""
+    """Calls without state go to any free process; all calls of a rollout with state go to one."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class EnvironmentProcessPool:
         self._queue_timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Start the first process, so that an environment that does not load is known before any rollout."""
+        """Start the first process, so that an environment that does not load fails before any rollout."""
         await self._start()
 
     async def _start(self) -> None:
@@ -68,7 +69,7 @@ class EnvironmentProcessPool:
         self._send_queued(process)
 
     def _start_another(self) -> None:
-        """One more process, if there is room for it; errors surface in whoever waits."""
+        """Start one more process, if the limit allows; errors are raised in the waiting calls."""
         if self._closed or self._starting or len(self._processes) >= self._max_processes:
             return
         task = asyncio.create_task(self._start(), name="environment process")
@@ -81,38 +82,41 @@ class EnvironmentProcessPool:
             return
         self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS and not self._processes:
-            while self._queue:
-                waiting = self._queue.popleft()
-                if not waiting.future.done():
-                    waiting.future.set_exception(RolloutFailed("environment_error", "environment", str(error)))
+            self._fail_queued(str(error))
             self._failed_starts = 0
         elif not self._processes:
             self._start_another()
 
+    def _fail_queued(self, reason: str) -> None:
+        while self._queue:
+            pending = self._queue.popleft()
+            if not pending.future.done():
+                pending.future.set_exception(RolloutFailed("environment_error", "environment", reason))
+
     def _on_process_gone(self, process: EnvironmentProcess) -> None:
         if process not in self._processes:
-            return  # it never came up, and whoever started it knows
+            return  # it never started, and `_start` has raised
         self._processes.remove(process)
         if self._queue or not self._processes:
             self._start_another()
 
     @property
     def _max_pending(self) -> int:
-        """Quick calls are sent ahead, so that the process never idles; behind a slow one nobody should wait."""
+        """Quick calls are sent ahead, so that the process never idles; no call should wait behind a slow one."""
         return MAX_PIPELINED if self._mean_s < QUICK_CALL_S else 1
 
     def _send_queued(self, process: EnvironmentProcess) -> None:
         while self._queue and process.alive and process.pending < self._max_pending:
-            waiting = self._queue.popleft()
-            if not waiting.future.done():
-                process.send(waiting)
+            pending = self._queue.popleft()
+            if not pending.future.done():
+                process.send(pending)
 
-    def _submit(self, waiting: PendingCall) -> None:
+    def _submit(self, pending: PendingCall) -> None:
         best = min((p for p in self._processes if p.alive), key=lambda p: p.pending, default=None)
         if best is not None and best.pending < self._max_pending:
-            best.send(waiting)
+            best.send(pending)
             return
-        self._queue.append(waiting)
+        self._queue.append(pending)
         if best is None:
             self._start_another()
         elif self._queue_timer is None:
@@ -124,32 +128,32 @@ class EnvironmentProcessPool:
             self._start_another()
 
     async def call(self, call: EnvironmentCall, timeout_s: float) -> EnvironmentReply:
-        """Run a call in any process. Dying of someone else's call costs nothing: it is simply run again."""
+        """Run a call in any process. If the process dies of another call, this one is simply run again."""
         while not self._closed:
-            waiting = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
-            self._submit(waiting)
+            pending = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
+            self._submit(pending)
             try:
-                reply = await waiting.future
+                reply = await pending.future
             except EnvironmentProcessDied as gone:
                 if gone.caused_by_call:
                     raise RolloutFailed(gone.kind, call.where, gone.why) from None
                 continue
             return self._record_reply(call, reply)
-        raise _closed_error()
+        raise RolloutFailed("environment_error", "environment", CLOSED)
 
     def _record_reply(self, call: EnvironmentCall, reply: EnvironmentReply) -> EnvironmentReply:
         self._mean_s += 0.05 * (reply.seconds - self._mean_s)
         return raise_on_failure(call, reply)
 
     async def acquire_process(self) -> EnvironmentProcess:
-        """The process with the fewest rollouts seated, for a rollout with state."""
+        """Return the process with the fewest sessions, for a rollout with state."""
         self._start_another()
         while not (alive := [p for p in self._processes if p.alive]):
             if self._closed:
-                raise _closed_error()
+                raise RolloutFailed("environment_error", "environment", CLOSED)
             self._start_another()
             if not self._starting:
-                await asyncio.sleep(POLL_S)  # those that are dying still have their places
+                await asyncio.sleep(POLL_S)  # dying processes still count towards the limit
                 continue
             done, _ = await asyncio.wait(self._starting, timeout=1.0)
             failed = next((t.exception() for t in done if not t.cancelled() and t.exception()), None)
@@ -162,37 +166,30 @@ class EnvironmentProcessPool:
     async def session_call(
         self, process: EnvironmentProcess, call: EnvironmentCall, timeout_s: float
     ) -> EnvironmentReply:
-        """Run a call in the process that holds the rollout's state."""
+        """Run a call in the process that has the rollout's state."""
         if not process.alive:
             raise SessionLost
-        waiting = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
-        process.send(waiting)
+        pending = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
+        process.send(pending)
         try:
-            return self._record_reply(call, await waiting.future)
+            return self._record_reply(call, await pending.future)
         except EnvironmentProcessDied as gone:
             if gone.caused_by_call:
                 raise RolloutFailed(gone.kind, call.where, gone.why) from None
             raise SessionLost from None
 
     async def close(self) -> None:
-        """End every process; whoever still waits for one is told."""
+        """End every process; calls that still wait fail."""
         self._closed = True
-        while self._queue:
-            waiting = self._queue.popleft()
-            if not waiting.future.done():
-                waiting.future.set_exception(_closed_error())
+        self._fail_queued(CLOSED)
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(process.stop() for process in list(self._processes)))
 
 
-def _closed_error() -> RolloutFailed:
-    return RolloutFailed("environment_error", "environment", "it is closed")
-
-
 def raise_on_failure(call: EnvironmentCall, reply: EnvironmentReply) -> EnvironmentReply:
-    """A reply, or the failure it reports."""
+    """Return a reply, or raise the failure it reports."""
     if reply.failure:
         raise RolloutFailed(reply.failure, call.where, reply.message)
     return reply
@@ -204,7 +201,7 @@ _decode_reply = msgspec.json.Decoder(EnvironmentReply).decode
 
 
 class EnvironmentProcessDied(Exception):
-    """The process ended while a call was waiting; `why` says how. `caused_by_call`: it was the call being executed."""
+    """The process ended before it replied to a call; `caused_by_call`: while executing it; `why`: how it ended."""
 
     def __init__(self, caused_by_call: bool, why: str, kind: str) -> None:
         self.caused_by_call, self.why, self.kind = caused_by_call, why, kind
@@ -212,7 +209,7 @@ class EnvironmentProcessDied(Exception):
 
 
 class PendingCall(msgspec.Struct, weakref=True):
-    """A call in the line."""
+    """A call in a queue, and the future of its reply."""
 
     call: EnvironmentCall
     timeout_s: float
@@ -220,7 +217,7 @@ class PendingCall(msgspec.Struct, weakref=True):
 
 
 class EnvironmentProcess(asyncio.Protocol):
-    """Starts the process, keeps its line of calls, and kills it when the head of the line is late."""
+    """One process and its queue of calls; it is killed when the first call of the queue is late."""
 
     def __init__(
         self, on_free: Callable[[EnvironmentProcess], None], on_gone: Callable[[EnvironmentProcess], None]
@@ -244,11 +241,11 @@ class EnvironmentProcess(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        """How many calls are in the line."""
+        """How many calls are in the queue."""
         return len(self._pending)
 
     async def start(self, spec: EnvironmentSpec, run: Path | None, limits: Limits, log: Path | None) -> None:
-        """Spawn it and wait until the environment is loaded; what the environment does wrong is a UsageError."""
+        """Spawn it and wait until the environment is loaded; an environment that does not load is a UsageError."""
         ours, theirs = socket.socketpair()
         argv = module_argv("rollbook.environments.process_main", str(theirs.fileno()))
         self._child = Child(argv, pass_fds=(theirs.fileno(),), log=log)
@@ -271,11 +268,11 @@ class EnvironmentProcess(asyncio.Protocol):
             raise UsageError(f"environment {spec.spec} did not load: {reply.message}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is ready."""
+        """Store the transport."""
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It hung up. Most often it is dying and its end will say of what; if it goes on, nobody can hear it."""
+        """Handle a closed channel. Usually the process is dying and its exit has the reason; otherwise it is killed."""
         if self.alive:
             self.alive = False
             self._cancel_deadline()
@@ -287,7 +284,7 @@ class EnvironmentProcess(asyncio.Protocol):
         self.kill(kind, f"the environment process closed its channel during {where}")
 
     def send(self, pending_call: PendingCall) -> None:
-        """Put a call at the end of the line."""
+        """Append a call to the queue."""
         if not self._outbox and not self._unanswered:
             self._loop.call_soon(self._flush)
         self._outbox.append(encode_frame(pending_call.call))
@@ -296,7 +293,7 @@ class EnvironmentProcess(asyncio.Protocol):
             self._arm_deadline()
 
     def _flush(self) -> None:
-        """One write for all calls that came while it was busy; who was lost meanwhile hears of it from its end."""
+        """Send all calls that came while it was busy in one write; if the channel is closed, its exit fails them."""
         assert self._transport
         if not self._transport.is_closing():
             self._transport.write(b"".join(self._outbox))
@@ -304,7 +301,7 @@ class EnvironmentProcess(asyncio.Protocol):
         self._outbox.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Replies come in the order of the calls. What one says that is being killed does not count."""
+        """Resolve calls in order, as replies come. Replies of a process that is being killed are ignored."""
         if self._end_reason:
             return
         for body in self._frames.feed(data):
@@ -319,10 +316,10 @@ class EnvironmentProcess(asyncio.Protocol):
                 self._resolve_head(reply)
 
     def _resolve_head(self, reply: EnvironmentReply) -> None:
-        waiting = self._pending.popleft()
+        pending = self._pending.popleft()
         self._unanswered -= 1
-        if not waiting.future.done():
-            waiting.future.set_result(reply)
+        if not pending.future.done():
+            pending.future.set_result(reply)
         self._arm_deadline()
         self._on_free(self)
         if self._outbox and not self._unanswered:
@@ -334,12 +331,12 @@ class EnvironmentProcess(asyncio.Protocol):
             self._timer = None
 
     def _arm_deadline(self) -> None:
-        """A new head: its time begins. A timer that fires no later looks again then, so that none is set per call."""
+        """Start the time of a new first call. A timer that fires earlier is reused, so that not every call sets one."""
         self._head_since = self._loop.time()
         if not self._pending:
             return
         due = self._head_since + self._pending[0].timeout_s
-        if self._timer is not None and self._timer.when() > due:  # set for a call that was allowed more time
+        if self._timer is not None and self._timer.when() > due:  # set for a call with a longer timeout
             self._cancel_deadline()
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._check_deadline)
@@ -357,13 +354,13 @@ class EnvironmentProcess(asyncio.Protocol):
         self.kill(kind, f"{head.call.where} took longer than {head.timeout_s:g} s")
 
     def kill(self, kind: str, why: str) -> None:
-        """End the process and all it started; the head of the line fails for this reason."""
+        """Kill the process and all that it started; the first call of the queue fails for this reason."""
         self._end_reason = self._end_reason or (kind, why)
         if self._child:
             self._child.kill_now()
 
     def _on_exit(self) -> None:
-        """The process is gone: its head is guilty, the others merely unlucky."""
+        """Handle the exit of the process: the first call of the queue caused it, the others did not."""
         if self._ended:
             return
         self._ended, self.alive = True, False
@@ -375,16 +372,16 @@ class EnvironmentProcess(asyncio.Protocol):
         kind, why = self._end_reason or self._describe_exit(self._child.returncode or 0)
         if self._ready and not self._ready.done():
             self._ready.set_result(EnvironmentReply("environment_error", f"{why}. {self._child.log_tail(5).strip()}"))
-        for place, waiting in enumerate(self._pending):
-            if not waiting.future.done():
-                waiting.future.set_exception(EnvironmentProcessDied(place == 0, why, kind))
+        for position, pending in enumerate(self._pending):
+            if not pending.future.done():
+                pending.future.set_exception(EnvironmentProcessDied(position == 0, why, kind))
         self._pending.clear()
         if self._socket:
             self._socket.close()
         self._on_gone(self)
 
     def _drain(self) -> None:
-        """Hear out what it said before it died: a transport whose write fails stops reading at once."""
+        """Read the replies that it sent before it died: a transport whose write fails stops reading at once."""
         while self._socket and not self._end_reason:
             try:
                 data = self._socket.recv(1 << 18)
@@ -395,7 +392,7 @@ class EnvironmentProcess(asyncio.Protocol):
             self.data_received(data)
 
     def _running_call(self) -> tuple[str, str]:
-        """What is being executed, and the failure it is if it ends the process."""
+        """Return the failure kind if the running call ends the process, and the name of the call."""
         where = self._pending[0].call.where if self._pending else "idle"
         return "verifier_error" if where == "verify" else "environment_error", where
 
@@ -409,7 +406,7 @@ class EnvironmentProcess(asyncio.Protocol):
         return kind, f"the environment process died of {name} during {where}"
 
     async def stop(self) -> None:
-        """End it in order: nobody waits for it any more."""
+        """End it: no call waits for it any more."""
         self._end_reason = self._end_reason or ("environment_error", "the worker is closing")
         if self._transport:
             self._transport.abort()

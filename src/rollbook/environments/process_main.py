@@ -2,8 +2,8 @@
 
     python -m rollbook.environments.process_main FD
 
-Whatever the environment does here (raise, exit, crash, fork, use too much memory) stays here: its worker sees a reply
-or an exit. The memory limit of environment processes is set here.
+Whatever the environment does here (raise, exit, crash, fork, use too much memory) stays here: its worker gets a reply
+or notices the exit. The memory limit of environment processes is set here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rollbook.processes import become_subreaper, die_with_parent, trim_log
 
 
 class CallHandler:
-    """The environment, the states of the rollouts seated here, and the process they must not leave."""
+    """The environment, the states of the rollouts in this process, and the id of the process they must not leave."""
 
     def __init__(self, environment: Environment, tool_chars: int) -> None:
         self._environment = environment
@@ -43,16 +43,13 @@ class CallHandler:
         self._pid = os.getpid()
 
     def handle_call(self, call: EnvironmentCall) -> EnvironmentReply:
-        """Do one call. Only this process answers: a child that the environment forked ends here."""
+        """Run one call. Only this process replies: a child that the environment forked exits here."""
         start = time.perf_counter()
         try:
             failure, message, value = "", "", self._dispatch(call)
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a verifier are its errors
-            failure, message, value = (
-                failure_kind(error, _default_failure_kind(call.method)),
-                describe_exception(error),
-                None,
-            )
+            failure = failure_kind(error, _default_failure_kind(call.method))
+            message, value = describe_exception(error), None
         if os.getpid() != self._pid:
             os._exit(0)
         return EnvironmentReply(failure, message, value, time.perf_counter() - start)
@@ -95,7 +92,7 @@ def _default_failure_kind(method: str) -> str:
 
 
 def encode_reply(reply: EnvironmentReply, method: str) -> bytes:
-    """A reply as a frame; a value that JSON cannot hold is the environment's mistake."""
+    """Encode a reply as a frame; a value that JSON cannot represent is a failure of the environment."""
     try:
         return encode_frame(reply)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -104,40 +101,40 @@ def encode_reply(reply: EnvironmentReply, method: str) -> bytes:
 
 
 def limit_memory(memory_mb: int) -> None:
-    """Allow so much address space beyond what is used now; a call that needs more gets a MemoryError."""
+    """Limit the address space to what is used now plus this much; a call that needs more gets a MemoryError."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:
-        return  # not Linux: RLIMIT_AS is not kept there either
+        return  # not Linux: RLIMIT_AS is not enforced there either
     resource.setrlimit(resource.RLIMIT_AS, (used + (memory_mb << 20), resource.RLIM_INFINITY))
 
 
 def serve_calls(channel: socket.socket) -> None:
-    """Load what the first frame says, then answer calls until the worker hangs up."""
-    frames, host = FrameReader(), None
+    """Load the environment of the first frame, then run calls until the worker closes the channel."""
+    frames, handler = FrameReader(), None
     decode_call = msgspec.json.Decoder(EnvironmentCall).decode
     while data := channel.recv(1 << 18):
         for body in frames.feed(data):
-            if host is None:
-                host = _load_handler(channel, msgspec.json.decode(body, type=StartMessage))
+            if handler is None:
+                handler = _load_handler(channel, msgspec.json.decode(body, type=StartMessage))
             else:
                 call = decode_call(body)
-                channel.sendall(encode_reply(host.handle_call(call), call.method))
+                channel.sendall(encode_reply(handler.handle_call(call), call.method))
                 trim_log()
 
 
 def _load_handler(channel: socket.socket, start: StartMessage) -> CallHandler:
     try:
-        host = CallHandler(load_environment(start.spec, Path(start.run) if start.run else None), start.tool_chars)
+        handler = CallHandler(load_environment(start.spec, Path(start.run) if start.run else None), start.tool_chars)
     except RollbookError as error:
         channel.sendall(encode_frame(EnvironmentReply("environment_error", str(error))))
         sys.exit(2)
     limit_memory(start.memory_mb)
     channel.sendall(encode_frame(EnvironmentReply("", "")))
-    return host
+    return handler
 
 
 if __name__ == "__main__":

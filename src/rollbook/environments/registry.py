@@ -34,7 +34,7 @@ from rollbook.errors import RollbookError, UsageError
 
 ENTRY_POINT_GROUP = "rollbook.environments"
 BLEND_SUFFIXES = (".yaml", ".yml")
-"""How the names of files end that name several environments."""
+"""Suffixes of files that name several environments."""
 
 BUILT_IN = {
     "code": "rollbook.environments.builtin.code:Code",
@@ -50,7 +50,7 @@ BUILT_IN = {
     "verifiers": "rollbook.environments.verifiers:Verifiers",
     "workplace": "rollbook.environments.builtin.workplace.workplace:Workplace",
 }
-"""Known without any installed metadata, so that a bare source tree works too."""
+"""Known without installed package metadata, so that a plain source tree works too."""
 
 INTERNAL = {"gym-import": "rollbook.gym.client.import_run:ImportedEnvironment"}
 """Stored by name like a built-in, but not offered to users: made by `rollbook import`."""
@@ -58,7 +58,7 @@ INTERNAL = {"gym-import": "rollbook.gym.client.import_run:ImportedEnvironment"}
 
 @dataclass(frozen=True)
 class LoadedEnvironment:
-    """An environment that was found: its spec, its class, one instance; for the user's own source, where it lies."""
+    """A resolved environment: its spec, its class, one instance; for the user's own source also its files."""
 
     spec: EnvironmentSpec
     cls: type[Environment]
@@ -68,7 +68,7 @@ class LoadedEnvironment:
 
 
 class ParsedSpec(msgspec.Struct, frozen=True):
-    """A spec taken apart: `sums.py:Sums?top=9` is target `sums.py`, part `Sums`, args {"top": 9}."""
+    """The parts of a spec: `sums.py:Sums?top=9` is target `sums.py`, part `Sums`, args {"top": 9}."""
 
     spec: str
     target: str
@@ -77,7 +77,7 @@ class ParsedSpec(msgspec.Struct, frozen=True):
 
 
 class KnownEnvironment(msgspec.Struct, frozen=True):
-    """A name that can be run, and what it is."""
+    """An environment that is known by name, and its description."""
 
     name: str
     target: str
@@ -95,44 +95,44 @@ class _ResolvedClass:
 def resolve(
     spec: str, data: str | None = None, template: str | None = None, *, base_folder: Path | None = None
 ) -> LoadedEnvironment:
-    """The environment that a spec names; every mistake in it is a UsageError of one line.
+    """Return the environment that a spec names; every mistake in it is a UsageError of one line.
 
-    `data` and `template` are the rows to ask and the file their prompts are made by: arguments of those names. Files
-    and modules of the user's are looked for in `base_folder`, for which None is the current one.
+    `data` (the file of rows) and `template` (the file of a prompt template) are passed as arguments of those names.
+    The user's files and modules are searched in `base_folder`; None is the current folder.
     """
     if names_blend(spec):
         raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")
-    written = parse_spec(spec)
-    args = dict(written.args)
-    if "://" in written.target:
+    parsed = parse_spec(spec)
+    args = dict(parsed.args)
+    if "://" in parsed.target:
         found = _find_by_scheme(spec)
-        args["url"] = written.target
-    elif written.target in _known_targets():
-        found = _find_by_name(written.target)
-        args |= _variant_arguments(written, found.cls)
-    elif written.target.endswith(".py") or "/" in written.target:
-        found = _find_in_file((base_folder or Path()) / written.target, written.part)
+        args["url"] = parsed.target
+    elif parsed.target in _known_targets():
+        found = _find_by_name(parsed.target)
+        args |= _variant_arguments(parsed, found.cls)
+    elif parsed.target.endswith(".py") or "/" in parsed.target:
+        found = _find_in_file((base_folder or Path()) / parsed.target, parsed.part)
     else:
-        found = _find_in_module(written, (base_folder or Path()).resolve())
-    names = ("--data", "--prompt-template") if base_folder is None else ("data", "template")
-    args = _add_argument(found.cls, args, "data", names[0], data)
+        found = _find_in_module(parsed, (base_folder or Path()).resolve())
+    options = ("--data", "--prompt-template") if base_folder is None else ("data", "template")
+    args = _add_argument(found.cls, args, "data", options[0], data)
     if "data" in _missing_parameters(found.cls, args):
-        raise UsageError(f"{written.target} needs {names[0]} FILE: the rows to ask")
-    return _construct_resolved(spec, found, _add_argument(found.cls, args, "template", names[1], template))
+        raise UsageError(f"{parsed.target} needs {options[0]} FILE: the rows to ask")
+    return _construct_resolved(spec, found, _add_argument(found.cls, args, "template", options[1], template))
 
 
 def names_blend(spec: str) -> bool:
-    """Whether a spec is a file of several environments; `gym:config.yaml` is one, made from a file."""
+    """Whether a spec is a file of several environments; `gym:config.yaml` is a single one, made from a file."""
     return spec.lower().endswith(BLEND_SUFFIXES) and spec.partition(":")[0] not in _known_targets()
 
 
 def brings_own_model(spec: str) -> bool:
-    """Whether a spec names somebody who plays whole rollouts with a model of their own."""
+    """Whether a spec names a server that runs whole rollouts with its own model."""
     return "://" in spec and not _find_by_scheme(spec).cls.needs_model
 
 
 def parse_spec(spec: str) -> ParsedSpec:
-    """Take a spec apart.
+    """Split a spec into its parts.
 
     >>> parse_spec("reasoning_gym:chain_sum?max_terms=2&ops=+").args
     {'max_terms': 2, 'ops': '+'}
@@ -163,15 +163,14 @@ def _parse_value(text: str) -> JSON:
 
 
 def list_environments() -> list[KnownEnvironment]:
-    """Every environment that is known by name. No plug-in is imported for this: its package describes it."""
-    found = []
+    """Return every environment that is known by name. No plug-in is imported: its package metadata describes it."""
+    environments = []
     for name, target in sorted(_known_targets().items()):
         if isinstance(target, str):
-            cls = _import_target(target)
-            found.append(KnownEnvironment(name, target, cls.description))
+            environments.append(KnownEnvironment(name, target, _import_target(target).description))
         else:
-            found.append(KnownEnvironment(name, target.value, _summary(target)))
-    return found
+            environments.append(KnownEnvironment(name, target.value, _summary(target)))
+    return environments
 
 
 def _summary(entry: EntryPoint) -> str:
@@ -189,7 +188,7 @@ def _known_targets() -> dict[str, str | EntryPoint]:
 def _find_by_name(name: str) -> _ResolvedClass:
     target = _known_targets().get(name)
     if target is None:
-        raise UsageError(f"unknown environment {name!r}{_suggest(name, _known_targets())}")
+        raise UsageError(f"unknown environment {name!r}{suggest_names(name, _known_targets())}")
     if isinstance(target, str):
         return _ResolvedClass(_import_target(target), BUILTIN_PREFIX + name)
     try:
@@ -212,14 +211,14 @@ def _import_target(target: str) -> type[Environment]:
 
 
 def _own_targets() -> dict[str, str]:
-    """The environments that are part of Rollbook: module:Class by name."""
+    """Return the environments that are part of Rollbook: module:Class by name."""
     entries = entry_points(group=ENTRY_POINT_GROUP)
     own = {entry.name: entry.value for entry in entries if entry.dist and entry.dist.name == source.PACKAGE}
     return {**own, **BUILT_IN, **INTERNAL}
 
 
 def _stable_target(target: str) -> str:
-    """What is stored for module:Class: a name where it is part of Rollbook, whose modules may move."""
+    """Return the target that is stored for module:Class: a name if it is part of Rollbook, whose modules may move."""
     if not target.startswith(f"{source.PACKAGE}."):
         return target
     names = sorted(name for name, known in _own_targets().items() if known == target)
@@ -227,7 +226,7 @@ def _stable_target(target: str) -> str:
 
 
 def import_class(target: str) -> type[Environment]:
-    """The class that a stored target names: module:Class of an installed package, or builtin:NAME."""
+    """Return the class of a stored target: module:Class of an installed package, or builtin:NAME."""
     if not target.startswith(BUILTIN_PREFIX):
         return _import_target(target)
     name = target.removeprefix(BUILTIN_PREFIX)
@@ -237,11 +236,15 @@ def import_class(target: str) -> type[Environment]:
     return _import_target(known)
 
 
-def _suggest(given: str, known: Iterable[str]) -> str:
+def suggest_names(name: str, known: Iterable[str], guesses: int = 1) -> str:
+    """Return the end of an error about an unknown name: similar names and all known ones.
+
+    With several guesses the known names are left out: they are many.
+    """
     known = sorted(known)
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    guess = f"; did you mean {close[0]}?" if close else ";"
-    return f"{guess} known: {', '.join(known) or 'none'}"
+    close = difflib.get_close_matches(name, known, n=guesses, cutoff=0.5)
+    guess = f"; did you mean {', '.join(close)}?" if close else ";"
+    return guess if close and guesses > 1 else f"{guess} known: {', '.join(known) or 'none'}"
 
 
 def _variant_arguments(parsed: ParsedSpec, cls: type[Environment]) -> dict[str, JSON]:
@@ -254,8 +257,8 @@ def _variant_arguments(parsed: ParsedSpec, cls: type[Environment]) -> dict[str, 
 
 def _find_in_file(path: Path, name: str) -> _ResolvedClass:
     if not path.is_file():
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
-        guess = f"; did you mean {path.parent / near[0]}?" if near else "; check the path"
+        close = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
+        guess = f"; did you mean {path.parent / close[0]}?" if close else "; check the path"
         raise UsageError(f"environment file {path} does not exist{guess}")
     if path.suffix != ".py":
         raise UsageError(f"environment file {path} is not a .py file; write path/to/file.py:Class")
@@ -264,11 +267,11 @@ def _find_in_file(path: Path, name: str) -> _ResolvedClass:
 
 
 def _find_in_module(parsed: ParsedSpec, folder: Path) -> _ResolvedClass:
-    here = source.find_module_file(folder, parsed.target) if parsed.part else None
-    if here is not None:
-        return _load_class(folder, parsed.target, here.resolve(), parsed.part, parsed.target)
+    file = source.find_module_file(folder, parsed.target) if parsed.part else None
+    if file is not None:
+        return _load_class(folder, parsed.target, file.resolve(), parsed.part, parsed.target)
     if not parsed.part or not _is_importable(parsed.target):
-        hint = _suggest(parsed.target, _known_targets())
+        hint = suggest_names(parsed.target, _known_targets())
         raise UsageError(f"unknown environment {parsed.target!r}{hint}; or file.py:Class, or module:Class")
     module = _import_or_explain(lambda: importlib.import_module(parsed.target), parsed.target, None)
     path = Path(module.__file__).resolve() if module.__file__ else None
@@ -308,7 +311,7 @@ def _pick_class(module: ModuleType, name: str, where: str) -> type[Environment]:
     own = [v for v in vars(module).values() if _is_environment(v) and v.__module__ == module.__name__]
     classes = {cls.__name__: cls for cls in own}
     if name:
-        raise UsageError(f"{where} has no {name}{_suggest(name, classes)}")
+        raise UsageError(f"{where} has no {name}{suggest_names(name, classes)}")
     if len(classes) != 1:
         found = ", ".join(sorted(classes)) or "none"
         raise UsageError(
@@ -341,27 +344,27 @@ def _add_argument(
 
 
 def _missing_parameters(cls: type[Environment], args: dict[str, JSON]) -> list[str]:
-    """The parameters that must be given, and are not."""
+    """Return the required parameters that have no argument."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = [p.name for p in parameters_of(cls).values() if p.kind in kinds and p.default is p.empty]
     return [name for name in needed if name not in args]
 
 
 def _construct_resolved(spec: str, found: _ResolvedClass, args: dict[str, JSON]) -> LoadedEnvironment:
-    execution_mode(found.cls)  # what is wrong with the class comes before what is wrong with its arguments
+    execution_mode(found.cls)  # errors of the class come before errors of its arguments
     instance = construct(found.cls, args)
     return LoadedEnvironment(make_spec(spec, found, args, instance), found.cls, instance, found.path, found.files)
 
 
 def make_spec(spec: str, found: _ResolvedClass, args: dict[str, JSON], instance: Environment) -> EnvironmentSpec:
-    """What another process, or another day, needs to know of an environment."""
-    form = execution_mode(found.cls, bool(instance.mcp))
+    """Return the description of an environment that is stored, and from which other processes load it."""
+    mode = execution_mode(found.cls, bool(instance.mcp))
     return EnvironmentSpec(
         spec,
         found.target,
         args,
-        verify=form.verify,
-        state=form.state,
+        verify=mode.verify,
+        state=mode.state,
         tools=list(tool_schemas(found.cls)),
         offers=offers_tools(found.cls) or bool(instance.mcp),
         replies=found.cls.reply is not Environment.reply,
@@ -371,12 +374,12 @@ def make_spec(spec: str, found: _ResolvedClass, args: dict[str, JSON], instance:
 
 
 def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
-    """An instance with these arguments; what is wrong with them is said in one line."""
+    """Return an instance with these arguments; a UsageError of one line says what is wrong with them."""
     taken = parameters_of(cls)
     if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         for key in args:
             if key not in taken:
-                raise UsageError(f"{cls.__name__} takes no argument {key!r}{_suggest(key, taken)}")
+                raise UsageError(f"{cls.__name__} takes no argument {key!r}{suggest_names(key, taken)}")
     for key, value in args.items():
         _check_number(cls, key, value)
     try:
@@ -391,23 +394,23 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
 
 
 def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
-    """What is annotated as a number must be given one; what else annotations say is the class's affair."""
+    """Refuse an argument that is no number where one is annotated; other annotations are left to the class."""
     parameter = parameters_of(cls).get(key)
-    wanted = getattr(parameter, "annotation", None)
-    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
+    annotation = getattr(parameter, "annotation", None)
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     kinds = {"int": (int,), "float": (int, float)}.get(name)
     if kinds and (isinstance(value, bool) or not isinstance(value, kinds)):
         raise UsageError(f"{cls.__name__}: {key}={value!r}; give a {'whole ' if name == 'int' else ''}number")
 
 
 def load_instance(environment: Environment) -> LoadedEnvironment:
-    """The same for an instance made in Python. One that no process can import (a notebook's) must be async."""
+    """Load an instance made in Python. One that no other process can import (a notebook's) must be async."""
     cls = type(environment)
-    module, form = sys.modules[cls.__module__], execution_mode(cls, bool(environment.mcp))
-    file = getattr(module, "__file__", None)
+    mode = execution_mode(cls, bool(environment.mcp))
+    file = getattr(sys.modules[cls.__module__], "__file__", None)
     path = Path(file).resolve() if file else None
     if path is None or "<locals>" in cls.__qualname__:
-        if form.verify == "sync" or form.state == "sync":
+        if "sync" in (mode.verify, mode.state):
             raise UsageError(
                 f"{cls.__name__} cannot be imported by environment processes; put it in a file or make it async"
             )

@@ -32,16 +32,15 @@ from rollbook.errors import InvalidReward, RollbookError, RolloutFailed, UsageEr
 if TYPE_CHECKING:
     from rollbook.environments.mcp import McpServers
 
-
 CLOSING_S = 5.0
-"""How long states that are being closed may hold up the end of the stage."""
+"""How long the runtime waits at its end for states that are being closed."""
 
 STARTING_S = 120.0
 STOPPING_S = 30.0
 
 
 class EnvironmentRuntime:
-    """One environment, ready to be played by many rollouts at once."""
+    """One environment, used by many rollouts at once."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class EnvironmentRuntime:
             await self._pool.open()
 
     async def _start_environment(self, environment: Environment) -> None:
-        """Start it; one that will not start refuses the run, before any rollout, in one line."""
+        """Start it; if it cannot start, the run is refused before any rollout, with an error of one line."""
         self._started = True
         try:
             async with asyncio.timeout(STARTING_S):
@@ -101,7 +100,7 @@ class EnvironmentRuntime:
         self._state_slots = OptionalSemaphore(environment.states_at_once)
 
     async def _start_mcp_servers(self, environment: Environment) -> None:
-        """Reach the MCP servers of the environment; their tools stay those that the run began with."""
+        """Start the MCP servers of the environment; their tools must be those of the start of the run."""
         try:
             from rollbook.environments.mcp import McpServers
         except ImportError as error:
@@ -120,7 +119,7 @@ class EnvironmentRuntime:
             self._mcp_servers.record_tools(self._run / "tools" / f"{quote(name, safe='')}.json")
 
     async def close(self) -> None:
-        """End what was started, after the states that are being closed."""
+        """Stop what was started, after the states that are being closed."""
         if self._closing:
             _, late = await asyncio.wait(set(self._closing), timeout=CLOSING_S)
             for task in late:
@@ -135,21 +134,21 @@ class EnvironmentRuntime:
                 await self._environment.stop()
 
     async def open_session(self, task: Task, name: str) -> EnvironmentSession:
-        """Open the state of one rollout; whoever gets a session must `close` it."""
+        """Open the session of one rollout; the caller must close it with `close_session`."""
         if self.spec.state == "none":
             return StatelessSession()
         await self._state_slots.acquire()
         try:
-            seat = await self._make_session(f"{name}/{next(self._numbers)}")
+            session = await self._make_session(f"{name}/{next(self._numbers)}")
         except BaseException:
             self._state_slots.release()
             raise
         try:
-            await seat.open(self._own_task(task))
+            await session.open(self._own_task(task))
         except BaseException:
-            await self.close_session(seat)  # it may have been opened though nobody waited for that any more
+            await self.close_session(session)  # it may have been opened although the caller stopped waiting
             raise
-        return seat
+        return session
 
     async def _make_session(self, name: str) -> EnvironmentSession:
         if self.spec.state == "async":
@@ -160,7 +159,7 @@ class EnvironmentRuntime:
         return ProcessSession(self._pool, await self._pool.acquire_process(), name, self.spec.tools, self._limits)
 
     async def close_session(self, session: EnvironmentSession) -> None:
-        """Close the state of one rollout, once, whatever becomes of the one who waits for it."""
+        """Close the session of one rollout, even if the caller is cancelled meanwhile."""
         if isinstance(session, StatelessSession):
             return
         closing = asyncio.create_task(self._close_state(session), name="closing")
@@ -169,7 +168,7 @@ class EnvironmentRuntime:
         await asyncio.shield(closing)
 
     async def _close_state(self, session: EnvironmentSession) -> None:
-        """A state that will not close must not cost a finished rollout its score."""
+        """Close a state; a failure here must not cost a finished rollout its score."""
         try:
             await session.close()
         except (RolloutFailed, SessionLost):
@@ -178,14 +177,14 @@ class EnvironmentRuntime:
             self._state_slots.release()
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """Score a rollout, or raise the failure its verifier, or its judge, came to."""
-        own = self._own_task(task)
-        shown = rollout if own is task else msgspec.structs.replace(rollout, task=own)
-        score = await self._run_verifier(own, shown)
-        return await self._ask_judge(self._judge.for_rollout(rollout), own, shown, score) if self._judge else score
+        """Score a rollout, or raise the failure of its verifier or judge."""
+        own_task = self._own_task(task)
+        own = rollout if own_task is task else msgspec.structs.replace(rollout, task=own_task)
+        score = await self._run_verifier(own_task, own)
+        return await self._ask_judge(self._judge.for_rollout(rollout), own_task, own, score) if self._judge else score
 
     def _own_task(self, task: Task) -> Task:
-        """The task as the environment made it: in a blend, the book's ids say whose they are as well."""
+        """Return the task as the environment made it: in a blend, ids in the book have a prefix for the environment."""
         if not self._prefix:
             return task
         line = task.line()
@@ -213,19 +212,18 @@ class EnvironmentRuntime:
         return _as_score(value, "verify")
 
     async def _ask_judge(self, judge: Judge, task: Task, rollout: Rollout, score: Score) -> Score:
-        """The rule has spoken, in its process; the judge is asked from here, with a deadline of its own."""
+        """Call `appeal` on the loop, with its own deadline; `verify` has run, perhaps in another process."""
         assert self._environment
         assert self._judge
-        hearing = self._environment.appeal(task, rollout, score, judge)
-        return _as_score(
-            await await_with_deadline(hearing, self._judge.timeout_s, "judge", "verifier_error", "judge_error"), "judge"
-        )
+        work = self._environment.appeal(task, rollout, score, judge)
+        value = await await_with_deadline(work, self._judge.timeout_s, "judge", "verifier_error", "judge_error")
+        return _as_score(value, "judge")
 
 
-def _as_score(verdict: JSON, where: str) -> Score:
-    """What async code said as a score that a journal can hold."""
+def _as_score(value: JSON, where: str) -> Score:
+    """Convert the result of async code to a score that a journal can store."""
     try:
-        score = as_score(verdict)
+        score = as_score(value)
         msgspec.json.encode(score)
     except (InvalidReward, TypeError, ValueError, OverflowError) as error:
         raise RolloutFailed("invalid_reward", where, str(error)) from None
@@ -233,18 +231,18 @@ def _as_score(verdict: JSON, where: str) -> Score:
 
 
 class OptionalSemaphore:
-    """Lets so many through at a time, the first come first; None lets everyone."""
+    """A semaphore in order of arrival; with None as its limit it never blocks."""
 
     def __init__(self, limit: int | None) -> None:
         self._semaphore = asyncio.Semaphore(limit) if limit else None
 
     async def acquire(self) -> None:
-        """Wait for a place."""
+        """Wait for a slot."""
         if self._semaphore:
             await self._semaphore.acquire()
 
     def release(self) -> None:
-        """Give it back."""
+        """Free the slot."""
         if self._semaphore:
             self._semaphore.release()
 

@@ -1,4 +1,4 @@
-"""Sandboxed: a base class for environments that run the model's code; it holds a sandbox from `start` to `stop`."""
+"""Sandboxed: a base class for environments that run the model's code; it has a sandbox from `start` to `stop`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DETAIL_CHARS = 500
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Sandboxed(Environment):
-    """One sandbox a worker, with as many runs at once as there are cores; who waits is not on the clock.
+    """One sandbox per worker, with as many concurrent runs as cores; waiting does not count towards a deadline.
 
-    Where no sandbox can be had, `start` says so and the run is refused.
+    Where no sandbox can be opened, `start` raises and the run is refused.
     """
 
     verify_at_once = usable_cores()
@@ -44,31 +44,31 @@ class Sandboxed(Environment):
 
     @cached_property
     def grader(self) -> Grader:
-        """Grades in the sandbox, for as long as it is open."""
+        """The grader of the open sandbox."""
         return Grader(self.box)
 
     async def start(self) -> None:
         """Open the sandbox."""
-        box = Sandbox(self.limits, packages=self.packages, size=usable_cores(), sessions=self.sessions)
-        self._opening = asyncio.create_task(box.__aenter__(), name="sandbox")
+        sandbox = Sandbox(self.limits, packages=self.packages, size=usable_cores(), sessions=self.sessions)
+        self._opening = asyncio.create_task(sandbox.__aenter__(), name="sandbox")
         self._box = await asyncio.shield(self._opening)
 
     async def stop(self) -> None:
-        """Close it, also when it was still being opened: no process of it stays behind."""
-        entering, self._opening, self._box = self._opening, None, None
+        """Close it, also while it is being opened: none of its processes is left."""
+        opening, self._opening, self._box = self._opening, None, None
         self.__dict__.pop("grader", None)
-        if entering is None:
+        if opening is None:
             return
-        done, _ = await asyncio.wait({entering}, timeout=OPENING_S)
-        if done and not entering.cancelled() and entering.exception() is None:
-            await entering.result().__aexit__(None, None, None)
+        done, _ = await asyncio.wait({opening}, timeout=OPENING_S)
+        if done and not opening.cancelled() and opening.exception() is None:
+            await opening.result().__aexit__(None, None, None)
 
 
 def marks(verdict: Verdict) -> dict[str, JSON]:
-    """What is kept of a verdict beside the reward."""
-    kept: dict[str, JSON] = {"reason": verdict.reason, "cpu_seconds": round(verdict.cpu_seconds, 4)}
+    """Return what is stored of a verdict in addition to the reward, for the `info` of a score."""
+    info: dict[str, JSON] = {"reason": verdict.reason, "cpu_seconds": round(verdict.cpu_seconds, 4)}
     if verdict.detail:
-        kept["detail"] = verdict.detail[:DETAIL_CHARS]
+        info["detail"] = verdict.detail[:DETAIL_CHARS]
     if verdict.weak:
-        kept["weak"] = True
-    return kept
+        info["weak"] = True
+    return info

@@ -1,6 +1,6 @@
 """The session of one rollout with its environment: its state, tools and replies, from `open` to `close`.
 
-Async environment code runs on the worker's loop with a deadline that it cannot refuse; its exceptions become failures
+Async environment code runs on the worker's loop with a deadline that it cannot ignore; its exceptions become failures
 of the rollout.
 """
 
@@ -17,24 +17,23 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from rollbook.core import JSON, EnvironmentSpec, Limits, Message, Rollout, Task, decode, encode
-from rollbook.environments.calls import EnvironmentCall, RolloutRecord, failure_kind
+from rollbook.environments.calls import EnvironmentCall, RolloutRecord, describe_exception, failure_kind
 from rollbook.environments.environment import Environment, EnvironmentState, as_message
 from rollbook.environments.pool import EnvironmentProcess, EnvironmentProcessPool
 from rollbook.environments.tools import Toolbox, read_offered_tools
-from rollbook.errors import ContextFull, InvalidReward, LimitReached, RollbookError, RolloutFailed, Stopped
+from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed, Stopped
 from rollbook.models import AskModel
 from rollbook.processes import CANCEL_GRACE_S
 
 if TYPE_CHECKING:
     from rollbook.environments.mcp import McpConnection, McpServers
 
-
 MCP_START_S = 120.0
-"""How long MCP servers may take to start for one rollout; it is no tool call."""
+"""How long MCP servers may take to start for one rollout; the limit of tool calls does not apply."""
 
 
 class EnvironmentSession(Protocol):
-    """What a rollout may do with its environment. `tools` are their schemas; `seconds` what all of it took so far."""
+    """The interface between a rollout and its environment. `tools` are schemas; `seconds` is the time spent so far."""
 
     tools: Sequence[JSON]
     seconds: float
@@ -43,37 +42,37 @@ class EnvironmentSession(Protocol):
         """Make the state."""
 
     async def use(self, name: str, arguments: str) -> str:
-        """Call a tool with the arguments as the model wrote them; its mistakes come back as words for the model."""
+        """Call a tool with the arguments as the model wrote them; mistakes of the model are returned as text for it."""
         ...
 
     async def reply(self, rollout: Rollout) -> Message | None:
-        """What the environment says to the model's last message; None ends the conversation."""
+        """Return the reply to the model's last message; None ends the conversation."""
 
     async def outcome(self) -> JSON:
-        """What of the state belongs into the record."""
+        """Return the part of the state that belongs in the record."""
 
     async def close(self) -> None:
-        """Let go of the state."""
+        """Release the state."""
 
 
 class Stopwatch:
-    """Adds up the seconds that a seat spends in its environment."""
+    """Adds up the seconds that a session spends in its environment."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Count what happens inside."""
-        began = time.perf_counter()
+        """Add the time that the block takes."""
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.perf_counter() - start
 
 
 class StatelessSession(Stopwatch):
-    """The place in an environment without tools, replies and state: there is nothing to do there."""
+    """The session of an environment without tools, replies and state: it does nothing."""
 
     tools: Sequence[JSON] = ()
 
@@ -81,30 +80,30 @@ class StatelessSession(Stopwatch):
         """No state to make."""
 
     async def use(self, name: str, arguments: str) -> str:
-        """No agent is shown a tool here."""
+        """Fail: there are no tools, so no agent should call one."""
         raise RolloutFailed("agent_error", f"tool {name}", "the environment has no tools")
 
     async def reply(self, rollout: Rollout) -> Message | None:
-        """Silence."""
+        """There is no reply."""
         return None
 
     async def outcome(self) -> JSON:
-        """Nothing."""
+        """There is no outcome."""
         return None
 
     async def close(self) -> None:
-        """No state to let go of."""
+        """No state to release."""
 
 
 class OfferedTool(NamedTuple):
-    """A tool that is no method: its schema, and who carries it out."""
+    """A tool that is not a method: its schema, and the function that executes it."""
 
     schema: JSON
     use: Callable[[dict[str, JSON]], Awaitable[JSON]]
 
 
 def tool_names(tools: Sequence[JSON]) -> list[str]:
-    """What tools are called."""
+    """Return the names of tools."""
     return [tool["function"]["name"] for tool in tools]
 
 
@@ -137,9 +136,9 @@ class LoopSession(Stopwatch):
     async def open(self, task: Task) -> None:
         """Make the state."""
         if self._mcp_servers:
-            entering = self._connect_mcp(self._mcp_servers)
+            connecting = self._connect_mcp(self._mcp_servers)
             with self.measure():
-                await await_with_deadline(entering, MCP_START_S, "mcp", "environment_error", "environment_error")
+                await await_with_deadline(connecting, MCP_START_S, "mcp", "environment_error", "environment_error")
         opening = self._environment.open(task)
         if inspect.isawaitable(opening):
             await self._call("open", self._store_state(task, opening))
@@ -153,22 +152,22 @@ class LoopSession(Stopwatch):
         self._mcp_connection = await servers.connect()
 
     async def _store_state(self, task: Task, opening: Awaitable[EnvironmentState]) -> None:
-        """Hold it where it is made: whoever waits may be cancelled at the moment it is there."""
+        """Store the state in the task that makes it: the waiting task may be cancelled at that very moment."""
         self._state = await opening
         self._task = task
 
     async def _collect_offers(self, task: Task) -> dict[str, OfferedTool]:
-        """What servers offer, and what the environment offers for this task."""
+        """Return the tools of MCP servers, and those that the environment offers for this task."""
         own = {name: f"the @tool method {name}" for name in tool_names(self.tools)}
-        found: dict[str, OfferedTool] = {}
+        offered: dict[str, OfferedTool] = {}
         if self._mcp_servers and self._mcp_connection:
-            found = {
+            offered = {
                 n: OfferedTool(schema, partial(self._mcp_connection.use, n))
                 for n, schema in self._mcp_servers.tools.items()
             }
-        own |= dict.fromkeys(found, "an MCP server")
-        mine = read_offered_tools(self._environment.offers(task), own)
-        return found | {n: OfferedTool(schema, partial(self._use_offered, n)) for n, schema in mine.items()}
+        own |= dict.fromkeys(offered, "an MCP server")
+        schemas = read_offered_tools(self._environment.offers(task), own)
+        return offered | {n: OfferedTool(schema, partial(self._use_offered, n)) for n, schema in schemas.items()}
 
     def _use_offered(self, name: str, arguments: dict[str, JSON]) -> Awaitable[JSON]:
         return self._environment.use(name, arguments, self._state)
@@ -180,21 +179,21 @@ class LoopSession(Stopwatch):
             work = self._toolbox.use_async(name, arguments, self._state)
         else:
             work = self._toolbox.use_offered(offer.schema, arguments, offer.use)
-        said: str = await self._call(f"tool {name}", work)
-        return said
+        result: str = await self._call(f"tool {name}", work)
+        return result
 
     async def reply(self, rollout: Rollout) -> Message | None:
-        """What the environment says back. It is shown a copy, as one in a process would be."""
+        """Return the environment's reply. It gets a copy of the rollout, as in an environment process."""
         assert self._task
-        shown = RolloutRecord.from_rollout(rollout).to_rollout(self._task)
-        said = await self._call("reply", self._environment.reply(self._task, shown, self._state))
+        copy = RolloutRecord.from_rollout(rollout).to_rollout(self._task)
+        reply = await self._call("reply", self._environment.reply(self._task, copy, self._state))
         try:
-            return as_message(said)
+            return as_message(reply)
         except TypeError as error:
             raise RolloutFailed("environment_error", "reply", str(error)) from None
 
     async def play(self, rollout: Rollout, ask: AskModel) -> None:
-        """Let the environment carry out the whole rollout; what ends a conversation, or a run, is let through."""
+        """Let the environment run the whole rollout; exceptions that end a conversation or a run pass through."""
         assert self._task
         work = self._environment.play(self._task, rollout, ask, self._state)
         try:
@@ -206,23 +205,23 @@ class LoopSession(Stopwatch):
             raise RolloutFailed(failure_kind(error, "agent_error"), "play", str(error)) from error
 
     async def outcome(self) -> JSON:
-        """What of the state belongs into the record, as it will be read from there."""
-        found = await self._call("outcome", self._environment.outcome(self._state))
+        """Return the part of the state that belongs in the record, as it will be read from there."""
+        value = await self._call("outcome", self._environment.outcome(self._state))
         try:
-            return decode(encode(found))
+            return decode(encode(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise RolloutFailed("environment_error", "outcome", f"the result does not fit JSON: {error}") from None
 
     async def close(self) -> None:
-        """Let go of the state, if there is one, and of the servers."""
+        """Release the state, if there is one, and the servers."""
         task, self._task = self._task, None
-        visit, self._mcp_connection = self._mcp_connection, None
+        connection, self._mcp_connection = self._mcp_connection, None
         try:
             if task is not None:
                 await self._call("close", self._environment.close(self._state))
         finally:
-            if visit is not None:
-                await self._call("close", visit.close())
+            if connection is not None:
+                await self._call("close", connection.close())
 
 
 class ProcessSession(Stopwatch):
@@ -247,24 +246,24 @@ class ProcessSession(Stopwatch):
             return (await self._pool.session_call(self._process, call, self._limits.tool_s)).value
 
     async def open(self, task: Task) -> None:
-        """Make the state over there."""
+        """Make the state in the process."""
         await self._call(EnvironmentCall("open", task.line()))
 
     async def use(self, name: str, arguments: str) -> str:
-        """Call a tool over there."""
+        """Call a tool in the process."""
         return str(await self._call(EnvironmentCall("tool", tool=name, arguments=arguments)))
 
     async def reply(self, rollout: Rollout) -> Message | None:
-        """What the environment says back."""
-        said = await self._call(EnvironmentCall("reply", record=RolloutRecord.from_rollout(rollout)))
-        return None if said is None else msgspec.convert(said, Message)
+        """Return the environment's reply."""
+        reply = await self._call(EnvironmentCall("reply", record=RolloutRecord.from_rollout(rollout)))
+        return None if reply is None else msgspec.convert(reply, Message)
 
     async def outcome(self) -> JSON:
-        """What of the state belongs into the record."""
+        """Return the part of the state that belongs in the record."""
         return await self._call(EnvironmentCall("outcome"))
 
     async def close(self) -> None:
-        """Let go of the state and the seat."""
+        """Release the state and leave the process."""
         if self._closed:
             return
         self._closed = True
@@ -276,7 +275,7 @@ class ProcessSession(Stopwatch):
 async def await_with_deadline(
     work: Awaitable[JSON], timeout_s: float, where: str, error_kind: str, timeout_kind: str
 ) -> JSON:
-    """Await environment code with a deadline that it cannot refuse: what will not be cancelled is left behind."""
+    """Await environment code with a deadline that it cannot ignore: code that resists cancellation is abandoned."""
     task = asyncio.create_task(await_contained(work, where, error_kind), name="environment code")
     task.add_done_callback(lambda t: t.cancelled() or t.exception())
     try:
@@ -291,21 +290,19 @@ async def await_with_deadline(
 
 
 async def await_contained(work: Awaitable[JSON], where: str, error_kind: str) -> JSON:
-    """Environment code whose exceptions, whatever they are, become failures of its kind."""
+    """Await environment code; its exceptions, whatever they are, become failures."""
     try:
         return await work
-    except (InvalidReward, RolloutFailed) as error:
-        words = error.message if isinstance(error, RolloutFailed) else str(error)
-        raise RolloutFailed(failure_kind(error, error_kind), where, words) from None
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise
         raise RolloutFailed(error_kind, where, f"{where} awaited something that was cancelled") from None
     except (Exception, SystemExit) as error:
-        raise RolloutFailed(failure_kind(error, error_kind), where, f"{type(error).__name__}: {error}") from error
+        message = describe_exception(error, location=False)
+        raise RolloutFailed(failure_kind(error, error_kind), where, message) from error
 
 
 def is_being_cancelled() -> bool:
-    """Whether it is us who are being cancelled, as against something that was merely awaited."""
+    """Whether the current task is being cancelled, as opposed to something that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -21,9 +21,9 @@ from rollbook.errors import UsageError
 
 
 def write_snapshot(loaded: LoadedEnvironment, folder: Path, subfolder: str = "") -> EnvironmentSpec:
-    """Pin what an environment was loaded from: the user's own source is copied to `folder`, a package is digested.
+    """Record what an environment was loaded from: the user's own source is copied to `folder`, a package is digested.
 
-    `folder` lies in the run directory. The sources of several environments lie apart, each in its `subfolder`.
+    `folder` is in the run directory. The sources of several environments are separate, each in its own `subfolder`.
     """
     if loaded.path is None:
         return msgspec.structs.replace(loaded.spec, digest=_installed_digest(loaded.spec.target))
@@ -31,14 +31,14 @@ def write_snapshot(loaded: LoadedEnvironment, folder: Path, subfolder: str = "")
     for name, path in files.items():
         (folder / subfolder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / subfolder / name)
-    kept = (Path(folder.name) / subfolder).as_posix()
+    snapshot = (Path(folder.name) / subfolder).as_posix()
     return msgspec.structs.replace(
-        loaded.spec, digest=digest_files(files), snapshot=kept, origin=source.display_path(loaded.path)
+        loaded.spec, digest=digest_files(files), snapshot=snapshot, origin=source.display_path(loaded.path)
     )
 
 
 def digest_files(files: Mapping[str, Path]) -> str:
-    """The sha256 over names and bytes of files, in the order of their names."""
+    """Return the sha256 over names and bytes of files, in the order of their names."""
     total = hashlib.sha256()
     for name in sorted(files):
         content = files[name].read_bytes()
@@ -47,7 +47,7 @@ def digest_files(files: Mapping[str, Path]) -> str:
 
 
 def find_changed_file(spec: EnvironmentSpec, run_dir: Path) -> str | None:
-    """The first file that is no longer what the run was planned with; None when all is the same or out of sight."""
+    """Return the first file that has changed since the run was planned; None if none has, or the source is not here."""
     if spec.snapshot is None:
         changed = spec.digest and _installed_digest(spec.target) != spec.digest
         return _installed_name(spec.target) if changed else None
@@ -55,20 +55,20 @@ def find_changed_file(spec: EnvironmentSpec, run_dir: Path) -> str | None:
     if not origin.is_file():
         return None
     root = _module_root(origin.resolve(), spec.target)
-    for name, kept in sorted(_snapshot_files(run_dir / spec.snapshot).items()):
-        now = root / name
-        if not now.is_file() or now.read_bytes() != kept.read_bytes():
-            return source.display_path(now)
+    for name, copy in sorted(_snapshot_files(run_dir / spec.snapshot).items()):
+        current = root / name
+        if not current.is_file() or current.read_bytes() != copy.read_bytes():
+            return source.display_path(current)
     return None
 
 
 def is_tampered(spec: EnvironmentSpec, run_dir: Path) -> bool:
-    """Whether the copy in the run directory is no longer the one the run was planned with."""
+    """Whether the copy in the run directory has changed since the run was planned."""
     return spec.snapshot is not None and digest_files(_snapshot_files(run_dir / spec.snapshot)) != spec.digest
 
 
 def load_environment(spec: EnvironmentSpec, run_dir: Path | None = None) -> Environment:
-    """The environment again, from its snapshot if it has one. This is what environment processes call."""
+    """Load an environment again, from its snapshot if it has one. Environment processes call this."""
     if spec.snapshot is None:
         return construct(import_class(spec.target), spec.args)
     if run_dir is None:
@@ -90,7 +90,7 @@ def _import_snapshot(folder: Path, module: str) -> ModuleType:
 
 
 def source_files(loaded: LoadedEnvironment) -> dict[str, Path]:
-    """The user's own files that an environment is made of, by their names beneath its root."""
+    """Return the user's own files that an environment consists of, by their names relative to its root."""
     root = source_root(loaded)
     if root is None or loaded.path is None:
         return {}
@@ -100,7 +100,7 @@ def source_files(loaded: LoadedEnvironment) -> dict[str, Path]:
 
 
 def source_root(loaded: LoadedEnvironment) -> Path | None:
-    """The folder that the user's own source is imported from; None for an installed package."""
+    """Return the folder that the user's own source is imported from; None for an installed package."""
     return None if loaded.path is None else _module_root(loaded.path, loaded.spec.target)
 
 
@@ -123,19 +123,19 @@ def _snapshot_files(folder: Path) -> dict[str, Path]:
 
 
 def _module_root(path: Path, target: str) -> Path:
-    """The folder that the target's module is imported from."""
+    """Return the folder that the target's module is imported from."""
     module = target.partition(":")[0]
     depth = module.count(".") + (1 if path.name == "__init__.py" else 0)
     return path.parents[depth]
 
 
 def _installed_name(target: str) -> str:
-    """What an error message calls an environment that is not the user's own source."""
+    """Return the name of an installed environment for error messages."""
     return target.removeprefix(BUILTIN_PREFIX) if target.startswith(BUILTIN_PREFIX) else target.partition(":")[0]
 
 
 def _installed_digest(target: str) -> str:
-    """What tells whether an installed environment still scores as it did: a built-in declares a scoring version."""
+    """Return a digest of how an installed environment scores: of a scoring version for a built-in, else of its file."""
     if target.startswith(BUILTIN_PREFIX):
         return scoring_digest(import_class(target).scoring_version)
     try:

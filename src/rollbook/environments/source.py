@@ -16,7 +16,7 @@ from types import ModuleType
 from rollbook.errors import UsageError
 
 ALIAS_PREFIX = "rollbook_source_"
-"""Put before the name of a file that would otherwise hide an installed module (a user's `random.py`)."""
+"""Prefix for the name of a file that would otherwise hide an installed module (a user's `random.py`)."""
 
 _FOLDERS = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 _INSTALLED = tuple(Path(folder).resolve() for folder in _FOLDERS)
@@ -34,7 +34,7 @@ def is_user_file(path: Path) -> bool:
 
 
 def locate_module(path: Path) -> tuple[Path, str]:
-    """The folder to import a file from, and its name as a module: a file in a package keeps its dotted name."""
+    """Return the folder to import a file from, and its module name: a file in a package keeps its dotted name."""
     path = path.resolve()
     root, parts = path.parent, [path.stem]
     while (root / "__init__.py").exists():
@@ -44,13 +44,13 @@ def locate_module(path: Path) -> tuple[Path, str]:
 
 
 def find_module_file(root: Path, module: str) -> Path | None:
-    """The file of a module beneath a folder."""
+    """Return the file of a module in a folder."""
     base = root.joinpath(*module.split("."))
     return next((f for f in (base / "__init__.py", base.with_name(f"{base.name}.py")) if f.is_file()), None)
 
 
 def import_from(root: Path, module: str) -> ModuleType:
-    """Import a module from a folder, whatever else of that name was imported before."""
+    """Import a module from a folder, even if another one of that name was imported before."""
     path = find_module_file(root, module)
     if path is None:
         raise UsageError(f"{root}: holds no module {module}")
@@ -64,14 +64,14 @@ def import_from(root: Path, module: str) -> ModuleType:
 
 
 def put_first_on_path(root: Path) -> None:
-    """From now on a module that is imported is this folder's, if it has one of that name."""
+    """Make this folder the first one from which modules are imported."""
     _forget_namesakes(root)
     if str(root) not in sys.path[:1]:
         sys.path.insert(0, str(root))
 
 
 def _import_name(module: str) -> str:
-    """The name to import a module by: its own, unless that is taken by the standard library or an installed package."""
+    """Return the name to import a module by: its own, unless the standard library or a package has that name."""
     if "." in module:
         return module
     try:
@@ -99,7 +99,7 @@ def _import_as(name: str, path: Path) -> ModuleType:
 
 
 def _forget_namesakes(root: Path) -> None:
-    """Forget the user's modules from other folders that would be taken for modules of this one."""
+    """Remove the user's modules of other folders that have the names of modules of this one."""
     for name, module in list(sys.modules.items()):
         path = _user_file(module)
         if path is None or not is_user_file(path) or name == "__main__":
@@ -111,27 +111,27 @@ def _forget_namesakes(root: Path) -> None:
 
 
 def _user_file(module: ModuleType) -> Path | None:
-    """A module's file; none for a library's, of which a trainer has thousands: to follow all their links takes long."""
+    """Return a module's file; None for a library's: a trainer has thousands, and resolving all their links is slow."""
     path = getattr(module, "__file__", None)
     return Path(path).resolve() if isinstance(path, str) and not path.startswith(_LIBRARIES) else None
 
 
 def imported_files(root: Path) -> set[Path]:
-    """The user's files beneath a folder that are imported now."""
+    """Return the user's files in a folder that are imported now."""
     files = {_user_file(module) for module in list(sys.modules.values())}
     return {f for f in files if f is not None and f.is_relative_to(root) and f.suffix == ".py" and is_user_file(f)}
 
 
 def import_closure(root: Path, path: Path) -> set[Path]:
-    """A file and every file beneath the folder that it imports, directly or not, at the top or inside a function."""
-    found: set[Path] = set()
-    waiting = [path]
-    while waiting:
-        current = waiting.pop()
-        if current not in found:
-            found.add(current)
-            waiting += [*_package_files(root, current), *_directly_imported_files(root, current)]
-    return found
+    """Return a file and every file in the folder that it imports, directly or not, also inside functions."""
+    closure: set[Path] = set()
+    queue = [path]
+    while queue:
+        current = queue.pop()
+        if current not in closure:
+            closure.add(current)
+            queue += [*_package_files(root, current), *_directly_imported_files(root, current)]
+    return closure
 
 
 def _package_files(root: Path, path: Path) -> Iterator[Path]:
@@ -146,15 +146,15 @@ def _directly_imported_files(root: Path, path: Path) -> Iterator[Path]:
     package = list(path.relative_to(root).parts[:-1])
     try:
         tree = ast.parse(path.read_bytes(), str(path))
-    except SyntaxError:  # it is copied as it is; whoever imports it will hear of it
+    except SyntaxError:  # it is copied unchanged; importing it raises the error
         return
     for node in ast.walk(tree):
-        found = (find_module_file(root, name) for name in _module_names(node, package) if name)
-        yield from (f for f in found if f and is_user_file(f))
+        files = (find_module_file(root, name) for name in _module_names(node, package) if name)
+        yield from (f for f in files if f and is_user_file(f))
 
 
 def _module_names(node: ast.AST, package: list[str]) -> list[str]:
-    """The modules that a statement may import; `from a import b` may mean the module a.b."""
+    """Return the modules that a statement may import; `from a import b` may mean the module a.b."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -165,9 +165,9 @@ def _module_names(node: ast.AST, package: list[str]) -> list[str]:
 
 
 def explain_error(error: BaseException, root: Path | None = None) -> str:
-    """An exception of the user's source in one line: its type, its words, its place (beneath `root` if it can be)."""
-    words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    return f"{type(error).__name__}: {words or 'no message'}{_error_location(error, root)}"
+    """Describe an exception of the user's source in one line: type, message and place (in `root` if possible)."""
+    message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return f"{type(error).__name__}: {message or 'no message'}{_error_location(error, root)}"
 
 
 def _error_location(error: BaseException, root: Path | None) -> str:
@@ -180,6 +180,6 @@ def _error_location(error: BaseException, root: Path | None) -> str:
 
 
 def display_path(path: Path) -> str:
-    """A path as people wrote it: relative to the current directory where it lies beneath."""
+    """Return a path for display: relative to the current directory if it is inside."""
     path, here = path.resolve(), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -24,7 +24,7 @@ Method = TypeVar("Method", bound=Callable[..., object])
 
 TOOL_MARK = "__rollbook_tool__"
 INJECTED = frozenset({"state"})
-"""Parameters that Rollbook fills in: the model neither sees nor gives them."""
+"""Parameters that Rollbook passes; they are not in the schema for the model."""
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*$")
@@ -34,7 +34,7 @@ _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 def tool(method: Method) -> Method:
     """Mark a method as a tool: typed parameters, and a docstring whose `Args:` section explains them.
 
-    A parameter called `state` is what `open` returned; it is handed in and not shown to the model.
+    A parameter called `state` gets what `open` returned; it is not shown to the model.
     """
     name, around = getattr(method, "__name__", ""), sys._getframe(1).f_locals
     if "__qualname__" in around and getattr(around.get(name), TOOL_MARK, False):  # in the body of one class
@@ -44,7 +44,7 @@ def tool(method: Method) -> Method:
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool taken apart: `arguments` is the struct that a call must fit, `takes` the names of all its parameters."""
+    """A tool method: `arguments` is the struct that a call must fit, `takes` the names of all its parameters."""
 
     name: str
     description: str
@@ -54,31 +54,31 @@ class Tool(msgspec.Struct, frozen=True):
 
     @property
     def schema(self) -> dict[str, JSON]:
-        """As chat completions takes it."""
-        shown = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": shown}
+        """The chat completion schema."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
 
 
 def is_tool_name(name: str) -> bool:
-    """Whether servers take this as a tool's name."""
+    """Whether servers accept this as a tool's name."""
     return _TOOL_NAME.fullmatch(name) is not None
 
 
 def tool_methods(cls: type) -> dict[str, Callable[..., object]]:
-    """The tools of a class by name, inherited ones included, in the order of their definition."""
+    """Return the tool methods of a class by name, inherited ones included, in the order of their definition."""
     names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
-    found = {name: inspect.getattr_static(cls, name) for name in names}
-    functions = {name: getattr(value, "__func__", value) for name, value in found.items()}
+    attributes = {name: inspect.getattr_static(cls, name) for name in names}
+    functions = {name: getattr(value, "__func__", value) for name, value in attributes.items()}
     return {name: function for name, function in functions.items() if getattr(function, TOOL_MARK, False)}
 
 
 def tool_schemas(cls: type) -> list[dict[str, JSON]]:
-    """The tools of an environment class as chat completions takes them: one function schema each."""
+    """Return the chat completion schemas of the tools of an environment class."""
     return [tool.schema for tool in read_tools(cls)]
 
 
 def read_tools(cls: type) -> list[Tool]:
-    """The tools of an environment class; one that cannot be offered is a UsageError that names it."""
+    """Return the tools of an environment class; an invalid one is a UsageError that names it."""
     return [_read_tool(cls, name, method) for name, method in tool_methods(cls).items()]
 
 
@@ -86,11 +86,11 @@ def _read_tool(cls: type, name: str, method: Callable[..., object]) -> Tool:
     where = f"tool {cls.__name__}.{name}"
     if not is_tool_name(name):
         raise UsageError(f"{where}: models take names of up to 64 ASCII letters, digits, - and _; rename it")
-    summary, explained = read_docstring(inspect.getdoc(method) or "")
+    summary, descriptions = read_docstring(inspect.getdoc(method) or "")
     fields = [_struct_field(where, p, hint) for p, hint in _visible_parameters(where, method)]
     arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
     parameters = _parameter_schema(where, arguments)
-    for argument, text in explained.items():
+    for argument, text in descriptions.items():
         if argument in parameters["properties"]:
             parameters["properties"][argument]["description"] = text
     return Tool(name, summary, parameters, arguments, frozenset(inspect.signature(method).parameters))
@@ -109,7 +109,7 @@ def _parameter_schema(where: str, model: type[msgspec.Struct]) -> dict[str, JSON
 
 def _visible_parameters(where: str, method: Callable[..., object]) -> list[tuple[inspect.Parameter, object]]:
     hints = _type_hints(where, method)
-    shown = []
+    visible = []
     for position, parameter in enumerate(inspect.signature(method).parameters.values()):
         if (position == 0 and parameter.name in ("self", "cls")) or parameter.name in INJECTED:
             continue
@@ -117,8 +117,8 @@ def _visible_parameters(where: str, method: Callable[..., object]) -> list[tuple
             raise UsageError(f"{where}: parameter {parameter} cannot be given by name; write ordinary parameters")
         if parameter.name not in hints:
             raise UsageError(f"{where}: parameter {parameter.name!r} has no type; annotate it")
-        shown.append((parameter, hints[parameter.name]))
-    return shown
+        visible.append((parameter, hints[parameter.name]))
+    return visible
 
 
 def _type_hints(where: str, method: Callable[..., object]) -> Mapping[str, object]:
@@ -141,7 +141,7 @@ def _struct_field(where: str, parameter: inspect.Parameter, hint: object) -> tup
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What a Google-style docstring says: the text before its sections, and the meaning of each argument.
+    """Read a Google-style docstring: the text before its sections, and the description of each argument.
 
     >>> read_docstring("Look up.\\n\\nArgs:\\n    word: What to find,\\n        exactly.")
     ('Look up.', {'word': 'What to find, exactly.'})
@@ -177,9 +177,9 @@ _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", 
 
 
 def read_offered_tools(offered: object, own: Mapping[str, str], origin: str = "offers(task)") -> dict[str, JSON]:
-    """What `origin` offers, by name; what no model could be shown, or told from its `own` tools, is a mistake there.
+    """Return offered tools by name; an invalid schema or a name that is already taken is an environment_error.
 
-    `own` says of each tool that there is already where it comes from.
+    `own` has the tools that exist already, each with its origin; `origin` is that of the offered ones.
     """
     try:
         return _check_offered(offered, own)
@@ -190,31 +190,31 @@ def read_offered_tools(offered: object, own: Mapping[str, str], origin: str = "o
 def _check_offered(offered: object, own: Mapping[str, str]) -> dict[str, JSON]:
     if not isinstance(offered, list | tuple):
         raise ValueError(f"returned a {type(offered).__name__}; it must be a list of {TOOL_FORM}")
-    found: dict[str, JSON] = {}
+    schemas: dict[str, JSON] = {}
     for schema in map(_complete_schema, offered):
         name = schema["function"]["name"]
-        if name in own or name in found:
+        if name in own or name in schemas:
             raise ValueError(f"names {name!r}, and so does {own.get(name, 'it once more')}: rename one")
-        found[name] = schema
-    return found
+        schemas[name] = schema
+    return schemas
 
 
-def _complete_schema(given: object) -> dict[str, JSON]:
-    """A schema with everything that agents look for."""
-    function = given.get("function") if isinstance(given, dict) else None
+def _complete_schema(schema: object) -> dict[str, JSON]:
+    """Return a schema with every field that agents read."""
+    function = schema.get("function") if isinstance(schema, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise ValueError(f"returned {str(given)[:200]!r}; each must be {TOOL_FORM}")
+        raise ValueError(f"returned {str(schema)[:200]!r}; each must be {TOOL_FORM}")
     if not is_tool_name(function["name"]):
         raise ValueError(f"names {function['name'][:200]!r}; models take up to 64 ASCII letters, digits, - and _")
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
         raise ValueError(f"gives {function['name']} parameters that are no schema of an object; write {TOOL_FORM}")
-    whole = {**function, "description": str(function.get("description") or ""), "parameters": parameters}
-    return {"type": "function", "function": whole}
+    complete = {**function, "description": str(function.get("description") or ""), "parameters": parameters}
+    return {"type": "function", "function": complete}
 
 
 def find_argument_error(parameters: dict[str, JSON], arguments: dict[str, JSON]) -> str | None:
-    """What is wrong with arguments by their schema: a name, or the JSON type of a value. What is within, `use` checks.
+    """Return why arguments do not fit their schema, or None: only names and JSON types; `use` checks nested values.
 
     >>> find_argument_error({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"a": "1"})
     'Expected `integer`, got `string` - at `$.a`'
@@ -232,8 +232,8 @@ def find_argument_error(parameters: dict[str, JSON], arguments: dict[str, JSON])
 
 
 def _find_type_error(schema: JSON, value: JSON) -> str | None:
-    wanted = schema.get("type") if isinstance(schema, dict) else None
-    kinds = [wanted] if isinstance(wanted, str) else wanted
+    expected = schema.get("type") if isinstance(schema, dict) else None
+    kinds = [expected] if isinstance(expected, str) else expected
     if not kinds or any(_has_json_type(value, kind) for kind in kinds):
         return None
     return f"Expected `{'` or `'.join(map(str, kinds))}`, got `{_JSON_TYPES.get(type(value), 'null')}`"
@@ -246,22 +246,22 @@ def _has_json_type(value: JSON, kind: str) -> bool:
 
 
 ENVIRONMENT_FAULTS = (ConnectionError, TimeoutError, MemoryError, RollbookError)
-"""What a tool raises when its world is broken, not its arguments."""
+"""Exceptions of a tool that are failures of the environment, not bad arguments."""
 
 
 class ToolMisuse(Exception):
-    """What the model did wrong with a tool, in the words that it is told."""
+    """A mistake of the model in a tool call; the message is shown to the model."""
 
 
 class Toolbox:
-    """Uses an environment's tools as a model asks: `text` is the arguments as the model wrote them."""
+    """Executes tool calls of a model: `text` is the arguments as the model wrote them."""
 
     def __init__(self, environment: object, max_chars: int) -> None:
         self._environment, self._max_chars = environment, max_chars
         self._tools = {tool.name: tool for tool in read_tools(type(environment))}
 
     def use(self, name: str, text: str, state: object) -> str:
-        """What a sync tool says."""
+        """Call a sync tool, and return its result as text for the model."""
         try:
             value = self._bind_call(name, text, state)()
         except Exception as error:  # noqa: BLE001 - what a tool raises on bad arguments is an answer to the model
@@ -269,7 +269,7 @@ class Toolbox:
         return self._result_text(name, value)
 
     async def use_async(self, name: str, text: str, state: object) -> str:
-        """What an async tool says."""
+        """Call an async tool, and return its result as text for the model."""
         try:
             value = await self._bind_call(name, text, state)()
         except Exception as error:  # noqa: BLE001 - likewise
@@ -277,53 +277,53 @@ class Toolbox:
         return self._result_text(name, value)
 
     async def use_offered(self, offer: JSON, text: str, use: Callable[[dict[str, JSON]], Awaitable[JSON]]) -> str:
-        """What a tool that was offered for one task says; `use` carries it out."""
+        """Call a tool that was offered for one task; `use` executes it."""
         name = offer["function"]["name"]
         try:
-            given = read_arguments(text, f"the arguments of {name}")
-            if wrong := find_argument_error(offer["function"]["parameters"], given):
+            arguments = read_arguments(text, f"the arguments of {name}")
+            if wrong := find_argument_error(offer["function"]["parameters"], arguments):
                 raise ToolMisuse(f"the arguments of {name} do not fit: {wrong}")
-            value = await use(given)
+            value = await use(arguments)
         except Exception as error:  # noqa: BLE001 - likewise
             return self._error_text(error)
         return self._result_text(name, value)
 
     def _bind_call(self, name: str, text: str, state: object) -> Callable[[], JSON]:
         tool = self._tools[name]
-        given = bind_arguments(tool, text)
-        hidden = dict.fromkeys(INJECTED & tool.takes, state)
-        return partial(getattr(self._environment, name), **given, **hidden)
+        arguments = bind_arguments(tool, text)
+        injected = dict.fromkeys(INJECTED & tool.takes, state)
+        return partial(getattr(self._environment, name), **arguments, **injected)
 
     def _error_text(self, error: Exception) -> str:
         if isinstance(error, ENVIRONMENT_FAULTS):
             raise error
-        words = str(error) if isinstance(error, ToolMisuse) else f"{type(error).__name__}: {error}"
-        return truncate(replace_lone_surrogates(f"Error: {words}"), self._max_chars)
+        message = str(error) if isinstance(error, ToolMisuse) else f"{type(error).__name__}: {error}"
+        return truncate(replace_lone_surrogates(f"Error: {message}"), self._max_chars)
 
     def _result_text(self, name: str, value: JSON) -> str:
         try:
             text = value if isinstance(value, str) else encode(value).decode()
         except (TypeError, RecursionError) as error:
             raise RolloutFailed("environment_error", f"tool {name}", f"it returned no JSON: {error}") from None
-        except (ValueError, OverflowError) as error:  # a number of 5,000 digits: the tool did as it was told
+        except (ValueError, OverflowError) as error:  # a number of 5,000 digits: the tool did what the model asked
             text = f"Error: the result cannot be shown: {error}"
         return truncate(replace_lone_surrogates(text), self._max_chars)
 
 
 def bind_arguments(tool: Tool, text: str) -> dict[str, JSON]:
-    """The arguments of a call by name, of the types that the tool asks for; Misuse says what is wrong with them."""
-    given = read_arguments(text, f"the arguments of {tool.name}")
+    """Return the arguments of a call by name, in the types of the tool; ToolMisuse says what is wrong with them."""
+    arguments = read_arguments(text, f"the arguments of {tool.name}")
     try:
-        made = msgspec.convert(given, tool.arguments)
+        converted = msgspec.convert(arguments, tool.arguments)
     except msgspec.ValidationError as error:
         raise ToolMisuse(f"the arguments of {tool.name} do not fit: {error}") from None
-    return {name: getattr(made, name) for name in given}
+    return {name: getattr(converted, name) for name in arguments}
 
 
 def read_arguments(text: str, what: str) -> dict[str, JSON]:
-    """A JSON object as a model writes it; nothing at all is an empty one. Misuse says where it is broken."""
+    """Read a JSON object as a model writes it; empty text is an empty object. ToolMisuse says where it is broken."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant) if text.strip() else {}
+        value = json.loads(text, parse_constant=refuse_constant) if text.strip() else {}
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise ToolMisuse(f"{what} are not valid JSON at {place}: {error.msg}; write a JSON object") from None
@@ -335,7 +335,7 @@ def read_arguments(text: str, what: str) -> dict[str, JSON]:
 
 
 def truncate(text: str, max_chars: int) -> str:
-    """The text up to so many characters, and a mark of how many were left out.
+    """Return the first characters of a text, and a remark on how many were left out.
 
     >>> truncate("0123456789", 4)
     '0123\\n[cut here: 6 of 10 characters left out]'
@@ -346,7 +346,7 @@ def truncate(text: str, max_chars: int) -> str:
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """The text without halves of characters, which no file and no server takes."""
+    """Replace halves of characters, which no file and no server accepts."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -360,7 +360,8 @@ def _replace_in_values(value: JSON) -> JSON:
     return value
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which `json` reads though they are not JSON."""
     raise ValueError(f"{name} is not JSON")
 
 

@@ -1,7 +1,7 @@
 """Tasksets of the package `verifiers` (0.4): `verifiers:ID?setting=value`, prompts scored by their own rewards.
 
-The data and the rewards are theirs; Rollbook calls the model. So only tasksets with one answer are supported: what
-needs a runtime, a tool server or a judge of theirs is refused, and not scored in part.
+The package has the data and the rewards; Rollbook calls the model. So only tasksets with one answer are supported: one
+that needs the package's runtime, tool servers or judges is refused, rather than scored in part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rollbook.errors import UsageError
 
 
 class Verifiers(Environment):
-    """One taskset by the id of its package; every other argument is a setting of it."""
+    """One taskset by the id of its package; all other arguments are its settings."""
 
     description = "tasksets of the package verifiers with one answer a task: verifiers:ID (pip install verifiers)"
 
@@ -43,7 +43,7 @@ class Verifiers(Environment):
         return type(self._taskset).task_type()
 
     def _refuse_unsupported(self) -> None:
-        """Name what this taskset needs and does not get here."""
+        """Raise a UsageError that names what this taskset needs and Rollbook does not provide."""
         from verifiers.v1 import Task as Theirs
         from verifiers.v1.envs.single_agent import SingleAgentEnv
         from verifiers.v1.utils.loaders import environment_class
@@ -56,12 +56,12 @@ class Verifiers(Environment):
             "judges": bool(config.task.judges),
             "an environment of its own": environment_class(self._name) is not SingleAgentEnv,
         }
-        found = [what for what, needed in needs.items() if needed]
-        if found:
-            raise UsageError(f"verifiers:{self._name} needs {', '.join(found)}: run it with verifiers itself")
+        unsupported = [what for what, needed in needs.items() if needed]
+        if unsupported:
+            raise UsageError(f"verifiers:{self._name} needs {', '.join(unsupported)}: run it with verifiers itself")
 
     def tasks(self) -> Iterator[Task]:
-        """Its tasks, in their order."""
+        """Yield the tasks of the taskset in order."""
         for task in self._taskset:
             data = task.data
             self._check_rewards(task)
@@ -79,7 +79,7 @@ class Verifiers(Environment):
                 )
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """The weighted sum of its rewards; each of them, and its metrics, are parts."""
+        """Score the weighted sum of the rewards; each reward and metric is a part."""
         theirs = self._task_type(
             self._task_type.data_type().model_validate(task.fields["row"]), self._taskset.config.task
         )
@@ -92,7 +92,7 @@ class Verifiers(Environment):
 
 
 def prompt_messages(prompt: Any, where: str) -> list[dict[str, JSON]]:
-    """What is shown, as messages; only text can be."""
+    """Return a prompt as messages; only text is supported."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     if not prompt or not all(isinstance(message.content, str) for message in prompt):
@@ -101,16 +101,16 @@ def prompt_messages(prompt: Any, where: str) -> list[dict[str, JSON]]:
 
 
 def make_trace(task: Any, rollout: Rollout) -> Any:
-    """The rollout as their rewards read it: what was asked, and what was answered."""
+    """Return the rollout as a trace, the form that the package's rewards read."""
     from verifiers.v1.configs.agent import AgentConfig
     from verifiers.v1.graph import MessageNode
     from verifiers.v1.trace import AgentInfo, ModelCall, Trace, TraceTask
     from verifiers.v1.types import AssistantMessage, SystemMessage, UserMessage
 
     kinds = {"system": SystemMessage, "user": UserMessage, "assistant": AssistantMessage}
-    asked = len(rollout.task.messages)
+    prompt_length = len(rollout.task.messages)
     nodes = [
-        MessageNode(parent=at - 1 if at else None, sampled=at >= asked, message=kinds[m.role](content=m.text))
+        MessageNode(parent=at - 1 if at else None, sampled=at >= prompt_length, message=kinds[m.role](content=m.text))
         for at, m in enumerate(rollout.messages)
     ]
     return Trace(

@@ -23,24 +23,24 @@ def problem(cases: list[list[JSON]], entry: str = "", **fields: JSON) -> Task:
     return Task("p", "Add.", cases=cases, entry=entry, **fields)
 
 
-def scored(env: Code, task: Task, *codes: str) -> list[Score]:
+def score_all(env: Code, task: Task, *codes: str) -> list[Score]:
     async def play() -> list[Score]:
         await env.start()
         try:
-            return [await env.verify(task, said(task, code)) for code in codes]
+            return [await env.verify(task, answer_with(task, code)) for code in codes]
         finally:
             await env.stop()
 
     return asyncio.run(play())
 
 
-def said(task: Task, code: str) -> Rollout:
+def answer_with(task: Task, code: str) -> Rollout:
     text = code if code.startswith("no code") else f"```python\n{code}\n```"
     return Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
 
 
 def test_all_or_nothing_stops_at_the_first_failure():
-    right, half, none = scored(Code(), problem(ADDING), RIGHT, "print(3 if '1 2' in input() else 4)", "no code here")
+    right, half, none = score_all(Code(), problem(ADDING), RIGHT, "print(3 if '1 2' in input() else 4)", "no code here")
     assert (right.reward, right.info["passed"], right.info["reason"]) == (1.0, 4, "passed")
     assert (half.reward, half.info["passed"], half.info["tests"]) == (0.0, 2, 4)
     assert half.info["detail"] == "test 3: another output was expected"
@@ -51,7 +51,7 @@ def test_the_fraction_counts_every_test():
     env = Code(reward="fraction")
     task = problem(ADDING)
     programs = RIGHT, "print(3 if '1 2' in input() else 15)", "a, b = map(int, input().split())\nprint(a // b)"
-    right, half, none = scored(env, task, *programs)
+    right, half, none = score_all(env, task, *programs)
     assert [right.reward, half.reward, none.reward] == [1.0, 0.5, 0.0]
     assert none.info["detail"].startswith("test 1: ")
 
@@ -73,7 +73,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("way", WRITTEN)
 def test_programs_may_be_written_in_many_ways(way):
-    (score,) = scored(Code(), problem(ADDING), WRITTEN[way])
+    (score,) = score_all(Code(), problem(ADDING), WRITTEN[way])
     assert score.reward == 1.0, score.info
 
 
@@ -92,17 +92,17 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_the_policy_does_badly_is_a_score_of_0(what):
     code, reason = BAD[what]
-    (score,) = scored(Code(seconds=0.3), problem(ADDING), code)
+    (score,) = score_all(Code(seconds=0.3), problem(ADDING), code)
     assert score.reward == 0.0
     assert reason is None or score.info["reason"] == reason, score.info
 
 
 def test_slow_tests_have_their_own_limit_and_share_one():
     slow = f"import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n{RIGHT}"
-    (fits,) = scored(Code(seconds=1, total_seconds=20), problem(ADDING), slow)
+    (fits,) = score_all(Code(seconds=1, total_seconds=20), problem(ADDING), slow)
     assert fits.reward == 1.0, fits.info
     began = time.monotonic()
-    (late,) = scored(Code(seconds=1, total_seconds=2, reward="fraction"), problem(ADDING * 5), slow)
+    (late,) = score_all(Code(seconds=1, total_seconds=2, reward="fraction"), problem(ADDING * 5), slow)
     assert time.monotonic() - began < 20
     assert 0 < late.info["passed"] < 20
     assert late.info["reason"] == "timeout"
@@ -110,7 +110,7 @@ def test_slow_tests_have_their_own_limit_and_share_one():
 
 def test_a_sleeper_cannot_hold_up_the_others_test_by_test():
     began = time.monotonic()
-    (score,) = scored(
+    (score,) = score_all(
         Code(seconds=1, total_seconds=1.0, reward="fraction"), problem(ADDING * 20), "import time\ntime.sleep(99)"
     )
     assert score.reward == 0.0
@@ -132,8 +132,8 @@ EXPECTED = {"0.33333\n": "0.333333\n", "1\n2\n": "1 2\n", "1 2": "1 2\n", "YES":
 @pytest.mark.parametrize(("rule", "printed", "right"), RULES)
 def test_the_rule_may_be_an_argument_or_a_rows_own(rule, printed, right):
     code, cases = f"print({printed!r}, end='')", [["", EXPECTED[printed]]]
-    by_argument = scored(Code(**rule), problem(cases), code)
-    by_row = scored(Code(), problem(cases, rule=rule), code)
+    by_argument = score_all(Code(**rule), problem(cases), code)
+    by_row = score_all(Code(), problem(cases, rule=rule), code)
     assert [by_argument[0].reward, by_row[0].reward] == [float(right)] * 2
 
 
@@ -143,7 +143,7 @@ TWO_SUM = [[[[2, 7, 11, 15], 9], [0, 1]], [[[3, 2, 4], 6], [1, 2]]]
 def test_functions_are_called_with_their_arguments():
     bare = _function("")
     method = "class Solution:\n" + _function("    ", "self, ")
-    scores = scored(
+    scores = score_all(
         Code(),
         problem(TWO_SUM, "two"),
         bare,
@@ -176,12 +176,12 @@ def test_the_known_rows_of_nemo_gym_are_right_with_hand_written_solutions(tmp_pa
     assert task_of.keys() == SOLUTIONS.keys()
     env = Code(spaces="words")  # one of the rows expects on one line what others expect on five
     for name, task in task_of.items():
-        right, wrong = scored(env, task, SOLUTIONS[name], SOLUTIONS[name].replace("print(", "print(7, "))
+        right, wrong = score_all(env, task, SOLUTIONS[name], SOLUTIONS[name].replace("print(", "print(7, "))
         assert (right.reward, right.info["passed"]) == (1.0, len(task.cases)), right.info
         assert wrong.reward == 0.0
 
 
-def written(folder: Path, *rows: dict[str, JSON]) -> str:
+def write_rows(folder: Path, *rows: dict[str, JSON]) -> str:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
@@ -199,7 +199,7 @@ def test_rows_of_livecodebench_are_asked_with_their_starter_code(tmp_path):
         },
         {"id": "own", "prompt": "Add.", "tests": [{"input": "1 2", "output": "3"}], "solution": RIGHT, "level": 3},
     ]
-    env = Code(data=written(tmp_path, *rows))
+    env = Code(data=write_rows(tmp_path, *rows))
     first, second = env.tasks()
     assert (first.id, first.entry, first.cases) == ("abc", "add", [[[1, 2], 3], [[5, 5], 10]])
     assert "def add(self, a: int, b: int)" in first.prompt
@@ -207,7 +207,7 @@ def test_rows_of_livecodebench_are_asked_with_their_starter_code(tmp_path):
     assert "public_test_cases" not in first.fields
     assert (second.id, second.prompt, second.level) == ("own", f"Add.\n\n{PROGRAM_INSTRUCTION}", 3)
     assert env.solution(first) is None
-    assert scored(env, second, RIGHT)[0].reward == 1.0
+    assert score_all(env, second, RIGHT)[0].reward == 1.0
     assert env.solution(second) == f"```python\n{RIGHT}\n```"
 
 
@@ -218,11 +218,11 @@ MISTAKES: list[tuple[Callable[[Path], object], str]] = [
     (lambda _: Code(tolerance=-1), "from 0 to 1"),
     (lambda _: Code(seconds=0), "seconds=0"),
     (lambda _: Code(total_seconds=0), "total_seconds=0"),
-    (lambda f: list(Code(data=written(f, {"prompt": "?", "tests": []})).tasks()), r"rows.jsonl:1: no tests"),
-    (lambda f: list(Code(data=written(f, {"tests": [{"input": "", "output": ""}]})).tasks()), r"rows.jsonl:1: "),
+    (lambda f: list(Code(data=write_rows(f, {"prompt": "?", "tests": []})).tasks()), r"rows.jsonl:1: no tests"),
+    (lambda f: list(Code(data=write_rows(f, {"tests": [{"input": "", "output": ""}]})).tasks()), r"rows.jsonl:1: "),
     (
         lambda f: list(
-            Code(data=written(f, {"prompt": "?", "tests": [{"input": "", "output": ""}], "rule": {"x": 1}})).tasks()
+            Code(data=write_rows(f, {"prompt": "?", "tests": [{"input": "", "output": ""}], "rule": {"x": 1}})).tasks()
         ),
         r"rows.jsonl:1: rule: .*spaces",
     ),
@@ -237,7 +237,7 @@ def test_a_mistake_is_one_line(make, words, tmp_path):
 
 
 def test_it_is_known_by_name(tmp_path):
-    loaded = resolve("code?reward=fraction&tolerance=0.001", written(tmp_path, {"prompt": "?"}))
+    loaded = resolve("code?reward=fraction&tolerance=0.001", write_rows(tmp_path, {"prompt": "?"}))
     assert (loaded.cls, loaded.spec.verify, loaded.spec.state) == (Code, "async", "none")
 
 

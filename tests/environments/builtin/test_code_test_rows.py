@@ -1,4 +1,4 @@
-"""Tests of problems in the forms people keep them in; what is wrong with one is said with its row."""
+"""Tests of problems in all known forms; an error names the row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(**values: object) -> CodeTests:
     return read_tests(DataRow("rows.jsonl", 7, values))
 
 
-def packed(value: object) -> str:
+def pack(value: object) -> str:
     return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
 
 
@@ -36,7 +36,7 @@ def packed(value: object) -> str:
         {"verifier_metadata": {"unit_tests": COLUMNS}},
         {"public_test_cases": json.dumps([{**test, "testtype": "stdin"} for test in PAIRS])},
         {"public_test_cases": json.dumps(PAIRS[:1]), "private_test_cases": json.dumps(PAIRS[1:])},
-        {"public_test_cases": json.dumps(PAIRS[:1]), "private_test_cases": packed(json.dumps(PAIRS[1:]))},
+        {"public_test_cases": json.dumps(PAIRS[:1]), "private_test_cases": pack(json.dumps(PAIRS[1:]))},
         {"unit_tests": {"inputs": [["1 2", ""], "2 2\n"], "outputs": [["3", ""], "4\n"]}},
     ],
 )
@@ -90,8 +90,8 @@ class Evil:
         ({"public_test_cases": [{**PAIRS[0], "testtype": "telepathy"}]}, "telepathy is not known"),
         ({"public_test_cases": [{**PAIRS[0], "testtype": "functional"}]}, "does not say which"),
         ({"private_test_cases": "????"}, "neither JSON nor packed"),
-        ({"private_test_cases": packed(Evil())}, "asks for posix.system"),
-        ({"private_test_cases": packed("[]")[:20]}, "cut off"),
+        ({"private_test_cases": pack(Evil())}, "asks for posix.system"),
+        ({"private_test_cases": pack("[]")[:20]}, "cut off"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_row(values, words):

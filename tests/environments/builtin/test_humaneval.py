@@ -1,4 +1,4 @@
-"""HumanEval: every reference solution is right, nothing else is, and a sandbox that breaks is nobody's score."""
+"""HumanEval: every reference solution is right, nothing else is, and a broken sandbox gives no score."""
 
 from __future__ import annotations
 
@@ -7,32 +7,29 @@ import re
 
 import pytest
 
-from rollbook.core import Limits, Message, Rollout, Score, Task
+from rollbook.core import Limits, Score, Task
 from rollbook.environments.builtin.humaneval import HumanEval, assemble_program
 from rollbook.environments.registry import load_instance, resolve
 from rollbook.environments.runtime import EnvironmentRuntime
 from rollbook.errors import RolloutFailed, UsageError
+from support.rollouts import make_rollout
 
 TASKS = list(HumanEval().tasks())
 
 
-def said(task: Task, text: str) -> Rollout:
-    return Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
-
-
-def scored(answers: list[tuple[Task, str]]) -> list[Score]:
+def score_all(answers: list[tuple[Task, str]]) -> list[Score]:
     async def play() -> list[Score]:
         env = HumanEval()
         await env.start()
         try:
-            return await asyncio.gather(*(env.verify(task, said(task, text)) for task, text in answers))
+            return await asyncio.gather(*(env.verify(task, make_rollout(task, text)) for task, text in answers))
         finally:
             await env.stop()
 
     return asyncio.run(play())
 
 
-def fenced(code: str) -> str:
+def add_fence(code: str) -> str:
     return f"Here it is.\n```python\n{code}\n```\nIt works."
 
 
@@ -49,13 +46,13 @@ FORMS = {
     "the solution": HumanEval().solution,
     "a completion": lambda task: task.fields["solution"],
     "a completion that goes on": lambda task: task.fields["solution"] + "\n\nprint('and so on')\n",
-    "the function alone": lambda task: fenced(task.stem[task.stem.rindex("def ") :] + task.fields["solution"]),
+    "the function alone": lambda task: add_fence(task.stem[task.stem.rindex("def ") :] + task.fields["solution"]),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_reference_solution_scores_1(form):
-    scores = scored([(task, FORMS[form](task)) for task in TASKS])
+    scores = score_all([(task, FORMS[form](task)) for task in TASKS])
     wrong = [(task.id, score.info) for task, score in zip(TASKS, scores, strict=True) if score.reward != 1.0]
     assert wrong == []
     assert {score.info["reason"] for score in scores} == {"passed"}
@@ -63,23 +60,23 @@ def test_every_reference_solution_scores_1(form):
 
 
 WRONG = {
-    "a stub": lambda task: fenced(f"{task.stem}    pass\n"),
-    "the stem alone": lambda task: fenced(task.stem),
-    "not what was said": lambda task: fenced(altered(task)),
+    "a stub": lambda task: add_fence(f"{task.stem}    pass\n"),
+    "the stem alone": lambda task: add_fence(task.stem),
+    "not what was said": lambda task: add_fence(wrap_answer(task)),
     "prose": lambda task: "I would rather not.",
     "the question": lambda task: task.prompt,
 }
 
 
-def altered(task: Task) -> str:
-    """The solution, but its answer wrapped: no test of these problems takes that."""
+def wrap_answer(task: Task) -> str:
+    """Return the solution with its answer wrapped in a list: no test of these problems accepts that."""
     code = f"{task.stem}{task.fields['solution']}"
     return f"{code}\n_right = {task.entry}\ndef {task.entry}(*args):\n    return [_right(*args), 'and more']\n"
 
 
 @pytest.mark.parametrize("form", WRONG)
 def test_no_wrong_variant_scores(form):
-    scores = scored([(task, WRONG[form](task)) for task in TASKS])
+    scores = score_all([(task, WRONG[form](task)) for task in TASKS])
     assert [task.id for task, score in zip(TASKS, scores, strict=True) if score.reward != 0.0] == []
 
 
@@ -103,18 +100,18 @@ HACKS = {
 @pytest.mark.parametrize("hack", HACKS)
 def test_hacks_score_0(hack):
     chosen = [TASKS[number] for number in ((32,) if hack in ("sleep", "other helpers") else (0, 2, 32, 95))]
-    scores = scored([(task, fenced(HACKS[hack].replace("ENTRY", task.entry))) for task in chosen])
+    scores = score_all([(task, add_fence(HACKS[hack].replace("ENTRY", task.entry))) for task in chosen])
     assert [score.reward for score in scores] == [0.0] * len(chosen)
     assert "passed" not in [score.info["reason"] for score in scores]
 
 
 def test_the_reason_is_kept():
     task = TASKS[0]
-    none, wrong, endless = scored(
+    none, wrong, endless = score_all(
         [
             (task, ""),
-            (task, fenced(f"def {task.entry}(*a): raise ValueError('no')")),
-            (task, fenced(f"def {task.entry}(*a):\n    while True: pass")),
+            (task, add_fence(f"def {task.entry}(*a): raise ValueError('no')")),
+            (task, add_fence(f"def {task.entry}(*a):\n    while True: pass")),
         ]
     )
     assert none.info == {"reason": "no code"}
@@ -143,15 +140,15 @@ def test_what_is_run(text, program):
 def test_a_sandbox_that_is_gone_is_a_sandbox_error_and_no_score():
     async def play() -> RolloutFailed:
         env = HumanEval()
-        stage = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
-        await stage.open()
+        runtime = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
+        await runtime.open()
         try:
             await asyncio.to_thread(env.box.close)
             with pytest.raises(RolloutFailed) as failed:
-                await stage.verify(TASKS[0], said(TASKS[0], FORMS["the solution"](TASKS[0])))
+                await runtime.verify(TASKS[0], make_rollout(TASKS[0], FORMS["the solution"](TASKS[0])))
             return failed.value
         finally:
-            await stage.close()
+            await runtime.close()
 
     failed = asyncio.run(play())
     assert (failed.kind, failed.where) == ("sandbox_error", "verify")
@@ -160,15 +157,15 @@ def test_a_sandbox_that_is_gone_is_a_sandbox_error_and_no_score():
 def test_tests_that_do_not_run_are_a_verifier_error():
     async def play() -> RolloutFailed:
         env = HumanEval()
-        stage = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
-        await stage.open()
+        runtime = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
+        await runtime.open()
         try:
             task = Task("x", "?", stem="", entry="f", tests="import nothing_of_that_name", solution="")
             with pytest.raises(RolloutFailed) as failed:
-                await stage.verify(task, said(task, fenced("def f(): return 1")))
+                await runtime.verify(task, make_rollout(task, add_fence("def f(): return 1")))
             return failed.value
         finally:
-            await stage.close()
+            await runtime.close()
 
     failed = asyncio.run(play())
     assert failed.kind == "verifier_error"
@@ -177,4 +174,4 @@ def test_tests_that_do_not_run_are_a_verifier_error():
 
 def test_it_must_be_started():
     with pytest.raises(UsageError, match=r"start\(\) first"):
-        asyncio.run(HumanEval().verify(TASKS[0], said(TASKS[0], fenced("def f(): pass"))))
+        asyncio.run(HumanEval().verify(TASKS[0], make_rollout(TASKS[0], add_fence("def f(): pass"))))

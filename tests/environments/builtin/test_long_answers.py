@@ -1,4 +1,4 @@
-"""Answers that go on and on: they are read in the time that their length takes, not in its square."""
+"""Very long answers are read in linear, not quadratic time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollbook.environments.environment import Environment
 from rollbook.sandbox import Rule
 
 SIZE = 40_000
-WEARY = (
+REPEATED_PARTS = (
     "a",
     "1",
     "1,",
@@ -47,33 +47,33 @@ ROWS: list[tuple[Environment, dict[str, object]]] = [
 
 
 MOST_S = 5.0
-"""Of CPU time, for what takes milliseconds: a search that begins again at every place needs many times as much."""
+"""CPU time for what takes milliseconds: a search that restarts at every position needs many times as much."""
 
 
-def spent(work: Callable[..., object], *given: object) -> float:
-    began = time.process_time()
-    work(*given)
-    return time.process_time() - began
+def cpu_seconds(work: Callable[..., object], *arguments: object) -> float:
+    start = time.process_time()
+    work(*arguments)
+    return time.process_time() - start
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row[0]).__name__)
 def test_no_answer_is_so_long_that_it_cannot_be_scored(row: tuple[Environment, dict[str, object]]) -> None:
     environment, fields = row
     task = Task(id="t", prompt="q", **fields)  # type: ignore[arg-type]
-    for part in WEARY:
+    for part in REPEATED_PARTS:
         for before, after in (("", "x"), ("The answer is 4. ", ""), ("\\boxed{", "}"), ("", "`")):
             text = before + part * (SIZE // len(part)) + after
             rollout = Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
-            assert spent(environment.verify, task, rollout) < MOST_S, (before, part, after)
+            assert cpu_seconds(environment.verify, task, rollout) < MOST_S, (before, part, after)
 
 
 @pytest.mark.parametrize("line", ["```" + "a" * SIZE + "`", "`" * SIZE + "x`", "~~~" + " \t" * SIZE + "`"])
 def test_no_line_is_so_long_that_a_fence_is_looked_for_in_vain(line: str) -> None:
-    assert spent(last_block, line) < MOST_S
+    assert cpu_seconds(last_block, line) < MOST_S
 
 
 @pytest.mark.parametrize("printed", ["1" * SIZE + "x", "1." * SIZE, "1e" * SIZE, "-" * SIZE, "1" * SIZE + "e1x"])
 def test_no_output_keeps_the_comparison_busy(printed: str) -> None:
     rule = Rule(tolerance=1e-6)
-    assert spent(rule.same, "5.0", printed) < MOST_S
+    assert cpu_seconds(rule.same, "5.0", printed) < MOST_S
     assert not rule.same("5.0", printed)

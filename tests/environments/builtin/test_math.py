@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.core import Message, Rollout
 from rollbook.environments.builtin.math import INSTRUCTION, Math, question_text
 from rollbook.environments.environment import ExecutionMode, asks_judge, execution_mode
 from rollbook.environments.registry import resolve
 from rollbook.errors import UsageError
+from support.rollouts import make_rollout
 
 DAPO = {
     "data_source": "math_dapo",
@@ -42,18 +42,14 @@ def math(tmp_path, *rows, **arguments):
     return Math(str(path), **arguments)
 
 
-def said(task, text):
-    return Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_are_recognised_by_their_fields(tmp_path, form):
     row, answer = FORMS[form]
     env = math(tmp_path, row)
     task = next(env.tasks())
     assert task.answer == answer
-    assert env.verify(task, said(task, env.solution(task))).reward == 1.0
-    assert env.verify(task, said(task, "\\boxed{-17}")).reward == 0.0
+    assert env.verify(task, make_rollout(task, env.solution(task))).reward == 1.0
+    assert env.verify(task, make_rollout(task, "\\boxed{-17}")).reward == 0.0
 
 
 def test_ids_and_prompts_are_the_rows_own(tmp_path):
@@ -103,6 +99,6 @@ def test_rows_of_nemo_gym_are_verified_against_their_known_answers():
     tasks = list(env.tasks())
     assert len(tasks) == 5
     for task in tasks:
-        assert env.verify(task, said(task, f"So \\boxed{{{task.answer}}}.")).reward == 1.0
-        assert env.verify(task, said(task, f"Answer: ${task.answer}$")).reward == 1.0
-        assert env.verify(task, said(task, "\\boxed{-17}")).reward == 0.0
+        assert env.verify(task, make_rollout(task, f"So \\boxed{{{task.answer}}}.")).reward == 1.0
+        assert env.verify(task, make_rollout(task, f"Answer: ${task.answer}$")).reward == 1.0
+        assert env.verify(task, make_rollout(task, "\\boxed{-17}")).reward == 0.0

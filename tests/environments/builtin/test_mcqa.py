@@ -3,19 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.core import Message, Rollout, Task
+from rollbook.core import Task
 from rollbook.environments.builtin.mcqa import MCQA
 from rollbook.errors import UsageError
+from support.rollouts import make_rollout
 
 
 def mcqa(tmp_path, *rows, **arguments):
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return MCQA(str(path), **arguments)
-
-
-def said(task, text):
-    return Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +36,7 @@ def test_options_and_answers_may_be_written_in_many_ways(tmp_path, options, answ
     task = next(env.tasks())
     assert (task.answer, task.letters) == ("B", {"A": "red", "B": "blue"})
     assert "A: red\nB: blue" in task.prompt
-    assert env.verify(task, said(task, env.solution(task))).reward == 1.0
+    assert env.verify(task, make_rollout(task, env.solution(task))).reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -125,11 +122,11 @@ def test_rows_of_nemo_gym_are_asked_as_they_are():
         row = json.loads(line)
         assert task.prompt == row["responses_create_params"]["input"][0]["content"]
         assert (task.answer, task.id) == (row["expected_answer"], row["uuid"])
-        assert env.verify(task, said(task, env.solution(task))).reward == 1.0
+        assert env.verify(task, make_rollout(task, env.solution(task))).reward == 1.0
 
 
 def test_a_task_that_others_made_has_its_options_as_its_row_does(tmp_path):
     task = Task("t", "Which?", answer="B", options=[{"A": "red"}, {"B": "blue"}])
-    assert mcqa(tmp_path).verify(task, said(task, "\\boxed{B}")).reward == 1.0
+    assert mcqa(tmp_path).verify(task, make_rollout(task, "\\boxed{B}")).reward == 1.0
     with pytest.raises(UsageError, match=r"task u.*no options"):
-        mcqa(tmp_path).verify(Task("u", "Which?", answer="B"), said(task, "\\boxed{B}"))
+        mcqa(tmp_path).verify(Task("u", "Which?", answer="B"), make_rollout(task, "\\boxed{B}"))

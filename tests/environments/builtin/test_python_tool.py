@@ -1,4 +1,4 @@
-"""Python as a tool: a session of its own for each rollout, told clearly what happened, scored on the answer."""
+"""Python as a tool: each rollout has its own session and clear results, and is scored on the answer."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ from support.tool_environment import call, write_talk
 TASK = Task("t", "?", answer="6")
 
 
-def talked(*codes: str, task: Task = TASK, **arguments: object) -> list[str]:
-    """What the tool says, call by call, in one session."""
+def run_calls(*codes: str, task: Task = TASK, **arguments: object) -> list[str]:
+    """Return the results of the tool, call by call, in one session."""
 
     async def play() -> list[str]:
         env = PythonTool(**arguments)  # type: ignore[arg-type]
-        stage = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
-        stage._pool = None  # nothing is verified here
-        await stage.open()
+        runtime = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
+        runtime._pool = None  # nothing is verified here
+        await runtime.open()
         try:
-            seat = await stage.open_session(task, "t#0")
-            said = [await seat.use("python", json.dumps({"code": code})) for code in codes]
-            await stage.close_session(seat)
-            return said
+            session = await runtime.open_session(task, "t#0")
+            output = [await session.use("python", json.dumps({"code": code})) for code in codes]
+            await runtime.close_session(session)
+            return output
         finally:
-            await stage.close()
+            await runtime.close()
 
     return asyncio.run(play())
 
 
 def test_variables_stay_from_call_to_call():
-    said = talked("import math\nx = math.factorial(5)", "def twice(n):\n    return 2 * n", "print('so:')\ntwice(x)")
-    assert said == ["Done; nothing was printed.", "Done; nothing was printed.", "so:\nValue: 240"]
+    output = run_calls(
+        "import math\nx = math.factorial(5)", "def twice(n):\n    return 2 * n", "print('so:')\ntwice(x)"
+    )
+    assert output == ["Done; nothing was printed.", "Done; nothing was printed.", "so:\nValue: 240"]
 
 
 def test_an_error_is_told_and_the_state_is_kept():
-    _, wrong, after = talked("x = 1", "y = 2\n1 / 0", "x, y")
+    _, wrong, after = run_calls("x = 1", "y = 2\n1 / 0", "x, y")
     assert wrong.endswith("ZeroDivisionError: division by zero")
     assert after == "Value: (1, 2)"
 
@@ -57,13 +59,13 @@ ENDS = {"timeout": "while True: pass", "exit": "import os\nos._exit(1)", "crash"
 
 @pytest.mark.parametrize("end", ENDS)
 def test_what_ends_the_process_is_undone_and_told(end):
-    _, wrong, after = talked("x = 1", f"x = 2\n{ENDS[end]}", "x", seconds=0.3)
+    _, wrong, after = run_calls("x = 1", f"x = 2\n{ENDS[end]}", "x", seconds=0.3)
     assert wrong.endswith("Variables are as they were before this call.")
     assert after == "Value: 1"
 
 
 def test_without_snapshots_the_loss_is_told_twice():
-    _, wrong, after, then = talked("x = 1", "while True: pass", "y = 5\ny", "y", seconds=0.3, snapshot=False)
+    _, wrong, after, then = run_calls("x = 1", "while True: pass", "y = 5\ny", "y", seconds=0.3, snapshot=False)
     assert wrong.endswith("All variables are lost; the next call begins afresh.")
     assert after == "Earlier variables were lost; this call began afresh.\nValue: 5"
     assert then == "Value: 5"
@@ -71,32 +73,32 @@ def test_without_snapshots_the_loss_is_told_twice():
 
 def test_a_rows_files_lie_in_the_folder():
     task = Task("t", "?", answer="6", files={"data/numbers.csv": "a\n1\n2\n3\n"})
-    (said,) = talked("sum(int(line) for line in open('data/numbers.csv').read().split()[1:])", task=task)
-    assert said == "Value: 6"
+    (output,) = run_calls("sum(int(line) for line in open('data/numbers.csv').read().split()[1:])", task=task)
+    assert output == "Value: 6"
 
 
 def test_output_is_bounded():
-    (said,) = talked("print('x' * 10_000_000)")
-    assert len(said) < 10_000
-    assert "characters left out" in said
+    (output,) = run_calls("print('x' * 10_000_000)")
+    assert len(output) < 10_000
+    assert "characters left out" in output
 
 
 def test_no_more_sessions_than_allowed_and_each_its_own():
-    async def one(stage: EnvironmentRuntime, number: int) -> str:
-        seat: EnvironmentSession = await stage.open_session(TASK, f"t#{number}")
-        await seat.use("python", json.dumps({"code": f"x = {number}"}))
-        said = await seat.use("python", '{"code": "x"}')
-        await stage.close_session(seat)
-        return said
+    async def one(runtime: EnvironmentRuntime, number: int) -> str:
+        session: EnvironmentSession = await runtime.open_session(TASK, f"t#{number}")
+        await session.use("python", json.dumps({"code": f"x = {number}"}))
+        output = await session.use("python", '{"code": "x"}')
+        await runtime.close_session(session)
+        return output
 
     async def play() -> list[str]:
         env = PythonTool(sessions=2)
-        stage = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
-        await stage.open()
+        runtime = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
+        await runtime.open()
         try:
-            return await asyncio.gather(*(one(stage, number) for number in range(6)))
+            return await asyncio.gather(*(one(runtime, number) for number in range(6)))
         finally:
-            await stage.close()
+            await runtime.close()
 
     assert asyncio.run(play()) == [f"Value: {number}" for number in range(6)]
 
@@ -104,23 +106,23 @@ def test_no_more_sessions_than_allowed_and_each_its_own():
 def test_a_sandbox_that_is_gone_is_a_failure():
     async def play() -> RolloutFailed:
         env = PythonTool()
-        stage = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
-        await stage.open()
+        runtime = EnvironmentRuntime(load_instance(env).spec, Limits(), environment=lambda: env)
+        await runtime.open()
         try:
-            seat = await stage.open_session(TASK, "t#0")
+            session = await runtime.open_session(TASK, "t#0")
             await asyncio.to_thread(env.box.close)
             with pytest.raises(RolloutFailed) as failed:
-                await seat.use("python", '{"code": "1"}')
+                await session.use("python", '{"code": "1"}')
             return failed.value
         finally:
-            await stage.close()
+            await runtime.close()
 
     assert asyncio.run(play()).kind == "sandbox_error"
 
 
-def rows(folder: Path, *given: dict[str, object]) -> str:
+def rows(folder: Path, *values: dict[str, object]) -> str:
     path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    path.write_text("".join(json.dumps(row) + "\n" for row in values))
     return str(path)
 
 
@@ -176,11 +178,11 @@ def test_conversations_are_played_through_the_tool_loop(tmp_path):
     assert {name: rollout.reward for name, rollout in found.items()} == {"a": 1.0, "b": 0.0, "c": 1.0, "d": 1.0}
     assert found["a"].outcome == {"calls": 2, "errors": 0}
     assert found["b"].outcome == {"calls": 1, "errors": 1}
-    said = {name: [m.text for m in r.messages if m.role == "tool"] for name, r in found.items()}
-    assert said["a"] == ["Done; nothing was printed.", "Value: 5050"]
-    assert said["c"] == ["Done; nothing was printed.", "5050"]
-    assert said["b"][0].endswith("ZeroDivisionError: division by zero")
-    assert "there is no tool called 'ruby'" in said["b"][2]
+    output = {name: [m.text for m in r.messages if m.role == "tool"] for name, r in found.items()}
+    assert output["a"] == ["Done; nothing was printed.", "Value: 5050"]
+    assert output["c"] == ["Done; nothing was printed.", "5050"]
+    assert output["b"][0].endswith("ZeroDivisionError: division by zero")
+    assert "there is no tool called 'ruby'" in output["b"][2]
 
 
 def test_its_solution_is_a_conversation():

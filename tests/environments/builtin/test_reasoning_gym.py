@@ -4,11 +4,12 @@ import sys
 import msgspec
 import pytest
 
-from rollbook.core import Message, Rollout, Task, TaskLine, encode
+from rollbook.core import Task, TaskLine, encode
 from rollbook.engine import iterate_valid_tasks
 from rollbook.environments.builtin.reasoning_gym import INSTRUCTION, ReasoningGym, read_answer
 from rollbook.environments.registry import resolve
 from rollbook.errors import UsageError
+from support.rollouts import make_rollout
 
 pytest.importorskip("reasoning_gym")
 
@@ -43,21 +44,17 @@ GENERATORS = [
 ]
 
 
-def said(task, text):
-    return Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
-
-
-def through_the_book(task):
+def store_and_load(task):
     return Task.from_line(msgspec.json.decode(encode(task.line()), type=TaskLine))
 
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_its_own_answer_scores_what_its_own_scorer_says_even_after_json(name):
     env = ReasoningGym(name, size=2, seed=3)
-    for index, task in enumerate(map(through_the_book, env.tasks())):
+    for index, task in enumerate(map(store_and_load, env.tasks())):
         entry = env._dataset[index]
         own = env._dataset.score_answer(answer=entry["answer"], entry=entry)
-        assert env.verify(task, said(task, env.solution(task))).reward == float(own)
+        assert env.verify(task, make_rollout(task, env.solution(task))).reward == float(own)
 
 
 @pytest.mark.parametrize("name", ["prime_factorization", "game_of_life", "boxnet", "chain_sum", "mini_sudoku"])
@@ -65,7 +62,7 @@ def test_its_own_answer_scores_what_its_own_scorer_says_even_after_json(name):
 def test_text_that_a_scorer_cannot_read_is_a_score_and_not_a_failure(name, text):
     env = ReasoningGym(name, size=1)
     task = next(env.tasks())
-    assert env.verify(task, said(task, f"<answer>{text}</answer>")).reward < 1.0
+    assert env.verify(task, make_rollout(task, f"<answer>{text}</answer>")).reward < 1.0
 
 
 def test_a_scorer_that_fails_on_the_right_answer_too_is_a_failure(monkeypatch):
@@ -77,7 +74,7 @@ def test_a_scorer_that_fails_on_the_right_answer_too_is_a_failure(monkeypatch):
 
     monkeypatch.setattr(env._dataset, "score_answer", broken)
     with pytest.raises(RuntimeError, match="out of order"):
-        env.verify(task, said(task, "7"))
+        env.verify(task, make_rollout(task, "7"))
 
 
 def test_small_sums_are_asked_plainly_and_answered_freely():
@@ -94,8 +91,8 @@ def test_small_sums_are_asked_plainly_and_answered_freely():
         f"3 + 4 = **{task.answer}**",
         f"\\boxed{{{task.answer}}}",
     ):
-        assert loaded.instance.verify(task, said(task, text)).reward == 1.0
-    assert loaded.instance.verify(task, said(task, str(int(task.answer) + 1))).reward < 1.0
+        assert loaded.instance.verify(task, make_rollout(task, text)).reward == 1.0
+    assert loaded.instance.verify(task, make_rollout(task, str(int(task.answer) + 1))).reward < 1.0
 
 
 def test_answers_that_are_not_numbers_are_asked_for_in_tags():
@@ -120,8 +117,8 @@ def test_an_unknown_part_of_a_composite_is_told_without_a_place_in_a_library(tmp
 def test_a_composite_of_generators_is_a_generator_too():
     parts = [{"name": n, "weight": 1, "config": {}} for n in ("chain_sum", "arc_agi")]
     env = ReasoningGym("composite", size=4, datasets=parts)
-    for task in map(through_the_book, env.tasks()):
-        assert env.verify(task, said(task, env.solution(task))).reward == 1.0
+    for task in map(store_and_load, env.tasks()):
+        assert env.verify(task, make_rollout(task, env.solution(task))).reward == 1.0
 
 
 @pytest.mark.parametrize(

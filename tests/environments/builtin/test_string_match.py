@@ -2,19 +2,15 @@ import json
 
 import pytest
 
-from rollbook.core import Message, Rollout
 from rollbook.environments.builtin.string_match import StringMatch, matches, read_final_text
 from rollbook.errors import UsageError
+from support.rollouts import make_rollout
 
 
 def env_of(tmp_path, *rows, **arguments):
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return StringMatch(str(path), **arguments)
-
-
-def said(task, text):
-    return Rollout(task=task, sample=0, seed=0, messages=[*task.messages, Message("assistant", text)])
 
 
 @pytest.mark.parametrize(
@@ -58,8 +54,8 @@ def test_any_of_several_texts_will_do(tmp_path):
         tmp_path, {"question": "Where?", "answer": ["Paris", "Lutetia"]}, {"question": "When?", "answer": 1789}
     )
     first, second = env.tasks()
-    assert [env.verify(first, said(first, text)).reward for text in ("lutetia", "Rome")] == [1.0, 0.0]
-    assert env.verify(second, said(second, env.solution(second))).reward == 1.0
+    assert [env.verify(first, make_rollout(first, text)).reward for text in ("lutetia", "Rome")] == [1.0, 0.0]
+    assert env.verify(second, make_rollout(second, env.solution(second))).reward == 1.0
 
 
 @pytest.mark.parametrize("answer", [None, [], "", " . ", {"a": 1}, [None], True])

@@ -5,13 +5,18 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.environments.answers.comparison import canonicalize, is_equal, is_same_answer
-    from rollbook.environments.answers.extraction import extract_answer, extract_math_answer, last_block
+    from rollbook.environments.answers.extraction import (
+        extract_answer,
+        extract_math_answer,
+        last_block,
+        strip_thinking,
+    )
 else:
     __getattr__, __dir__ = export_lazily(
         __name__,
         {
             "comparison": "canonicalize is_equal is_same_answer",
-            "extraction": "extract_answer extract_math_answer last_block",
+            "extraction": "extract_answer extract_math_answer last_block strip_thinking",
         },
     )
 
@@ -22,4 +27,5 @@ __all__ = [
     "is_equal",
     "is_same_answer",
     "last_block",
+    "strip_thinking",
 ]

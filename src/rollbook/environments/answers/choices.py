@@ -1,19 +1,18 @@
-"""The option that an answer chooses: by its label in a box, leniently also by other ways of saying so."""
+"""Read which option a text chooses: by its label in a box, in lenient mode also by other wordings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from rollbook.environments.answers.extraction import find_boxed
+from rollbook.environments.answers.comparison import compile_text_commands
+from rollbook.environments.answers.extraction import find_boxed, find_tagged, strip_thinking
 
 SURROUNDING = " \t\r\n().*_`$[]{}:\"'“”‘’"
 CLAIM_CHARS = 300
-"""Characters in which a sentence names its option."""
+"""A sentence must name its option within this many characters."""
 
-_THINKING = re.compile(r"^.*</think>", re.DOTALL)
-_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
-_TEX = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|emph|mbox)\s*\{([^{}]*)\}")
+_TEX = compile_text_commands("textrm", "mathbf", "mathit", "emph")
 _CUE = re.compile(
     r"\b(?:answer|option|choice)\b[^\n.]{0,40}?(?:\bis\b|:|=)|\bI(?:['’]ll|\s+will|\s+would)?\s+(?:choose|pick|select)\b",
     re.IGNORECASE,
@@ -22,7 +21,7 @@ _DENIED = re.compile(r"\b(?:wrong|incorrect|false|which|what|not)\b(?:\s+\w+){0,
 _DENIES = re.compile(r"\b(?:wrong|incorrect|false|not)\b", re.IGNORECASE)
 _LEAD = re.compile(r"\W*(?:(?:the\s+)?(?:option|answer|choice|letter|number)\b)?\W*", re.IGNORECASE)
 _WORD = re.compile(r"(?:[ai]|\d+)\s+(?!because\b|since\b|as\b|is\b)[a-z]")
-"""An `a` or `i` that is a word, not an option, or a number of things."""
+"""An `a` or `i` that is a word and not an option, or a number that counts something."""
 _REFUTED = re.compile(
     r"\W{0,3}\s*(?:(?:is|was|seems|looks)(?:n['’]t\b|\s+(?:\w+\s+)?(?:not|wrong|incorrect|false)\b)|can(?:not|['’]t)\b)",
     re.IGNORECASE,
@@ -44,58 +43,58 @@ _AFTER = re.compile(r"[).:*]|\s*$")
 
 
 def read_letter(text: str, options: dict[str, str], *, lenient: bool) -> str | None:
-    r"""The letter (or other label) that an answer chooses, or None.
+    r"""Return the letter (or other label) that a text chooses, or None.
 
     >>> options = {"A": "red", "B": "blue"}
     >>> [read_letter(t, options, lenient=True) for t in (r"\boxed{B}", "The answer is (b).", "B) blue", "Blue")]
     ['B', 'B', 'B', 'B']
     >>> read_letter("The answer is B.", options, lenient=False)
     """
-    text = _THINKING.sub("", text)
+    text = strip_thinking(text)
     inside = find_boxed(text)
-    if inside is None and lenient:
-        inside = next(iter(_TAGGED.findall(text)[::-1]), None)
+    if inside is None and lenient and (tagged := find_tagged(text)):
+        inside = tagged[-1]
     if inside is not None:
         return _find_named_option(_strip_tex(inside), options, lenient)
     if not lenient:
         return None
     for claim in _find_claims(text):
-        said = _read_claim(claim, options)
-        if said is not None:
-            return said or None
+        label = _read_claim(claim, options)
+        if label is not None:
+            return label or None
     lines = text.strip().splitlines()
     return _find_named_option(lines[-1], options, lenient) if lines else None
 
 
 def fold_text(text: str) -> str:
-    """A text without case, doubled spaces and what is written around it."""
+    """Return a text in one case, without repeated spaces and surrounding punctuation."""
     return " ".join(text.casefold().split()).strip(" .*`\"'")
 
 
 def find_label(words: str, options: dict[str, str]) -> str | None:
-    """The only option that has these words."""
+    """Return the label of the option with this text, if there is exactly one."""
     same = [label for label, text in options.items() if fold_text(text) == fold_text(words)]
     return same[0] if len(same) == 1 else None
 
 
 def _strip_tex(text: str) -> str:
-    """A text without the commands of TeX around its words, a few deep."""
+    """Remove the TeX commands around words, up to three levels deep."""
     for _ in range(3):
         text = _TEX.sub(r"\1", text)
     return text
 
 
 def _find_named_option(text: str, options: dict[str, str], lenient: bool) -> str | None:
-    """The option that a short text names: by its label, leniently also by its words."""
+    """Return the option that a short text names: by its label, in lenient mode also by its words."""
     for bare in (text.strip().upper(), text.strip(SURROUNDING).upper()):
         if bare in options:
             return bare
     if not lenient:
         return None
-    found = _read_leading_label(text, options)
-    if found is None:
+    leading = _read_leading_label(text, options)
+    if leading is None:
         return find_label(text, options) or _find_option_called_correct(text, options)
-    label, rest = found
+    label, rest = leading
     if fold_text(rest.lstrip(" ).:*-–—")) == fold_text(options[label]):
         return label
     if not _AFTER.match(rest):
@@ -104,16 +103,19 @@ def _find_named_option(text: str, options: dict[str, str], lenient: bool) -> str
 
 
 def _find_option_called_correct(text: str, options: dict[str, str]) -> str | None:
-    """The option of "B is correct."."""
-    found = _read_leading_label(text, options)
-    if found is None or text.rstrip().endswith("?") or any(_find_other_options(found[1], found[0], options)):
+    """Return the option of a sentence like "B is correct."."""
+    leading = _read_leading_label(text, options)
+    if leading is None or text.rstrip().endswith("?"):
+        return None
+    label, rest = leading
+    if any(_find_other_options(rest, label, options)):
         return None
     verdict = r"[).*]*\s+is\s+(?:(?:the|my)\s+)?(?:(?:correct|right|best)\b|(?:final\s+)?(?:answer|choice)\b)"
-    return found[0] if re.match(verdict, found[1], re.IGNORECASE) else None
+    return label if re.match(verdict, rest, re.IGNORECASE) else None
 
 
 def _read_leading_label(text: str, options: dict[str, str]) -> tuple[str, str] | None:
-    """The label that a text begins with, and what follows it."""
+    """Return the label that a text begins with, and the text after it."""
     start = _LEAD.match(text)
     assert start
     labels = "|".join(re.escape(label) for label in sorted(options, key=len, reverse=True))
@@ -122,7 +124,7 @@ def _read_leading_label(text: str, options: dict[str, str]) -> tuple[str, str] |
 
 
 def _find_claims(text: str) -> Iterator[str]:
-    """What is said to be the answer, the last such sentence first; what is said not to be it is left out."""
+    """Yield the texts that follow "the answer is" and the like, the last one first; denials are left out."""
     for cue in list(_CUE.finditer(text))[::-1]:
         before = re.split(r"[.!?;:\n]", text[max(0, cue.start() - 60) : cue.start()])[-1]
         if not _DENIED.search(before) and not _DENIES.search(cue[0]):
@@ -130,23 +132,23 @@ def _find_claims(text: str) -> Iterator[str]:
 
 
 def _read_claim(claim: str, options: dict[str, str]) -> str | None:
-    """The label in a claim; empty if it names several, None if it is no claim."""
+    """Return the label that a claim names; empty if it names several, None if it is no claim."""
     ended = _END.search(claim)
     sentence = claim[: ended.start()] if ended else claim
     if ended and ended[0] == "?":
         return None
-    found = _read_leading_label(claim, options)
-    at = len(claim) - len(found[1]) if found else 0
-    if found is None or _WORD.match(claim, at - len(found[0])):
+    leading = _read_leading_label(claim, options)
+    at = len(claim) - len(leading[1]) if leading else 0
+    if leading is None or _WORD.match(claim, at - len(leading[0])):
         return find_label(sentence.lstrip(" :*"), options) or find_label(claim.lstrip(" :*"), options)
-    label, rest = found[0], found[1][: max(0, len(sentence) - at)]
+    label, rest = leading[0], leading[1][: max(0, len(sentence) - at)]
     if _REFUTED.match(rest):
         return None
     return "" if any(_find_other_options(rest, label, options)) else label
 
 
 def _find_other_options(rest: str, label: str, options: dict[str, str]) -> Iterator[str]:
-    """Other options that are named in the same breath, unless to be told apart; the words of the first do not count."""
+    """Yield other options that the same sentence also chooses; contrasts and the words of the first do not count."""
     own = options[label]
     at = rest.casefold().find(own.casefold()) if len(own) > 1 else -1
     if 0 <= at <= 5:
@@ -162,7 +164,7 @@ def _find_other_options(rest: str, label: str, options: dict[str, str]) -> Itera
 
 
 def _is_contrasted(before: str, after: str, *, word: bool) -> bool:
-    """Whether a letter is no second choice: it is a word, it is set against the first, or something is said of it."""
+    """Whether a letter is no second choice: it is a word, a contrast to the first, or the subject of its own clause."""
     if _CONTRAST.search(before) or (word and re.match(r"\s+(?!is\b)[a-z]", after)):
         return True
     clause = _CLAUSE if _JOINED.search(before) else _VERB

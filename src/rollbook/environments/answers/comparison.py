@@ -17,13 +17,18 @@ from rollbook.environments.answers.units import MULTIPLIERS, find_unit, is_unit
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 
 
+def compile_text_commands(*more: str) -> re.Pattern[str]:
+    r"""Return the pattern of TeX commands that hold words, such as `\text{cm}`; group 1 has the words."""
+    return re.compile(rf"\\(?:{'|'.join(('text', 'textbf', 'textit', 'mathrm', 'mbox', *more))})\s*\{{([^{{}}]*)\}}")
+
+
 _SIMPLE = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?")
 _PLAIN = re.compile(rf"([-+]?)\s*({NUMBER})(?:[eE]([-+]?\d{{1,3}}))?(?:\s*/\s*({NUMBER}))?")
 FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*(-?[\d.,]+)\s*\}")
 _MIXED = re.compile(r"(?<![\d.,}])(\d{1,15})\s*\\[dt]?frac\s*\{\s*(\d{1,15})\s*\}\s*\{\s*(\d{1,15})\s*\}")
 
-
-_WORDS_IN_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_TEXT_COMMAND = compile_text_commands()
+_WORDS_IN_TEX = compile_text_commands("mathbf", "operatorname")
 _TEX_SPACE = re.compile(r"(?<!\\)\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|~")
 _DEGREES = re.compile(r"\^?\{?\\circ\}?|°(?:\s*degrees)?")
 _MONEY = re.compile(r"\\?[$€£¥₹]|\b(?:US|USD|EUR|GBP|Rs)\b\.?")
@@ -31,17 +36,16 @@ _TIMES = re.compile(rf"\s*-?\s*({'|'.join(MULTIPLIERS)})s?\b", re.IGNORECASE)
 
 _NAME = re.compile(r"^\s*[A-Za-z]\w*\s*(?:=|≈|\\approx)\s*")
 
-
 MATH_LIMIT = 300
-"""The longest text handed to the algebra system."""
+"""The longest text passed to the algebra system."""
 
-# Towers of powers, huge exponents, factorials of factorials, sums: a few characters that would take hours to work out.
+# Towers of powers, huge exponents, factorials of factorials, sums: a few characters that would take hours to compute.
 _EXPLOSIVE = re.compile(
     r"\^\s*(?:\d+|[a-z]|\{[^{}]*|\([^()]*)\s*\^|\^[^()]*\)\s*\^|\^\s*[{(]?\s*-?\d{3,}"
     r"|\*\*|\d{4,}\s*!|\^\s*[{(]?\s*\d+[)}\s]*!|!.*!|\\(?:int|sum|prod|lim)|binom.*\d{5,}",
     re.DOTALL,
 )
-# Huge exponents all the same: sums and products of powers of letters and numbers, and fractions of those of numbers.
+# Allowed with huge exponents: sums and products of powers of letters and numbers, and fractions of those of numbers.
 _POWERS = re.compile(
     r"(?:[-+\s]|\*(?!\*)|\\cdot|\\times|\d{1,6}(?!\d)|[A-Za-z]|(?<=\w)\^(?:\d|\{\d{1,4}\})(?!\s*\^))+"
     r"|(?:[-+/(){}\s]|\*(?!\*)|\\cdot|\\times|\\[dt]?frac|\d{1,6}(?!\d)|(?<=\d)\^\{\d{1,4}\}(?!\s*\^))+"
@@ -49,23 +53,23 @@ _POWERS = re.compile(
 
 _POWER_OF_SUM = re.compile(r"[)\]}]\s*\^\s*[{(]?\s*-?(\d{1,2})")
 TERMS_LIMIT = 1000
-"""How many terms powers of sums may have, multiplied out."""
+"""How many terms powers of sums may have when multiplied out."""
 
 _SOLVED = re.compile(r"[=<>]|\\(?:[lg]eq?|neq?)(?![a-z])")
 _DEFINITION = re.compile(r"^\s*\w+(?:\(\w+\))?\s*=")
 _HARD_TO_SOLVE = re.compile(r"\^\s*[{(]?\s*-?\d{2}|(?:(?:sin|cos|tan|log|ln|exp).*){2}", re.DOTALL)
 _FUNCTION = re.compile(r"sin|cos|tan|cot|log|ln|exp|sqrt")
 FUNCTIONS_LIMIT = 8
-"""Simplifying functions of functions takes twice as long for each."""
+"""Each nested function doubles the time to simplify."""
 
 _FORMULA = re.compile(r"[\w)}]\s*[-+*/^=<>]\s*[-\w({]|^\W*\w\W*$|^[a-df-hj-np-tv-z]{2}$")
-"""Letters that are meant as mathematics: with a sign between them, alone, or two that spell no word."""
+"""Letters that are mathematics: with an operator between them, alone, or two that form no word."""
 _WORD = re.compile(r"(?=[a-z]{3})[a-z]*[eiou]", re.IGNORECASE)
 _PROSE = re.compile(r"[A-Za-z]{3,}\s+[A-Za-z]{3,}")
 
 
 def parse_number(text: str) -> Fraction | None:
-    r"""The value of a plain number (separators, currency, percent sign and units aside); None for anything else.
+    r"""Return the value of a plain number (separators, currency, percent sign and units aside); None for anything else.
 
     >>> parse_number("-1,234.50 dollars"), parse_number(r"\frac{3}{4}"), parse_number("x + 1")
     (Fraction(-2469, 2), Fraction(3, 4), None)
@@ -90,7 +94,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def _read_multiplier(after: str) -> int | None:
-    """What the words after a number multiply it by: a unit by 1; None for what may be more than words."""
+    """Return the factor that the words after a number mean: 1 for a unit; None if they may be more than words."""
     multiplied = _TIMES.match(after)
     rest = after[multiplied.end() :] if multiplied else after
     if rest.strip(" %.") and not is_unit(rest):
@@ -99,7 +103,7 @@ def _read_multiplier(after: str) -> int | None:
 
 
 def _strip_number(text: str) -> str:
-    """A number without what people write around it."""
+    """Remove what people write around a number."""
     text = normalize_tex(text).replace("{,}", ",").replace("\\%", "%")
     text = _MIXED.sub(_improper_fraction, _TEX_SPACE.sub(" ", text))
     text = FRACTION.sub(r"\1/\2", text)
@@ -114,7 +118,7 @@ def _improper_fraction(mixed: re.Match[str]) -> str:
 
 
 def canonicalize(text: str) -> str:
-    """One way of writing each plain number, so that equal answers are equal texts; other text is only trimmed.
+    """Return a plain number in one canonical form, so that equal answers are equal texts; other text is only trimmed.
 
     >>> [canonicalize(t) for t in ("$1,000.00", "+7", "2/6", "x+1 ")]
     ['1000', '7', '1/3', 'x+1']
@@ -128,7 +132,7 @@ def canonicalize(text: str) -> str:
 
 
 def _finite_decimal(value: Fraction) -> str | None:
-    """The finite decimal expansion of a fraction, if it has one of reasonable length."""
+    """Return the finite decimal expansion of a fraction, if it has one of at most 30 places."""
     for places in range(1, 31):
         if 10**places % value.denominator == 0:
             digits = str(abs(value.numerator) * (10**places // value.denominator)).rjust(places + 1, "0")
@@ -137,7 +141,7 @@ def _finite_decimal(value: Fraction) -> str | None:
 
 
 def is_equal(given: str, expected: str) -> bool:
-    r"""Whether two answers mean the same: decimals at once, mathematics by an algebra system.
+    r"""Whether two answers mean the same: decimals directly, mathematics by an algebra system.
 
     >>> is_equal("1,000.0", "1000"), is_equal(r"\frac{1}{2}", "0.5"), is_equal("50%", "0.5"), is_equal("7", "8")
     (True, True, True, False)
@@ -148,8 +152,8 @@ def is_equal(given: str, expected: str) -> bool:
         return True
     if max(len(given), len(expected)) > MATH_LIMIT:
         return False
-    if not may_be_list(expected) and len(offered := list_alternatives(given)) > 1:
-        return len(offered) <= MAX_ALTERNATIVES and all(part.strip() and is_equal(part, expected) for part in offered)
+    if not may_be_list(expected) and len(parts := list_alternatives(given)) > 1:
+        return len(parts) <= MAX_ALTERNATIVES and all(part.strip() and is_equal(part, expected) for part in parts)
     return not _different_kinds(given, expected) and _same_value(given, expected)
 
 
@@ -164,7 +168,7 @@ def _same_value(given: str, expected: str) -> bool:
 
 
 def _different_kinds(given: str, expected: str) -> bool:
-    """Whether two answers are of different kinds: units, bases, a pair beside a set, equations beside one value."""
+    """Whether two answers are of different kinds: units, bases, a pair and a set, equations and one value."""
     for kind in (find_unit, _number_base, _bracket_kind):
         left, right = kind(given), kind(expected)
         if left is not None and right is not None and left != right:
@@ -173,8 +177,8 @@ def _different_kinds(given: str, expected: str) -> bool:
 
 
 def _number_base(text: str) -> str | None:
-    found = re.fullmatch(r"\s*\d+_\{?(\d+)\}?\s*", text)
-    return found[1] if found else None
+    match = re.fullmatch(r"\s*\d+_\{?(\d+)\}?\s*", text)
+    return match[1] if match else None
 
 
 def _bracket_kind(text: str) -> str | None:
@@ -187,7 +191,7 @@ def _percent_value(text: str, value: Fraction) -> Fraction:
 
 
 def _is_mathematical(text: str) -> bool:
-    """Whether an algebra system could make sense of a text."""
+    """Whether an algebra system could parse a text."""
     if len(text) > MATH_LIMIT:
         return False
     if re.search(r"[\d\\]", text):
@@ -196,7 +200,7 @@ def _is_mathematical(text: str) -> bool:
 
 
 def _may_not_finish(*texts: str) -> bool:
-    """Whether an algebra system could be kept busy for ever by these texts together."""
+    """Whether an algebra system might not finish with these texts."""
     if any(len(_FUNCTION.findall(text)) > FUNCTIONS_LIMIT for text in texts):
         return True
     return any(map(_is_explosive, texts)) and not all(map(_POWERS.fullmatch, texts))
@@ -210,7 +214,7 @@ def _is_explosive(text: str) -> bool:
 
 
 def _count_terms(text: str) -> int:
-    """How many terms a text has at most once its powers of sums are multiplied out."""
+    """Return the largest number of terms that a text can have once its powers of sums are multiplied out."""
     terms = 1
     for power in _POWER_OF_SUM.finditer(text):
         signs = len(re.findall(r"[-+]", text[: power.start()]))
@@ -223,7 +227,7 @@ def _equal_by_algebra(given: str, expected: str) -> bool:
 
     from math_verify import parse, verify
 
-    # It warns that its own timeouts are off. They work by SIGALRM, in main threads only; the host's deadline stands in.
+    # It warns that its own timeouts are off. They use SIGALRM, in main threads only; the pool's deadline replaces them.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     gold, answer = (parse(f"${text}$", parsing_timeout=None) for text in (expected, given))
     return bool(verify(gold, answer, timeout_seconds=None))
@@ -261,7 +265,7 @@ _LOOSE: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
 
 
 def normalize_tex(text: str) -> str:
-    r"""A short text with its mathematics in plain TeX.
+    r"""Return a short text with its mathematics in plain TeX.
 
     >>> normalize_tex("3½"), normalize_tex("2√2"), normalize_tex("10⁻³"), normalize_tex("1 1/2"), normalize_tex("2(3)")
     ('3\\frac{1}{2}', '2\\sqrt{2}', '10^{-3}', '1\\frac{1}{2}', '2 \\cdot (3)')
@@ -308,16 +312,16 @@ _REJECTED = re.compile(
 )
 
 MAX_ALTERNATIVES = 4
-"""More alternatives than these are no answer."""
+"""A text with more alternatives is no answer."""
 
 
 def list_alternatives(text: str) -> list[str]:
-    r"""The values that a text offers for one: those on both sides of "or", of an arrow, of a sign of equality.
+    r"""Return the alternative values in a text: those on both sides of "or", of an arrow, of an equals sign.
 
     >>> list_alternatives(r"4 \text{ or } 5"), list_alternatives("2+2=4"), list_alternatives("x=4")
     (['4', '5'], ['2+2', '4'], ['x=4'])
     """
-    words = re.sub(r"\\(?:text|textbf|textit|mathrm|mbox)\s*\{([^{}]*)\}", r" \1 ", text)
+    words = _TEXT_COMMAND.sub(r" \1 ", text)
     parts = _ALTERNATIVE.split(words)
     if len(parts) == 1:
         sides = text.split("=")
@@ -326,12 +330,12 @@ def list_alternatives(text: str) -> list[str]:
 
 
 def may_be_list(text: str) -> bool:
-    """Whether a text may well hold several values."""
+    """Whether a text may contain several values."""
     return bool(_SEVERAL.search(text) or _ALTERNATIVE.search(text))
 
 
 def is_unfinished(text: str) -> bool:
-    r"""Whether a text is no value, though a number stands in it: an operation begun, a negation, numbers side by side.
+    r"""Whether a text is no value though it has a number: an unfinished operation, a negation, adjacent numbers.
 
     >>> [is_unfinished(text) for text in ("4+", r"\neq 4", "4 5", r"\frac 1 2", "4")]
     [True, True, True, False, False]
@@ -345,26 +349,24 @@ def is_doubted(before: str, after: str = "") -> bool:
 
 
 def continues_number(after: str) -> bool:
-    """Whether what follows a number makes another one of it, or names a second."""
+    """Whether the text after a number changes its value, or names a second one."""
     return bool(_MORE_TO_COME.match(after[:40]))
 
 
 def find_rejection(before: str) -> str | None:
-    """The words right before a number that say it is not the answer, or one of two.
+    """Return the words right before a number that say it is not the answer, or one of two.
 
     >>> find_rejection("It is 17 or "), find_rejection("It can't be "), find_rejection("Not 20, but ")
     ('17 or ', "n't be ", None)
     """
-    found = _REJECTED.search(before[-60:])
-    return found[0] if found else None
+    match = _REJECTED.search(before[-60:])
+    return match[0] if match else None
 
 
 _GAP = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad|~")
 _SPACE = re.compile(r"(?<!\\)\\[!,;:> ]|\\q?quad|\\left|\\right|\\displaystyle|[\s~$]")
 _APART = re.compile(r"(?<=\d)\s+(?=\d)(?!\d{3}(?!\d))")
 """Space between two numbers; before three digits it may separate thousands."""
-
-_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 
 _LABEL = re.compile(
     r"^(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*(?:\(?[A-J]\)|(?:the )?(?:final )?answer(?: is|:))\s*\}|\([A-J]\)\s)"
@@ -376,7 +378,7 @@ _DELIMITERS = re.compile(r"^(?:\$\$|\$|\\\(|\\\[)\s*(.*?)\s*(?:\$\$|\$|\\\)|\\\]
 
 
 def strip_delimiters(text: str) -> str:
-    r"""An expression without dollars, brackets of TeX, emphasis and the full stop around it.
+    r"""Remove dollar signs, TeX brackets, emphasis and the full stop around an expression.
 
     >>> strip_delimiters(r"**\(x + 1\)**."), strip_delimiters(" $5$ ")
     ('x + 1', '5')
@@ -399,5 +401,5 @@ def is_same_answer(given: str, expected: str) -> bool:
 
 
 def _fold_expression(text: str) -> str:
-    text = _SPACE.sub("", _APART.sub("|", _GAP.sub(" ", _TEXT.sub(r"\1", text)))).casefold()
+    text = _SPACE.sub("", _APART.sub("|", _GAP.sub(" ", _WORDS_IN_TEX.sub(r"\1", text)))).casefold()
     return text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").rstrip(".")

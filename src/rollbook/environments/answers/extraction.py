@@ -17,28 +17,40 @@ from rollbook.environments.answers.comparison import (
 )
 
 _MINUS = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u202f": " "})
-
-
 _NUMBER = re.compile(rf"(?<![\w.])(?:{NUMBER})(?:[eE][-+]?\d{{1,3}}(?!\w))?(?:\s*/\s*\d+(?:\.\d+)?)?\s*%?")
-
 _MINUEND = re.compile(r"(?:[\d)%]|(?<![^\W\d_])[^\W\d_])$")
-
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|-?\d[\d,.]*)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
 _STATED = re.compile(r"\banswer\b[^\n.]{0,120}?(?:\bis(?=n['’]?t\b)|\bis\b|:|=)([^\n]*(?:\n\s*[^\n]*)?)", re.IGNORECASE)
 _SUM_BEFORE = re.compile(r"^[\s:*_(\\$]*(?:[-+*/×÷().,$€£%\d\s]|\\times|\\cdot|\\div)+=\s*")
-
-
 _NEGATIVE = re.compile(r"\b(?:negative|minus)\s+(?=[$€£]?\d)", re.IGNORECASE)
-
+_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
 
 BOXES_LIMIT = 9
-"""Unclosed boxes are passed over, but not for ever."""
+"""Unclosed boxes are skipped, but only this many."""
+
+
+def strip_thinking(text: str) -> str:
+    """Return a text without the model's thoughts: what follows the last `</think>`.
+
+    >>> strip_thinking("<think>Hm</think>Paris"), strip_thinking("Paris")
+    ('Paris', 'Paris')
+    """
+    return text.rpartition("</think>")[2]
+
+
+def find_tagged(text: str) -> list[str]:
+    """Return the contents of all `<answer>` tags, in order; of nested tags only those of the innermost.
+
+    >>> find_tagged("<answer>a</answer> or <Answer><answer>b</answer></Answer>")
+    ['a', 'b']
+    """
+    return _TAGGED.findall(text)
 
 
 def extract_answer(text: str) -> str | None:
-    r"""The final answer of a text: the last `\boxed{}`, else `#### 7`, else "the answer is 7", else the last number.
+    r"""Return the final answer: the last `\boxed{}`, else `#### 7`, else "the answer is 7", else the last number.
 
     >>> extract_answer("2 + 3 = 5, so the answer is **$1,250** a year."), extract_answer("Hm.")
     ('1250', None)
@@ -49,15 +61,15 @@ def extract_answer(text: str) -> str | None:
     if (inside := find_boxed(text)) is not None:
         return _read_marked_answer(inside)
     for marker, read in ((_HASHES, _read_marked_answer), (_STATED, _read_stated_number)):
-        found = marker.findall(text)
+        marked = marker.findall(text)
         # Outside a box an exclamation mark ends a sentence.
-        if found and (answer := read(found[-1].rstrip("!* "))) is not None:
+        if marked and (answer := read(marked[-1].rstrip("!* "))) is not None:
             return answer
     return find_last_number(text)
 
 
 def find_boxed(text: str) -> str | None:
-    r"""What the last complete `\boxed{...}` holds, braces balanced; None if there is none.
+    r"""Return the content of the last complete `\boxed{...}`, braces balanced; None if there is none.
 
     >>> find_boxed(r"\boxed{1} or rather \boxed{\frac{1}{2}} and then \boxed{3")
     '\\frac{1}{2}'
@@ -79,32 +91,32 @@ def _read_balanced_braces(text: str, start: int) -> str | None:
 
 
 def find_last_number(text: str) -> str | None:
-    """The last number of a text in its plainest form; None if there is none.
+    """Return the last number of a text in canonical form; None if there is none.
 
     >>> find_last_number("from 3 - 5 = -2 to 1,000.50 dollars")
     '1000.5'
     """
-    found = list(_NUMBER.finditer(text))
-    if not found:
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
         return None
-    if reason := find_rejection(text[: found[-1].start()]):
-        return f"{reason}{found[-1][0]}".strip()
-    return canonicalize(_with_sign(text, found[-1]))
+    if reason := find_rejection(text[: numbers[-1].start()]):
+        return f"{reason}{numbers[-1][0]}".strip()
+    return canonicalize(_with_sign(text, numbers[-1]))
 
 
 def _read_stated_number(text: str) -> str | None:
-    """The number that a sentence gives as the answer; the sentence itself where it takes that back."""
+    """Return the number that a sentence gives as the answer; the sentence itself if it also retracts it."""
     text = _NEGATIVE.sub("-", _SUM_BEFORE.sub("", text))
-    found = FRACTION.search(text) or _NUMBER.search(text)
-    if not found:
+    number = FRACTION.search(text) or _NUMBER.search(text)
+    if not number:
         return None
-    if is_doubted(text[: found.start()], text[found.end() :]):
+    if is_doubted(text[: number.start()], text[number.end() :]):
         return _read_stated_number(text.rpartition("=")[2]) if "=" in text else text.strip()
-    return canonicalize(found[0] if found.re is FRACTION else _with_sign(text, found))
+    return canonicalize(number[0] if number.re is FRACTION else _with_sign(text, number))
 
 
 def _with_sign(text: str, number: re.Match[str]) -> str:
-    """The number with its minus, unless that minus subtracts it from something."""
+    """Return a number with its minus sign, unless that sign is a subtraction."""
     before = text[: number.start()].rstrip()
     before = re.sub(r"\\?[$€£]\s*$", "", before).rstrip()
     if not before.endswith("-"):
@@ -113,7 +125,7 @@ def _with_sign(text: str, number: re.Match[str]) -> str:
 
 
 def _read_marked_answer(text: str) -> str | None:
-    """A marked answer: a number in its plainest form, mathematics as it is, a sentence by its last number."""
+    """Read a marked answer: a number in canonical form, mathematics unchanged, a sentence as its last number."""
     if parse_number(text) is not None:
         return canonicalize(text)
     if "\\" in text or re.search(r"[\^=+*<>\[\]()]", text) or not re.search(r"\d", text):
@@ -128,41 +140,35 @@ EXPRESSION_CHARS = 300
 """The longest expression that is read as an answer."""
 
 LAST_LINES = 8
-"""Where nothing is marked, an answer stands among the last lines."""
+"""Where no answer is marked, it is looked for in this many last lines."""
 
 SEARCHED_CHARS = 2000
-"""How many characters are searched for it: reading on in a line without end would take longer than any deadline."""
+"""How many characters are searched for it: an endless line would take longer than any deadline."""
 
-_THINKING = re.compile(r"^.*</think>", re.DOTALL)
 _MARKED = re.compile(
     r"(?:####|\banswer\b[^\n.:=]{0,60}?(?:\bis(?=n['’]?t\b)|\bis\b|:|=))[ \t*:=]*\n{0,2}[ \t]*"
     r"(?:```[a-z]{0,9}\n[ \t]*)?(\S[^\n]*)",
     re.IGNORECASE,
 )
-_TAGGED = re.compile(r"<answer>([^<]{1,300})</answer>", re.IGNORECASE)
 _REASON = re.compile(r"(?<=[\w$)}])(?:[, ]+(?:since|because)|,\s*not)\b.*", re.IGNORECASE | re.DOTALL)
-
-
 _SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-
-
 _HEDGE = re.compile(r"\d\s+or\b", re.IGNORECASE)
 _OR_NEXT = re.compile(r"[\s,;]*(?:or|and|versus|vs)\b[^$]{0,20}(?:\$|\\\(|\d)", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z]{2,}[ ]+[A-Za-z]{2,}|^[A-Za-z]{2,}\b[^=]*[ ]")
 
 
 def extract_math_answer(text: str) -> str | None:
-    r"""The final answer of a text: the last `\boxed{}`, else what is marked as the answer, else the last expression.
+    r"""Return the final answer of a text: the last `\boxed{}`, else a marked answer, else the last expression.
 
     >>> extract_math_answer(r"So \boxed{\frac{1}{2}}."), extract_math_answer(r"Answer: $\sqrt{2}$.")
     ('\\frac{1}{2}', '\\sqrt{2}')
     >>> extract_math_answer("It is 3, so 7 in all.")
     '7'
     """
-    text = _THINKING.sub("", text)
+    text = strip_thinking(text)
     if (inside := find_boxed(text)) is not None:
         return strip_delimiters(inside)
-    if tagged := _TAGGED.findall(text):
+    if tagged := [t for t in find_tagged(text) if 0 < len(t) <= EXPRESSION_CHARS and "<" not in t]:
         return strip_delimiters(tagged[-1])
     if marked := _MARKED.findall(text):
         return _read_marked_line(marked[-1][:SEARCHED_CHARS])
@@ -173,24 +179,21 @@ def extract_math_answer(text: str) -> str | None:
 
 
 def _read_marked_line(line: str) -> str | None:
-    """What a line says after "the answer is": an expression in dollars, all of it, or the number in a sentence."""
+    """Read the text after "the answer is": an expression in dollar signs, the number in a sentence, or all of it."""
     line = _REASON.sub("", line)
     if (segment := _read_given_segment(line)) is not None:
         return segment
-    told = strip_delimiters(line)
-    if parse_number(told.rstrip("!")) is not None:
-        return told.rstrip("!")
-    if (
-        _WORDS.search(told)
-        and not _HEDGE.search(told)
-        and (number := extract_answer(f"the answer is {told}")) is not None
-    ):
+    line = strip_delimiters(line)
+    if parse_number(line.rstrip("!")) is not None:
+        return line.rstrip("!")
+    is_sentence = _WORDS.search(line) and not _HEDGE.search(line)
+    if is_sentence and (number := extract_answer(f"the answer is {line}")) is not None:
         return number
-    return told[:EXPRESSION_CHARS] or None
+    return line[:EXPRESSION_CHARS] or None
 
 
 def _read_given_segment(line: str) -> str | None:
-    """The expression in dollars that a line begins with, else its last; the line where it gives a choice."""
+    """Return the expression in dollar signs that a line begins with, else its last; the line if it names several."""
     first = _SEGMENT.search(line)
     if first is None:
         return None
@@ -200,13 +203,13 @@ def _read_given_segment(line: str) -> str | None:
 
 
 def _read_last_segment(text: str) -> str | None:
-    segments = [next(part for part in found if part) for found in _SEGMENT.findall(text)]
+    segments = [next(part for part in groups if part) for groups in _SEGMENT.findall(text)]
     return strip_delimiters(segments[-1]) if segments and len(segments[-1]) <= EXPRESSION_CHARS else None
 
 
 PYTHON_TAGS = frozenset({"python", "python3", "py", "python2", "cpython", "pypy", "pypy3"})
 EXTRA_INDENT = 3
-"""How much further in than its beginning the end of a block may stand: fences in a docstring stand further in."""
+"""How much deeper than its first line the end of a block may be indented: fences in a docstring are deeper."""
 
 _FENCE = re.compile(
     r"^([ \t]*+)((?:[-*+]|\d{1,9}[.)])[ \t]++)?+"  # in a list, or as the beginning of an item
@@ -215,27 +218,27 @@ _FENCE = re.compile(
 
 
 def last_block(text: str) -> str | None:
-    r"""The last fenced block tagged as Python, else the last not tagged; None if there is none. Thoughts do not count.
+    r"""Return the last fenced block tagged as Python, else the last untagged one, else None. Thoughts do not count.
 
-    A block whose end is missing goes to the end of the text; an empty one is passed over.
+    A block whose end is missing goes to the end of the text; an empty one is skipped.
 
     >>> last_block("First\n```python\nx = 1\n```\nthen\n```py\nx = 2\n```\nprints\n```\n2\n```")
     'x = 2\n'
     """
-    found: dict[str, str] = {}
+    blocks: dict[str, str] = {}
     opened, lines = None, list[str]()
-    for line in [*text.rpartition("</think>")[2].splitlines(), None]:
+    for line in [*strip_thinking(text).splitlines(), None]:
         match = _FENCE.match(line) if line is not None else None
         if opened and (line is None or _closes_block(match, opened)):
             if any(map(str.strip, lines)):
                 tag = opened[4].lower()
-                found["python" if tag in PYTHON_TAGS else tag] = "".join(f"{kept}\n" for kept in lines)
+                blocks["python" if tag in PYTHON_TAGS else tag] = "".join(f"{part}\n" for part in lines)
             opened = None
         elif opened and line is not None:
             lines.append(_outdent(line, len(opened[1]) + len(opened[2] or "")))
         elif match:
             opened, lines = match, []
-    return found.get("python", found.get(""))
+    return blocks.get("python", blocks.get(""))
 
 
 def _closes_block(match: re.Match[str] | None, opened: re.Match[str]) -> bool:
@@ -245,5 +248,5 @@ def _closes_block(match: re.Match[str] | None, opened: re.Match[str]) -> bool:
 
 
 def _outdent(line: str, width: int) -> str:
-    """A line without the indentation of its fence, as far as it has one."""
+    """Remove the indentation of the fence from a line, as far as the line has one."""
     return line[min(width, len(line) - len(line.lstrip(" \t"))) :]

@@ -1,4 +1,4 @@
-"""Units: what may stand after a number without changing it, and whether two of them measure differently."""
+"""Units: which words after a number leave its value as it is, and which unit an answer is measured in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORT = frozenset(
         "yds mph kph min sec deg rad cms kms pts",
     )
 )
-"""Units of one or two letters, and those without a space before them: other letters may be mathematics."""
+"""Units of one or two letters, and units without a space before them: other letters may be mathematics."""
 _AFTER_A_UNIT = frozenset(["a", "an", "of", "in", "on", "at", "by", "to", "us"])
 _NO_UNIT = frozenset(
     re.findall(
@@ -76,24 +76,24 @@ _KNOWN = {
 
 
 def is_unit(text: str) -> bool:
-    """Whether what follows a number can only be a unit of it: when in doubt, not.
+    """Whether the text after a number can only be its unit; False when in doubt.
 
     >>> [is_unit(text) for text in (" apples per day", "km", " m^2", "x", " i", " less than x", " is wrong")]
     [True, True, True, False, False, False, False]
     """
-    found = _WORDS.fullmatch(text)
-    if not found:
+    match = _WORDS.fullmatch(text)
+    if not match:
         return False
-    words = re.findall(r"[^\W\d_]+", found[2].replace(".", ""))
+    words = re.findall(r"[^\W\d_]+", match[2].replace(".", ""))
     if len(words) > _MOST_WORDS or any(word.casefold() in _NO_UNIT for word in words):
         return False
-    longest_short = 2 if found[1] else 3
+    longest_short = 2 if match[1] else 3
     first_fits = len(words[0]) > longest_short or words[0] in _SHORT
     return first_fits and all(len(w) > 2 or w in _SHORT or w in _AFTER_A_UNIT for w in words[1:])
 
 
 def find_unit(text: str) -> str | None:
-    r"""What a number is measured in, if that is well known.
+    r"""Return the unit of a number, if it is a well-known one.
 
     >>> find_unit("5 kilometres"), find_unit(r"\$5"), find_unit("5 apples"), find_unit("5")
     ('km', 'dollar', None, None)

@@ -10,7 +10,7 @@ import msgspec
 from rollbook.core import Rollout, Score, Task
 from rollbook.environments.answers.extraction import last_block
 from rollbook.environments.builtin.code_tests import CodeTestRunner, parse_rule, read_tests
-from rollbook.environments.data_rows import DataRow, PromptTemplate, rows
+from rollbook.environments.data_rows import DataRow, PromptTemplate, read_tasks
 from rollbook.environments.sandboxed import Sandboxed, marks
 from rollbook.errors import UsageError
 from rollbook.sandbox import Limits, Spaces
@@ -37,7 +37,7 @@ DROPPED_FIELDS = (
 class Code(Sandboxed):
     """Rows with tests, from `data`. Each test has its own limits; `reward` is `all` or the `fraction` that passed.
 
-    `spaces`, `tolerance` and `case` say when an output is the expected one; a row's own `rule` goes before them.
+    `spaces`, `tolerance` and `case` define when an output equals the expected one; a row's own `rule` overrides them.
     """
 
     description = "programming problems with stdin-stdout or function-call tests, from --data, run in the sandbox"
@@ -64,50 +64,49 @@ class Code(Sandboxed):
         self._rule = parse_rule({"spaces": spaces, "tolerance": tolerance, "case": case}, "code")
 
     def tasks(self) -> Iterator[Task]:
-        """The problems in the order of their file."""
+        """Yield the problems in the order of their file."""
         if self._data is None:
             raise UsageError("code has no problems of its own: give rows with tests by --data FILE")
-        template = PromptTemplate.read(self._template) if self._template else None
-        for row in rows(self._data):
-            yield self._make_task(row, template)
-
-    def _make_task(self, row: DataRow, template: PromptTemplate | None) -> Task:
-        cases = read_tests(row)
-        task = make_task(row, cases.entry, template)
-        task.fields = {k: v for k, v in task.fields.items() if k not in DROPPED_FIELDS}
-        task.fields["cases"] = [list(pair) for pair in cases.pairs]
-        task.fields["entry"] = cases.entry
-        parse_rule(task.fields.get("rule") or {}, f"{row.where}: rule")
-        return task
+        yield from read_tasks(self._data, self._template, _make_task)
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 if every test passes, else 0 at the first that does not; or the fraction that passes."""
+        """Score 1 if every test passes, else 0 at the first that does not; or the fraction that passes."""
         code = last_block(rollout.text)
         if code is None:
             return Score(0.0, info={"reason": "no code"})
         rule = msgspec.structs.replace(self._rule, **(task.fields.get("rule") or {}))
-        series = CodeTestRunner(self.grader, code, task.entry, rule, self.limits, self._total_s)
-        passed, worst = await series.run(task.cases, stop=not self._fraction)
+        runner = CodeTestRunner(self.grader, code, task.entry, rule, self.limits, self._total_s)
+        passed, verdict = await runner.run(task.cases, stop=not self._fraction)
         count = len(task.cases)
         reward = passed / count if self._fraction else float(passed == count)
-        return Score(reward, info={**marks(worst), "passed": passed, "tests": count})
+        return Score(reward, info={**marks(verdict), "passed": passed, "tests": count})
 
     def solution(self, task: Task) -> str | None:
-        """A solution that came with the row."""
-        given = task.fields.get("solution") or next(iter(task.fields.get("solutions") or []), None)
-        return f"```python\n{given}\n```" if isinstance(given, str) else None
+        """Return a solution that came with the row."""
+        code = task.fields.get("solution") or next(iter(task.fields.get("solutions") or []), None)
+        return f"```python\n{code}\n```" if isinstance(code, str) else None
+
+
+def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
+    tests = read_tests(row)
+    task = make_task(row, tests.entry, template)
+    task.fields = {k: v for k, v in task.fields.items() if k not in DROPPED_FIELDS}
+    task.fields["cases"] = [list(pair) for pair in tests.pairs]
+    task.fields["entry"] = tests.entry
+    parse_rule(task.fields.get("rule") or {}, f"{row.where}: rule")
+    return task
 
 
 def make_task(row: DataRow, entry: str, template: PromptTemplate | None = None) -> Task:
-    """What the model is asked; a row of LiveCodeBench with its starter code."""
+    """Return the task that a row asks, without its tests; the starter code of a LiveCodeBench row is shown."""
     values = dict(row.values)
     if "question_content" in values and "prompt" not in values:
         starter = values.get("starter_code")
-        shown = f"\n\n```python\n{starter.rstrip()}\n```" if isinstance(starter, str) and starter.strip() else ""
-        values["prompt"] = f"{values['question_content']}{shown}"
-    named = DataRow(row.path, row.line, values).first("id", "question_id", "hash_id")
-    if named is not None:
-        values["id"] = values[named]
+        block = f"\n\n```python\n{starter.rstrip()}\n```" if isinstance(starter, str) and starter.strip() else ""
+        values["prompt"] = f"{values['question_content']}{block}"
+    id_field = DataRow(row.path, row.line, values).first("id", "question_id", "hash_id")
+    if id_field is not None:
+        values["id"] = values[id_field]
     return DataRow(row.path, row.line, values).task(
         FUNCTION_INSTRUCTION.format(entry=entry) if entry else PROGRAM_INSTRUCTION, template
     )

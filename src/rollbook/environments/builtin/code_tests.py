@@ -1,6 +1,6 @@
 """The tests of a programming problem: read them from a row, run a program against them.
 
-Rows of LiveCodeBench, NeMo Gym, APPS and TACO are understood. Each test has its own limits, and all tests together
+Rows of LiveCodeBench, NeMo Gym, APPS and TACO can be read. Each test has its own limits, and all tests together
 have one bound.
 """
 
@@ -22,29 +22,29 @@ from rollbook.errors import UsageError
 from rollbook.sandbox import Grader, Limits, Rule, Spaces, Verdict
 
 UNPACKED_BYTES = 1 << 30
-"""Compressed tests of one row may not grow beyond this."""
+"""The largest size of the tests of one row after decompression."""
 
 TEST_FIELDS = "tests, unit_tests, input_output, verifier_metadata.unit_tests or public_test_cases"
 
 
 class CodeTests(msgspec.Struct, frozen=True):
-    """Pairs of what is given and what is expected: texts for a program, (arguments, value) for the function `entry`."""
+    """Pairs of input and expected output: texts for a program, (arguments, value) for the function `entry`."""
 
     pairs: list[tuple[JSON, JSON]]
     entry: str = ""
 
 
 class InvalidTests(Exception):
-    """What is wrong with them, in a few words."""
+    """The tests of a row cannot be used; the message says why in a few words."""
 
 
 def read_tests(row: DataRow) -> CodeTests:
-    """The tests of a row, in whichever form they are; a UsageError with the row says what is wrong with them."""
+    """Read the tests of a row in any of the known forms; a UsageError names the row and what is wrong."""
     try:
         cases = _find_tests(row.values)
     except (InvalidTests, ValueError, TypeError, KeyError) as error:
-        said = str(error) if isinstance(error, InvalidTests) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{row.where}: the tests cannot be read: {said}") from None
+        reason = str(error) if isinstance(error, InvalidTests) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"{row.where}: the tests cannot be read: {reason}") from None
     if not cases.pairs:
         raise UsageError(f"{row.where}: no tests; code rows need {TEST_FIELDS}, with at least one test")
     return cases
@@ -52,37 +52,37 @@ def read_tests(row: DataRow) -> CodeTests:
 
 def _find_tests(values: Mapping[str, JSON]) -> CodeTests:
     meta = _parse_json(values.get("verifier_metadata")) or {}
-    for found in (values.get("unit_tests"), values.get("input_output"), meta.get("unit_tests")):
-        if found:
-            return _tests_from_columns(_parse_object(found))
+    for columns in (values.get("unit_tests"), values.get("input_output"), meta.get("unit_tests")):
+        if columns:
+            return _tests_from_columns(_parse_object(columns))
     if values.get("tests"):
         return _tests_from_list(_parse_json(values["tests"]), str(values.get("entry") or ""))
     public, private = _parse_json(values.get("public_test_cases")), _unpack(values.get("private_test_cases"))
-    named = _parse_json(values.get("metadata"))
-    entry = named.get("func_name") if isinstance(named, dict) else None
+    metadata = _parse_json(values.get("metadata"))
+    entry = metadata.get("func_name") if isinstance(metadata, dict) else None
     return _tests_from_list([*(public or []), *(private or [])], str(entry or ""))
 
 
-def _tests_from_columns(found: Mapping[str, JSON]) -> CodeTests:
-    """Inputs and outputs side by side."""
-    inputs, outputs = found.get("inputs"), found.get("outputs")
+def _tests_from_columns(columns: Mapping[str, JSON]) -> CodeTests:
+    """Read tests given as a list of inputs and a list of outputs."""
+    inputs, outputs = columns.get("inputs"), columns.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise InvalidTests("inputs and outputs must be lists of the same length")
-    return _make_tests(zip(inputs, outputs, strict=True), str(found.get("fn_name") or ""))
+    return _make_tests(zip(inputs, outputs, strict=True), str(columns.get("fn_name") or ""))
 
 
-def _tests_from_list(found: JSON, entry: str) -> CodeTests:
-    """One object a test, with its input and its output."""
-    if not isinstance(found, list) or not all(isinstance(t, dict) and {"input", "output"} <= t.keys() for t in found):
+def _tests_from_list(tests: JSON, entry: str) -> CodeTests:
+    """Read tests given as a list of objects, each with an input and an output."""
+    if not isinstance(tests, list) or not all(isinstance(t, dict) and {"input", "output"} <= t.keys() for t in tests):
         raise InvalidTests("each must be an object with an input and an output")
-    wanted = {test.get("testtype", "") for test in found} - {"", "stdin", "functional"}
-    if wanted:
-        raise InvalidTests(f"testtype {', '.join(sorted(map(str, wanted)))} is not known; stdin and functional are")
-    functional = any(test.get("testtype") == "functional" for test in found)
+    unknown = {test.get("testtype", "") for test in tests} - {"", "stdin", "functional"}
+    if unknown:
+        raise InvalidTests(f"testtype {', '.join(sorted(map(str, unknown)))} is not known; stdin and functional are")
+    functional = any(test.get("testtype") == "functional" for test in tests)
     if functional and not entry:
         raise InvalidTests("they call a function, and metadata.func_name does not say which")
-    called = functional or not any("testtype" in test for test in found)
-    return _make_tests(((test["input"], test["output"]) for test in found), entry if called else "")
+    calls_function = functional or not any("testtype" in test for test in tests)
+    return _make_tests(((test["input"], test["output"]) for test in tests), entry if calls_function else "")
 
 
 def _make_tests(pairs: Iterable[tuple[JSON, JSON]], entry: str) -> CodeTests:
@@ -94,7 +94,7 @@ def _make_tests(pairs: Iterable[tuple[JSON, JSON]], entry: str) -> CodeTests:
 
 
 def _call_arguments(given: JSON) -> list[JSON]:
-    """A list of arguments, or one JSON value a line as LiveCodeBench writes them."""
+    """Return a list of arguments as it is, or read one JSON value a line as LiveCodeBench writes them."""
     if isinstance(given, list):
         return given
     if not isinstance(given, str):
@@ -107,7 +107,7 @@ def _expected_value(expected: JSON) -> JSON:
 
 
 def _program_text(value: JSON) -> str:
-    """What a program reads or writes; a list of lines is joined, as TACO has some."""
+    """Return the input or output of a program; a list of lines, as in some TACO rows, is joined."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if not isinstance(value, str):
@@ -115,25 +115,25 @@ def _program_text(value: JSON) -> str:
     return value
 
 
-def _parse_object(found: JSON) -> dict[str, JSON]:
-    value = _parse_json(found)
+def _parse_object(text: JSON) -> dict[str, JSON]:
+    value = _parse_json(text)
     if not isinstance(value, dict):
         raise InvalidTests("an object with inputs and outputs is expected")
     return value
 
 
-def _parse_json(found: JSON) -> JSON:
-    """JSON that may have been kept as text."""
-    return json.loads(found) if isinstance(found, str) and found.strip() else found or None
+def _parse_json(value: JSON) -> JSON:
+    """Parse a value that may be stored as JSON text."""
+    return json.loads(value) if isinstance(value, str) and value.strip() else value or None
 
 
-def _unpack(found: JSON) -> JSON:
-    """LiveCodeBench's hidden tests: JSON, or a pickled text of it, compressed, in base 64."""
-    if not isinstance(found, str) or not found.strip() or found.lstrip()[0] in "[{":
-        return _parse_json(found)
+def _unpack(packed: JSON) -> JSON:
+    """Unpack LiveCodeBench's hidden tests: JSON, or JSON text that is pickled, compressed and in base 64."""
+    if not isinstance(packed, str) or not packed.strip() or packed.lstrip()[0] in "[{":
+        return _parse_json(packed)
     try:
         unzip = zlib.decompressobj()
-        data = unzip.decompress(base64.b64decode(found, validate=True), UNPACKED_BYTES)
+        data = unzip.decompress(base64.b64decode(packed, validate=True), UNPACKED_BYTES)
         if not unzip.eof:
             raise InvalidTests(f"private_test_cases are cut off, or larger than {UNPACKED_BYTES >> 20} MB")
         return _parse_json(_TextUnpickler(io.BytesIO(data)).load())
@@ -142,7 +142,7 @@ def _unpack(found: JSON) -> JSON:
 
 
 class _TextUnpickler(pickle.Unpickler):
-    """A pickle can run anything; one that holds a text names no class, so none is looked up."""
+    """Refuse every class: a pickle can run any code, but one of a text names no class."""
 
     def find_class(self, module: str, name: str) -> type:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -153,16 +153,16 @@ PRELUDE = (
     "from bisect import *; from itertools import *; from math import inf, gcd, lcm, comb, ceil, floor, sqrt, log; "
     "import bisect, collections, functools, heapq, itertools, math, re, string, sys\n"
 )
-"""What the judges of such functions have imported, so that their starter code means something."""
+"""What online judges import before such functions; starter code relies on it."""
 
 VALUE_TOLERANCE = 1e-9
 
 RETRIED_ALONE = ("timeout", "memory")
-"""What may have come of sharing time and memory with the tests before: such a test is run again by itself."""
+"""Failures that can come from sharing time and memory with earlier tests: such a test is run again alone."""
 
 
 class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When an output counts as the expected one; without a tolerance, printed numbers must be equal."""
+    """When an output equals the expected one; without a tolerance, printed numbers must be equal."""
 
     spaces: Spaces = "lines"
     tolerance: float | None = None
@@ -170,17 +170,17 @@ class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def printed(self) -> Rule:
-        """For what a program prints."""
+        """The rule for the output of a program."""
         return Rule(self.spaces, self.tolerance or 0.0, self.case)
 
     @property
     def returned(self) -> float:
-        """For what a function returns."""
+        """The tolerance for the return value of a function."""
         return VALUE_TOLERANCE if self.tolerance is None else self.tolerance
 
 
 def parse_rule(value: JSON, where: str) -> OutputRule:
-    """The rule that was written down, or a UsageError that names the place."""
+    """Read a rule; a UsageError names the place of an invalid one."""
     try:
         rule = msgspec.convert(value, OutputRule)
     except msgspec.ValidationError as error:
@@ -191,7 +191,7 @@ def parse_rule(value: JSON, where: str) -> OutputRule:
 
 
 class CodeTestRunner:
-    """The tests of one program. `limits` are each test's own, `total_s` is the clock's for all of them."""
+    """Runs the tests of one program. `limits` apply to each test, `total_s` is the wall time of all together."""
 
     def __init__(self, grader: Grader, code: str, entry: str, rule: OutputRule, limits: Limits, total_s: float) -> None:
         self._grader, self._entry, self._rule, self._limits, self._total_s = grader, entry, rule, limits, total_s
@@ -199,9 +199,9 @@ class CodeTestRunner:
         self._left_s, self._cpu_s = total_s, 0.0
 
     async def run(self, cases: Sequence[tuple[JSON, JSON]], *, stop: bool) -> tuple[int, Verdict]:
-        """How many pass, and the first verdict that says no, or the last one; `stop` ends at the first no.
+        """Return how many tests pass, and the first failing verdict, else the last; `stop` ends at the first failure.
 
-        They are run in one process as long as they pass quickly, so that none can use up the time of the others.
+        Tests share one process as long as they pass quickly, so that none can use up the time of the others.
         """
         at = passed = 0
         first: Verdict | None = None
@@ -218,7 +218,7 @@ class CodeTestRunner:
         return passed, msgspec.structs.replace(first or verdict, cpu_seconds=self._cpu_s)
 
     async def _grade_within_share(self, cases: Sequence[tuple[JSON, JSON]]) -> Verdict:
-        """As many as pass in their share of the time that is left."""
+        """Run as many tests as pass, each within its share of the remaining time."""
         share_s = max(self._left_s / len(cases), 1e-3)
         seconds, wall_s = min(self._limits.seconds, share_s), min(self._limits.wall_s, share_s)
         return await self._grade(cases, msgspec.structs.replace(self._limits, seconds=seconds, wall_seconds=wall_s))
@@ -242,7 +242,7 @@ class CodeTestRunner:
 
 
 def add_imports(code: str) -> str:
-    """A function's program with what it may take for granted; only a `from __future__` must stay first."""
+    """Add the imports that starter code relies on; only a `from __future__` must stay first."""
     if not code.lstrip().startswith("from __future__"):
         return PRELUDE + code
     first, _, rest = code.lstrip().partition("\n")
@@ -250,6 +250,6 @@ def add_imports(code: str) -> str:
 
 
 def _with_test_number(verdict: Verdict, number: int) -> Verdict:
-    """The verdict with the number of its test among all of them."""
+    """Return the verdict with the number of its test among all tests."""
     why = verdict.detail.partition(": ")[2] if verdict.detail.startswith("case ") else verdict.detail
     return msgspec.structs.replace(verdict, detail=f"test {number}: {why}")

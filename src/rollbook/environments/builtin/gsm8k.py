@@ -8,7 +8,7 @@ from pathlib import Path
 from rollbook.core import Rollout, Score, Task
 from rollbook.environments.answers.comparison import canonicalize, is_equal
 from rollbook.environments.answers.extraction import extract_answer
-from rollbook.environments.data_rows import DataRow, PromptTemplate, rows
+from rollbook.environments.data_rows import DataRow, PromptTemplate, read_tasks
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
@@ -18,36 +18,34 @@ _SHIPPED_DATA = Path(__file__).with_name("data") / "gsm8k_test.jsonl.gz"
 
 
 class GSM8K(Environment):
-    """Word problems with one number for an answer; `data` names rows to ask instead, `template` makes their prompts."""
+    """Word problems whose answer is one number; `data` has rows to ask instead, `template` is for their prompts."""
 
     description = "1,319 grade school word problems, answered by a number (test set of Cobbe et al., 2021)"
 
     def __init__(self, data: str | None = None, template: str | None = None) -> None:
         self._template = template
-        self._data = data  # read by tasks() alone: processes that only verify need not see the file
+        self._data = data  # read only by tasks(): processes that only verify do not need the file
 
     def tasks(self) -> Iterator[Task]:
-        """The problems in the order of their file."""
+        """Yield the problems in the order of their file."""
         return read_problems(self._data, self._template, _make_task)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 for the right number however it is written, else 0."""
+        """Score 1 for the right number, however it is written, else 0."""
         answer = extract_answer(rollout.text)
         right = answer is not None and is_equal(answer, task.answer)
         return Score(float(right), answer=answer)
 
     def solution(self, task: Task) -> str | None:
-        """The reference solution, which ends in `#### N`; a bare answer where a row has no more."""
+        """Return the reference solution, which ends in `#### N`; just the answer if the row has no solution."""
         return str(task.fields.get("solution") or f"#### {task.answer}")
 
 
 def read_problems(
-    data: str | None, template: str | None, task_of: Callable[[DataRow, PromptTemplate | None], Task]
+    data: str | None, template: str | None, make_task: Callable[[DataRow, PromptTemplate | None], Task]
 ) -> Iterator[Task]:
-    """The rows of a file as tasks; without one, the problems shipped, by their numbers."""
-    shape = PromptTemplate.read(template) if template else None
-    for index, row in enumerate(rows(data or _SHIPPED_DATA)):
-        task = task_of(row, shape)
+    """Yield the rows of a file as tasks; without a file, the GSM8K problems, with their numbers as ids."""
+    for index, task in enumerate(read_tasks(data or _SHIPPED_DATA, template, make_task)):
         if data is None:
             task.id = f"gsm8k-{index:04d}"
         yield task

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rollbook.core import Rollout, Score, Task
-from rollbook.environments.answers.extraction import last_block
+from rollbook.environments.answers.extraction import last_block, strip_thinking
 from rollbook.environments.data_rows import rows
 from rollbook.environments.sandboxed import Sandboxed, marks
 from rollbook.sandbox import Limits
@@ -20,7 +20,7 @@ _NEXT_STATEMENT = re.compile(r"^\S", re.MULTILINE)
 
 
 class HumanEval(Sandboxed):
-    """Functions to be completed. Their tests run out of the code's reach: an exit or a forged word is no pass."""
+    """Functions to complete. The tests run out of the code's reach: an early exit or a forged verdict is no pass."""
 
     description = "164 Python functions to complete, run against their tests in the sandbox (Chen et al., 2021)"
 
@@ -28,36 +28,36 @@ class HumanEval(Sandboxed):
         self.limits = Limits(seconds=seconds, memory_mb=memory_mb)
 
     def tasks(self) -> Iterator[Task]:
-        """The problems in their order, under their own names: HumanEval/0 to HumanEval/163."""
+        """Yield the problems in order, under their own names: HumanEval/0 to HumanEval/163."""
         for row in rows(_SHIPPED_DATA):
-            given = row.values
+            values = row.values
             yield Task(
-                given["task_id"],
-                f"{INSTRUCTION}\n\n```python\n{given['prompt'].strip()}\n```",
-                stem=given["prompt"],
-                entry=given["entry_point"],
-                tests=given["test"],
-                solution=given["canonical_solution"],
+                values["task_id"],
+                f"{INSTRUCTION}\n\n```python\n{values['prompt'].strip()}\n```",
+                stem=values["prompt"],
+                entry=values["entry_point"],
+                tests=values["test"],
+                solution=values["canonical_solution"],
             )
 
     async def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 if the function passes every test of the problem, else 0."""
+        """Score 1 if the function passes every test of the problem, else 0."""
         code = assemble_program(rollout.text, task.stem, task.entry)
         if code is None:
             return Score(0.0, info={"reason": "no code"})
-        # The problem's own text is the tests' set-up: helpers that they use are never the model's.
+        # The tests are set up with the problem's own text: helpers that they use are never the model's.
         verdict = await self.grader.function(code, task.tests, task.entry, check="check", setup=task.stem)
         return Score(float(verdict.passed), info=marks(verdict))
 
     def solution(self, task: Task) -> str | None:
-        """The reference solution."""
+        """Return the reference solution."""
         return f"```python\n{task.stem}{task.fields['solution']}```"
 
 
 def assemble_program(text: str, stem: str, entry: str) -> str | None:
-    """The program of an answer: a whole function after the problem's imports and helpers, or the stem carried on."""
+    """Return the program of an answer: a whole function after the problem's imports and helpers, or stem plus body."""
     block = last_block(text)
-    code = text.rpartition("</think>")[2] if block is None else block
+    code = strip_thinking(text) if block is None else block
     if not code.strip():
         return None
     if re.search(rf"^(?:async )?def {entry}\b|^{entry} *=", code, re.MULTILINE):

@@ -1,6 +1,6 @@
 """Structured output: rows with a JSON schema that the answer must fit.
 
-A schema of the user is checked first: whether it is one, whether its references resolve, whether it ends.
+Each schema is checked first: whether it is valid, whether its references resolve, whether they end.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rollbook.core import JSON, Rollout, Score, Task, encode
-from rollbook.environments.data_rows import ANSWER_FIELDS, DataRow, PromptTemplate, decode_text, rows
+from rollbook.environments.answers.extraction import strip_thinking
+from rollbook.environments.data_rows import ANSWER_FIELDS, DataRow, PromptTemplate, decode_text, read_tasks
 from rollbook.environments.environment import Environment
+from rollbook.environments.tools import refuse_constant
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
     from referencing import Resource
     from referencing._core import Resolver
-
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLES = ("not", "if", "then", "else")
@@ -30,7 +31,7 @@ _WRAPPER = {"type", "name", "description", "strict", "schema", "json_schema"}
 
 
 def unwrap_schema(value: JSON) -> JSON:
-    """A schema without the name and settings that a `response_format` has around it.
+    """Return the schema inside a `response_format`, without its name and settings.
 
     >>> unwrap_schema({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}})
     {'type': 'integer'}
@@ -44,7 +45,7 @@ def unwrap_schema(value: JSON) -> JSON:
 
 
 def make_validator(schema: JSON) -> JSON:
-    """What finds the errors of a value; what a schema refers to is never fetched."""
+    """Return a validator for a schema; remote references are never fetched."""
     try:
         from jsonschema import Draft202012Validator
         from jsonschema.validators import validator_for
@@ -55,11 +56,11 @@ def make_validator(schema: JSON) -> JSON:
 
 
 @cache
-def _exact_validator(kind: JSON) -> JSON:
-    """A kind of validator that takes numbers as they are written: 19.99 is a multiple of 0.01."""
+def _exact_validator(cls: JSON) -> JSON:
+    """Return a validator class that computes with decimal numbers as written: 19.99 is a multiple of 0.01."""
     from jsonschema.validators import extend
 
-    return extend(kind, {"multipleOf": _check_multiple_of})
+    return extend(cls, {"multipleOf": _check_multiple_of})
 
 
 def _check_multiple_of(checker: JSON, divisor: JSON, value: JSON, schema: JSON) -> Iterator[Exception]:
@@ -70,17 +71,17 @@ def _check_multiple_of(checker: JSON, divisor: JSON, value: JSON, schema: JSON) 
 
 
 def check_schema(schema: JSON, where: str) -> JSON:
-    """The same for a schema that was not used before; one that would fail with every value is a UsageError."""
+    """Return a validator for a schema from a row; a schema that would fail with every value is a UsageError."""
     from jsonschema.exceptions import SchemaError
     from jsonschema_specifications import REGISTRY
     from referencing import Resource
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import specification_with
 
-    found = make_validator(schema)
+    validator = make_validator(schema)
     try:
-        found.check_schema(schema)
-        resource = Resource.from_contents(schema, specification_with(found.META_SCHEMA["$schema"]))
+        validator.check_schema(schema)
+        resource = Resource.from_contents(schema, specification_with(validator.META_SCHEMA["$schema"]))
         _check_references(resource, REGISTRY.resolver_with_root(resource))
     except SchemaError as error:
         raise UsageError(f"{where}: not a JSON schema: {error.message}") from None
@@ -89,11 +90,11 @@ def check_schema(schema: JSON, where: str) -> JSON:
         raise UsageError(f"{where}: the schema refers to {missing!r}, which is not in it") from None
     except RecursionError:
         raise UsageError(f"{where}: the schema refers to itself without end, or is nested too deeply") from None
-    return found
+    return validator
 
 
 def _check_references(resource: Resource[JSON], resolver: Resolver[JSON]) -> None:
-    """Look up every reference, here and further in."""
+    """Look up every reference of a schema and its subschemas."""
     if isinstance(resource.contents, dict):
         _follow_references(resource.contents, resolver, frozenset())
     for inner in resource.subresources():
@@ -101,7 +102,7 @@ def _check_references(resource: Resource[JSON], resolver: Resolver[JSON]) -> Non
 
 
 def _follow_references(schema: JSON, resolver: Resolver[JSON], above: frozenset[int]) -> None:
-    """Go through all that applies to the same value as this schema; a RecursionError if that comes back to itself."""
+    """Visit all schemas that apply to the same value as this one; raise RecursionError if they form a cycle."""
     if not isinstance(schema, dict):
         return
     if id(schema) in above:
@@ -117,13 +118,12 @@ def _follow_references(schema: JSON, resolver: Resolver[JSON], above: frozenset[
 INSTRUCTION = "Answer with one JSON value that fits this JSON schema, and nothing else:\n{schema}"
 SCHEMA_FIELDS = ("schema", "json_schema")
 
-_THINKING = re.compile(r"^.*</think>", re.DOTALL)
 _OPENS = re.compile(r"```([A-Za-z][\w+-]*)?[ \t]*(?:\n|(?=[\[{\"\d-]))")
 _CLOSES = re.compile(r"^[ \t]*```|```[ \t.]*$", re.MULTILINE)
-"""At the beginning or end of a line: elsewhere it may stand in a string of the JSON."""
+"""At the beginning or end of a line: elsewhere it may be part of a JSON string."""
 
 MAX_DEPTH = 100
-"""The deepest nesting that is read: a validator goes down by recursion, and must never depend on the stack it has."""
+"""The deepest nesting that is read: a validator recurses, and its result must not depend on the stack size."""
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep, or too deeply for its schema"
 
 
@@ -139,49 +139,52 @@ class JSONSchema(Environment):
         make_validator({})
 
     def tasks(self) -> Iterator[Task]:
-        """The requests in the order of their rows; a schema that is none is named by its row."""
-        template = PromptTemplate.read(self._template) if self._template else None
-        for row in rows(self._data):
-            schema = _read_schema(row)
-            shown = INSTRUCTION.format(schema=encode(schema).decode())
-            task = row.task(shown, template)
-            task.answer = _read_expected(row, task.answer, schema)
-            task.fields = {k: v for k, v in task.fields.items() if k not in SCHEMA_FIELDS} | {"schema": schema}
-            if task.answer is None and _wants_null(row, schema):
-                task.fields["must_be_null"] = True
-            yield task
+        """Yield the requests in the order of their rows; an invalid schema is an error that names its row."""
+        return read_tasks(self._data, self._template, _make_task)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 if the answer is JSON that fits, and equals the expected value if there is one; `parts` tell them apart."""
+        """Score 1 if the answer is JSON that fits and equals the expected value, if any; `parts` has each result."""
         try:
             value = read_json(rollout.text)
         except ValueError as unreadable:
             return Score(0.0, {"json": 0.0, "fits": 0.0}, None, {"error": str(unreadable)[:500]})
         error = _find_schema_error(value, task.fields["schema"])
-        known = _has_answer(task)
-        fits, equal = error is None, not known or _json_equal(value, task.answer)
-        parts = {"json": 1.0, "fits": float(fits)} | ({"equal": float(equal)} if known else {})
+        has_answer = _has_answer(task)
+        fits, equal = error is None, not has_answer or _json_equal(value, task.answer)
+        parts = {"json": 1.0, "fits": float(fits)} | ({"equal": float(equal)} if has_answer else {})
         info = {} if error is None else {"error": error[:500]}
         return Score(float(fits and equal), parts, encode(value).decode()[:500], info)
 
     def solution(self, task: Task) -> str | None:
-        """The expected value, or the row's example; None where only the schema is known."""
+        """Return the expected value, or the row's example; None where only the schema is known."""
         value = task.answer if _has_answer(task) else task.fields.get("example")
         return encode(value).decode() if _has_answer(task) or value is not None else None
 
 
+def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
+    schema = _read_schema(row)
+    task = row.task(INSTRUCTION.format(schema=encode(schema).decode()), template)
+    task.answer = _read_expected(row, task.answer, schema)
+    task.fields = {k: v for k, v in task.fields.items() if k not in SCHEMA_FIELDS} | {"schema": schema}
+    if task.answer is None and _wants_null(row, schema):
+        task.fields["must_be_null"] = True
+    return task
+
+
 def read_json(text: str) -> JSON:
-    """The one JSON value of an answer, in a fence or bare; a ValueError says what is wrong with it.
+    """Read the JSON value of an answer, in a fence or bare; a ValueError says what is wrong with it.
 
     >>> read_json('```json\\n{"a": 1}\\n```'), read_json("[1, 2]")
     ({'a': 1}, [1, 2])
     """
-    text = _THINKING.sub("", text).strip()
+    text = strip_thinking(text).strip()
     fenced = _find_fenced_json(text)
     try:
-        written = text if fenced is None else fenced
         value = json.loads(
-            written, parse_constant=_refuse_constant, parse_float=_parse_finite, parse_int=_parse_integer
+            text if fenced is None else fenced,
+            parse_constant=refuse_constant,
+            parse_float=_parse_finite,
+            parse_int=_parse_integer,
         )
         check_bounds(value)
     except RecursionError:
@@ -190,35 +193,31 @@ def read_json(text: str) -> JSON:
 
 
 def _find_fenced_json(text: str) -> str | None:
-    """What the last fence holds that is tagged as JSON, or not tagged."""
-    found, at = None, 0
+    """Return the content of the last fence that is tagged as JSON or not tagged."""
+    content, at = None, 0
     while opened := _OPENS.search(text, at):
         closed = _CLOSES.search(text, opened.end())
         if closed is None:
             break
         if (opened[1] or "json").lower() == "json":
-            found = text[opened.end() : closed.start()]
+            content = text[opened.end() : closed.start()]
         at = closed.end()
-    return found
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    return content
 
 
 def _parse_finite(digits: str) -> float:
     value = float(digits)
-    return value if math.isfinite(value) else _refuse_constant(f"{digits[:40]} is too large a number; it")
+    return value if math.isfinite(value) else refuse_constant(f"{digits[:40]} is too large a number; it")
 
 
 def _parse_integer(digits: str) -> int:
-    """A validator divides by way of floats: an integer must be within their bounds."""
+    """Parse an integer that fits a float: a validator divides with floats."""
     _parse_finite(digits)
     return int(digits)
 
 
 def check_bounds(value: JSON) -> None:
-    """A ValueError for a value that is nested too deeply, or that no file can hold."""
+    """Raise ValueError for a value that is nested too deeply, or that no file can store."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _children(outer)]
@@ -235,7 +234,7 @@ def _children(value: JSON) -> Iterable[JSON]:
 
 
 def _find_schema_error(value: JSON, schema: JSON) -> str | None:
-    """Why a value does not fit. Schemas without end were refused with their rows: too deep is what the value is."""
+    """Return why a value does not fit. Endless schemas were refused with their rows: only the value can be too deep."""
     try:
         error = next(iter(make_validator(schema).iter_errors(value)), None)
     except RecursionError:
@@ -244,7 +243,7 @@ def _find_schema_error(value: JSON, schema: JSON) -> str | None:
 
 
 def _json_equal(value: JSON, expected: JSON) -> bool:
-    """Equality of JSON: true is not 1, and 1.0 is 1."""
+    """Whether two JSON values are equal: true is not 1, and 1.0 is 1."""
     if isinstance(value, bool) or isinstance(expected, bool):
         return value is expected
     if isinstance(value, list) and isinstance(expected, list):
@@ -264,7 +263,7 @@ def _read_schema(row: DataRow) -> JSON:
 
 
 def _wants_null(row: DataRow, schema: JSON) -> bool:
-    """Whether a row's `null` is its answer; where that does not fit, it is a field left empty."""
+    """Whether a row's `null` is its answer; where null does not fit the schema, it is an empty field."""
     return any(name in row.values for name in ANSWER_FIELDS) and _find_schema_error(None, schema) is None
 
 
@@ -273,14 +272,14 @@ def _has_answer(task: Task) -> bool:
 
 
 def _read_expected(row: DataRow, answer: JSON, schema: JSON) -> JSON:
-    """The answer of a row as it stands if that fits, else the value of which it is the text."""
-    meant = answer if _find_schema_error(answer, schema) is None else decode_text(answer)
-    if meant is None:
+    """Return the answer of a row unchanged if it fits, else decoded from JSON text."""
+    expected = answer if _find_schema_error(answer, schema) is None else decode_text(answer)
+    if expected is None:
         return None
     try:
-        check_bounds(meant)
+        check_bounds(expected)
     except ValueError as error:
         raise UsageError(f"{row.where}: its own answer cannot be used: {error}") from None
-    if _find_schema_error(meant, schema) is not None:
+    if _find_schema_error(expected, schema) is not None:
         raise UsageError(f"{row.where}: its own answer does not fit its schema")
-    return meant
+    return expected

@@ -1,14 +1,14 @@
-"""Mathematics: rows with a problem and an answer, checked by algebra and, where the rule says no, by a judge."""
+"""Mathematics: rows with a problem and an answer, checked by algebra and, if algebra finds no match, by a judge."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rollbook.core import JSON, Rollout, Score, Task
+from rollbook.core import JSON, Rollout, Score, Task, decode
 from rollbook.environments.answers.comparison import canonicalize, is_same_answer, strip_delimiters
 from rollbook.environments.answers.extraction import extract_math_answer, find_boxed
-from rollbook.environments.data_rows import ANSWER_FIELDS, OTHER_ANSWER_FIELDS, DataRow, PromptTemplate, rows
+from rollbook.environments.data_rows import ANSWER_FIELDS, OTHER_ANSWER_FIELDS, DataRow, PromptTemplate, read_tasks
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
@@ -30,77 +30,74 @@ class Math(Environment):
         self._data, self._template = data, template
 
     def tasks(self) -> Iterator[Task]:
-        """The problems in the order of their rows."""
-        template = PromptTemplate.read(self._template) if self._template else None
-        for row in rows(self._data):
-            task = row.task(INSTRUCTION, template)
-            task.answer = read_expected_answer(row)
-            yield task
+        """Yield the problems in the order of their rows."""
+        return read_tasks(self._data, self._template, _make_task)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 if the final answer means the same as the expected one, else 0."""
+        """Score 1 if the final answer means the same as the expected one, else 0."""
         answer = extract_math_answer(rollout.text)
         right = float(answer is not None and is_same_answer(answer, task.answer))
         return Score(right, parts={"rule": right}, answer=answer and canonicalize(answer))
 
     async def appeal(self, task: Task, rollout: Rollout, score: Score, judge: Judge) -> Score:
-        """Where the rule says no to an answer, whether a judge finds it the same, whichever way round it is asked."""
+        """Ask a judge about an answer that algebra did not accept; both orders of the answers must agree."""
         if score.reward or score.answer is None:
             return score
-        ruling = await judge.same(question_text(task), task.answer, score.answer)
-        parts = {**score.parts, "judge": ruling.share}
-        return Score(float(ruling.same), parts, score.answer, {**score.info, "judge": ruling.words})
+        result = await judge.same(question_text(task), task.answer, score.answer)
+        parts = {**score.parts, "judge": result.share}
+        return Score(float(result.same), parts, score.answer, {**score.info, "judge": result.words})
 
     def solution(self, task: Task) -> str | None:
-        """The reference solution if it ends in a box, else the bare answer in one."""
-        written = task.fields.get("solution")
-        if (
-            isinstance(written, str)
-            and (inside := find_boxed(written)) is not None
-            and is_same_answer(inside, task.answer)
-        ):
-            return written
+        """Return the reference solution if it ends in a box with the answer, else just the answer in a box."""
+        reference = task.fields.get("solution")
+        boxed = find_boxed(reference) if isinstance(reference, str) else None
+        if boxed is not None and is_same_answer(boxed, task.answer):
+            return str(reference)
         return f"The answer is \\boxed{{{task.answer}}}."
 
 
+def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
+    task = row.task(INSTRUCTION, template)
+    task.answer = read_expected_answer(row)
+    return task
+
+
 def question_text(task: Task) -> str:
-    """The problem as a judge is shown it."""
-    asked = task.fields.get("question") or task.fields.get("problem")
-    return asked if isinstance(asked, str) else task.prompt.removesuffix(INSTRUCTION).strip()
+    """Return the problem as it is shown to a judge."""
+    question = task.fields.get("question") or task.fields.get("problem")
+    return question if isinstance(question, str) else task.prompt.removesuffix(INSTRUCTION).strip()
 
 
 def read_expected_answer(row: DataRow) -> str:
-    """The answer of a row, wherever its form has it; a UsageError that names the row if there is none."""
+    """Return the answer of a row in any of the known forms; a UsageError names a row without one."""
     value = _find_answer(row)
     if value is None or isinstance(value, dict | list | bool):
         wanted = "answer, expected_answer, reward_model.ground_truth, or a solution with \\boxed{}"
         raise UsageError(f"{row.where}: no {wanted}; it has: {row.field_names}")
     text = str(value).rpartition("####")[2].strip()
-    final = find_boxed(text)
-    found = strip_delimiters(text if final is None else final)
-    if not found:
+    boxed = find_boxed(text)
+    answer = strip_delimiters(text if boxed is None else boxed)
+    if not answer:
         raise UsageError(f"{row.where}: the answer is empty")
-    return found
+    return answer
 
 
 def _find_answer(row: DataRow) -> JSON:
     name = row.first(*ANSWER_FIELDS, *OTHER_ANSWER_FIELDS)
     if name is not None:
         return row.values[name]
-    rewarded = row.values.get("reward_model")
-    if isinstance(rewarded, dict) and rewarded.get("ground_truth") is not None:
-        return _unwrap_single(rewarded["ground_truth"])
-    worked = row.values.get("solution", row.values.get("Solution"))
-    if isinstance(worked, str):
-        final = find_boxed(worked)
-        return final if final is not None else worked if len(worked) <= SHORT_SOLUTION_CHARS else None
-    return worked
+    reward_model = row.values.get("reward_model")
+    if isinstance(reward_model, dict) and reward_model.get("ground_truth") is not None:
+        return _unwrap_single(reward_model["ground_truth"])
+    solution = row.values.get("solution", row.values.get("Solution"))
+    if isinstance(solution, str):
+        boxed = find_boxed(solution)
+        return boxed if boxed is not None else solution if len(solution) <= SHORT_SOLUTION_CHARS else None
+    return solution
 
 
 def _unwrap_single(truth: JSON) -> JSON:
-    """Some rows hold a list of one answer, as JSON or as text of it."""
+    """Return the answer of a list of one, which some rows have, as JSON or as JSON text."""
     if isinstance(truth, str) and truth.startswith('["') and truth.endswith('"]'):
-        from rollbook.core import decode
-
         truth = decode(truth)
     return truth[0] if isinstance(truth, list) and len(truth) == 1 else truth

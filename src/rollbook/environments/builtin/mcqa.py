@@ -7,7 +7,7 @@ from string import ascii_uppercase
 
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.answers.choices import SURROUNDING, find_label, fold_text, read_letter
-from rollbook.environments.data_rows import DataRow, PromptTemplate, rows
+from rollbook.environments.data_rows import DataRow, PromptTemplate, read_tasks
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
@@ -17,11 +17,11 @@ OTHER_ANSWER_FIELDS = ("answerKey", "answer_index")
 """What ARC and MMLU-Pro call the answer."""
 GRADINGS = ("strict", "lenient")
 TABLE_SUFFIXES = (".csv", ".tsv")
-"""Files in which a number is written as text is."""
+"""Files in which numbers are text."""
 
 
 class MCQA(Environment):
-    r"""Questions from `data`. Strict grading takes a letter in \boxed{} alone; lenient also what else is meant so."""
+    r"""Questions from `data`. Strict grading reads only a letter in \boxed{}; lenient grading also other wordings."""
 
     description = "multiple choice from your own rows (--data), graded by letter: mcqa?grading=strict or lenient"
 
@@ -31,26 +31,24 @@ class MCQA(Environment):
         self._data, self._grading, self._template = data, grading, template
 
     def tasks(self) -> Iterator[Task]:
-        """The questions in the order of their rows, each with its options under letters."""
-        template = PromptTemplate.read(self._template) if self._template else None
-        for row in rows(self._data):
-            yield _make_task(row, template)
+        """Yield the questions in the order of their rows, each with its options under letters."""
+        return read_tasks(self._data, self._template, _make_task)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 for the right letter, else 0."""
+        """Score 1 for the right letter, else 0."""
         letter = read_letter(rollout.text, _options_of_task(task), lenient=self._grading == "lenient")
         return Score(float(letter == task.answer), answer=letter)
 
     def solution(self, task: Task) -> str | None:
-        """The letter in a box."""
+        """Return the right letter in a box."""
         return f"\\boxed{{{task.answer}}}"
 
 
 def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
     letters = _read_options(row)
-    shown = "" if _prompt_has_options(row) else "\n".join(f"{letter}: {words}" for letter, words in letters.items())
-    asked = INSTRUCTION.replace("letter", "number") if all(map(str.isdecimal, letters)) else INSTRUCTION
-    task = row.task(f"{shown}\n\n{asked}" if shown else asked, template)
+    options = "" if _prompt_has_options(row) else "\n".join(f"{letter}: {words}" for letter, words in letters.items())
+    instruction = INSTRUCTION.replace("letter", "number") if all(map(str.isdecimal, letters)) else INSTRUCTION
+    task = row.task(f"{options}\n\n{instruction}" if options else instruction, template)
     other = row.first(*OTHER_ANSWER_FIELDS)
     task.answer = _find_letter(row, row.values[other] if task.answer is None and other else task.answer, letters)
     task.fields = {k: v for k, v in task.fields.items() if k not in (*OPTION_FIELDS, *OTHER_ANSWER_FIELDS)} | {
@@ -60,17 +58,17 @@ def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
 
 
 def _prompt_has_options(row: DataRow) -> bool:
-    """Whether the row's own prompt shows the options already, as rows of NeMo Gym do."""
+    """Whether the prompt of the row already shows the options, as in rows of NeMo Gym."""
     return isinstance(row.values.get("responses_create_params"), dict)
 
 
 def _options_of_task(task: Task) -> dict[str, str]:
-    """The options of a task by letter; one that others made, as rows of NeMo Gym are, has them as its row does."""
+    """Return the options of a task by letter; a task made elsewhere, as by NeMo Gym, has them as its row does."""
     return task.fields.get("letters") or _read_options(DataRow(f"task {task.id}", 0, task.fields))
 
 
 def _read_options(row: DataRow) -> dict[str, str]:
-    """The options of a row by letter: from a list of texts or of {letter: text}, from such an object, from labels."""
+    """Read the options of a row by letter: a list of texts or of {letter: text}, such an object, or labelled texts."""
     name = row.first(*OPTION_FIELDS)
     value = row.decode_field(name)
     if isinstance(value, dict) and {"text", "label"} <= set(value):
@@ -94,23 +92,23 @@ def _read_options(row: DataRow) -> dict[str, str]:
 
 
 def _find_letter(row: DataRow, answer: JSON, letters: dict[str, str]) -> str:
-    """The right letter: given as such, as its text, or, where no label is a number, as its number from 0."""
-    written = answer.strip() if isinstance(answer, str) else answer
-    if isinstance(written, str) and row.path.partition("?")[0].endswith(TABLE_SUFFIXES) and written.isdecimal():
-        written = int(written)
-    found = None
-    if isinstance(written, int) and not isinstance(written, bool):
-        found = _letter_of_number(row, written, letters)
-    elif isinstance(written, str):
-        labels = (written.upper(), written.strip(SURROUNDING).upper())
-        found = next((label for label in labels if label in letters), None) or find_label(written, letters)
-    if found is None:
+    """Return the right letter: given as a letter, as the option's text, or, if no label is a number, as its index."""
+    value = answer.strip() if isinstance(answer, str) else answer
+    if isinstance(value, str) and row.path.partition("?")[0].endswith(TABLE_SUFFIXES) and value.isdecimal():
+        value = int(value)
+    letter = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        letter = _letter_of_number(row, value, letters)
+    elif isinstance(value, str):
+        labels = (value.upper(), value.strip(SURROUNDING).upper())
+        letter = next((label for label in labels if label in letters), None) or find_label(value, letters)
+    if letter is None:
         raise UsageError(f"{row.where}: the answer {answer!r} is none of the options {', '.join(letters)}")
-    return found
+    return letter
 
 
 def _letter_of_number(row: DataRow, number: int, letters: dict[str, str]) -> str | None:
-    """The option of a number: its label where labels are numbers, else its place, unless its text may be meant."""
+    """Return the option of a number: its label if labels are numbers, else its index; an ambiguous one is an error."""
     if any(label.isdecimal() for label in letters):
         return str(number) if str(number) in letters else None
     place = list(letters)[number] if 0 <= number < len(letters) else None

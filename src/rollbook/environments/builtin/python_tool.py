@@ -1,6 +1,6 @@
 """Problems solved with a Python session: the model calls a stateful tool, then gives its answer.
 
-What a call did is reported to the model as bounded text that says what was lost.
+The model gets the result of a call as bounded text that says what was left out or lost.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from rollbook.environments.data_rows import DataRow, PromptTemplate
 from rollbook.environments.sandboxed import Sandboxed
 from rollbook.environments.tools import tool
 from rollbook.errors import UsageError
-from rollbook.sandbox import Limits as Limits
-from rollbook.sandbox import ProgramError, Result, Session, check_names
+from rollbook.sandbox import Limits, ProgramError, Result, Session, check_names
 
 PART_CHARS = 4000
-"""Of each of what was printed, the value and the error so much is shown, from both ends."""
+"""How many characters of the output, of the value and of the error are shown, half from each end."""
 
 _ENDS = {
     "memory": "Stopped: it needed more than {memory_mb} MB of memory.",
@@ -32,7 +31,7 @@ _ENDS = {
 
 
 def render_result(result: Result, limits: Limits) -> str:
-    """The parts that are there, in the order in which they came about."""
+    """Return the result of a call as text for the model: its parts in the order in which they happened."""
     parts = [
         "Earlier variables were lost; this call began afresh." if result.restarted else "",
         truncate_middle(result.stdout.rstrip()),
@@ -68,7 +67,7 @@ def _describe_state(result: Result) -> str:
 
 
 def truncate_middle(text: str, chars: int = PART_CHARS) -> str:
-    """Both ends of a text that is too long, and how much is missing between them.
+    """Return both ends of a text that is too long, and how much is missing between them.
 
     >>> truncate_middle("0123456789", 4)
     '01\\n[6 characters left out]\\n89'
@@ -85,11 +84,11 @@ INSTRUCTION = (
 )
 
 WALL_FACTOR = 3
-"""The clock's limit of a call, in units of its CPU time."""
+"""The wall time limit of a call as a multiple of its CPU time limit."""
 
 
 class PythonToolState:
-    """What one rollout has: its session, and how often it was used."""
+    """The state of one rollout: its session, and how often it was used."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -99,8 +98,8 @@ class PythonToolState:
 class PythonTool(Sandboxed):
     """Rows with a problem and an answer from `data` (else GSM8K), solved with a stateful `python` tool.
 
-    A row's `files` (name: text) lie in the session's folder. A call that runs into a limit is undone, and the model is
-    told; `snapshot=false` is cheaper, and loses all variables then. `packages` may be imported, if installed.
+    A row's `files` (name: text) are put in the session's folder. A call that reaches a limit is undone, and its result
+    says so; `snapshot=false` is cheaper, but then all variables are lost. `packages` can be imported, if installed.
     """
 
     description = "math and data problems, solved with a Python session as a tool (--data rows, else GSM8K)"
@@ -121,20 +120,20 @@ class PythonTool(Sandboxed):
         self.packages = [packages] if isinstance(packages, str) else list(packages)
         self.limits = Limits(seconds=seconds, memory_mb=memory_mb, wall_seconds=WALL_FACTOR * seconds)
         self.states_at_once = sessions
-        self.sessions = sessions + 1  # one more, to try it out
+        self.sessions = sessions + 1  # one more for the trial in start()
 
     def tasks(self) -> Iterator[Task]:
-        """The problems in the order of their file."""
+        """Yield the problems in the order of their file."""
         return read_problems(self._data, self._template, _make_task)
 
     async def start(self) -> None:
-        """Open the sandbox, and try a session: where there can be none, nobody should begin."""
+        """Open the sandbox and try a session: where none can be opened, no rollout should start."""
         await super().start()
         async with self.box.session(snapshot=self._snapshot):
             return
 
     async def open(self, task: Task) -> PythonToolState:
-        """A session of its own, with the row's files."""
+        """Open a session for this rollout, with the row's files."""
         files = {name: text.encode() for name, text in (task.fields.get("files") or {}).items()}
         session = self.box.session(snapshot=self._snapshot, files=files)
         await session.__aenter__()
@@ -154,7 +153,7 @@ class PythonTool(Sandboxed):
         return render_result(result, self.limits)
 
     async def outcome(self, state: PythonToolState) -> JSON:
-        """How often the tool was used, and how often that ended badly."""
+        """Return how often the tool was called, and how many calls failed."""
         return {"calls": state.calls, "errors": state.errors}
 
     async def close(self, state: PythonToolState) -> None:
@@ -162,13 +161,13 @@ class PythonTool(Sandboxed):
         await state.session.__aexit__(None, None, None)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 for the right answer however it is written, else 0."""
+        """Score 1 for the right answer, however it is written, else 0."""
         answer = extract_math_answer(rollout.text)
         right = answer is not None and is_same_answer(answer, task.answer)
         return Score(float(right), answer=answer and canonicalize(answer))
 
     def solution(self, task: Task) -> list[str]:
-        """One call that gives the answer back, then the answer."""
+        """Return a turn with one call that prints the answer, then the answer."""
         call = {"name": "python", "arguments": {"code": f"print({task.answer!r})"}}
         return [json.dumps({"calls": [call]}), f"\\boxed{{{task.answer}}}"]
 

@@ -1,13 +1,12 @@
 """The generators of the package `reasoning-gym`, each with its own scorer: `reasoning_gym:chain_sum?max_terms=2`.
 
-Entries are stored as JSON exactly: what JSON would change (tuples, sets, keys that are not text) gets a tag.
+Entries are stored as JSON without loss: what JSON would change (tuples, sets, keys that are not text) gets a tag.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import math
 import os
 import re
@@ -19,8 +18,9 @@ import msgspec
 
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.answers.comparison import canonicalize, parse_number
-from rollbook.environments.answers.extraction import extract_answer, find_boxed
+from rollbook.environments.answers.extraction import extract_answer, find_boxed, find_tagged, strip_thinking
 from rollbook.environments.environment import Environment
+from rollbook.environments.registry import suggest_names
 from rollbook.errors import UsageError
 
 TYPE_TAG = "$python"
@@ -35,7 +35,7 @@ _TYPES: dict[str, Callable[[list[JSON]], object]] = {
 
 
 def pack(value: object) -> JSON:
-    """The value as JSON that `unpack` turns back into an equal value of the same types.
+    """Return the value as JSON that `unpack` turns back into an equal value of the same types.
 
     >>> pack({"grid": [(1, 2)]})
     {'grid': [{'$python': 'tuple', 'of': [1, 2]}]}
@@ -52,7 +52,7 @@ def pack(value: object) -> JSON:
 
 
 def _pack_scalar(value: object) -> JSON:
-    """Text, numbers and None, also where NumPy made them."""
+    """Convert text, numbers and None, also those of NumPy."""
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -72,7 +72,7 @@ def _pack_dict(value: dict[object, object]) -> JSON:
 
 
 def unpack(value: JSON) -> JSON:
-    """What `pack` was given."""
+    """Return the value that `pack` converted."""
     if isinstance(value, list):
         return [unpack(v) for v in value]
     if not isinstance(value, dict):
@@ -84,13 +84,11 @@ def unpack(value: JSON) -> JSON:
 
 
 INSTRUCTION = "\n\nPut the final answer in <answer></answer>."
-"""Asked of answers that are not numbers. A number is found wherever it stands, and small models do better unasked."""
-
-_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
+"""Only for answers that are not numbers: a number is found anywhere, and small models do better without this."""
 
 
 class ReasoningGym(Environment):
-    """One generator by name, with `size` problems from `seed`; every other argument is the generator's own."""
+    """One generator by name, with `size` problems from `seed`; all other arguments are settings of the generator."""
 
     description = (
         "procedural puzzles with their own scorers: reasoning_gym:NAME?setting=value (pip install rollbook[gym])"
@@ -102,7 +100,7 @@ class ReasoningGym(Environment):
         _check_settings(name, self._config)
 
     def tasks(self) -> Iterator[Task]:
-        """The generated problems, each with its metadata: some scorers need more than the answer."""
+        """Yield the generated problems, each with its metadata: some scorers need more than the answer."""
         for index in range(len(self._dataset)):
             entry = _call_quietly(self._dataset.__getitem__, index)
             question, answer = pack(entry["question"]), pack(entry["answer"])
@@ -111,19 +109,19 @@ class ReasoningGym(Environment):
             yield Task(f"{self._name}-{index:05d}", prompt, answer=answer, entry=rest)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """What the generator's own scorer says of the answer that was read."""
+        """Score the answer with the generator's own scorer."""
         answer = read_answer(rollout.text, task.answer)
         question = task.prompt.removesuffix(INSTRUCTION)
         entry = {"question": question, "answer": task.answer, **unpack(task.fields["entry"])}
         try:
             return Score(self._score(answer, entry), answer=answer)
         except Exception as error:  # noqa: BLE001
-            # Some scorers raise on text they cannot parse. It is the policy's doing only if they can score a right one.
+            # Some scorers raise on text they cannot parse. It is the policy's fault only if they can score a right one.
             self._score(entry["answer"] or "", entry)
             return Score(0.0, answer=answer, info={"unreadable": f"{type(error).__name__}: {error}"[:200]})
 
     def solution(self, task: Task) -> str | None:
-        """The generator's own answer in tags; None where it only knows how to check one."""
+        """Return the generator's answer in tags; None where the generator can only check answers."""
         return None if task.answer is None else f"<answer>{task.answer}</answer>"
 
     @cached_property
@@ -138,21 +136,21 @@ class ReasoningGym(Environment):
 
 
 def read_answer(text: str, expected: str | None) -> str:
-    r"""The text handed to the scorer: what is tagged, else boxed, else the final number if one is expected, else all.
+    r"""Return the text for the scorer: what is tagged, else boxed, else the final number if one is expected, else all.
 
     >>> read_answer("3 + 4 = 7", "7"), read_answer("<answer>a b</answer>", "a b"), read_answer(r"\boxed{x}", "x")
     ('7', 'a b', 'x')
     """
-    if tagged := _TAGGED.findall(text):
+    if tagged := find_tagged(text):
         return _normalize_number(tagged[-1].strip(), expected)
     if (inside := find_boxed(text)) is not None:
         return _normalize_number(inside, expected)
-    text = text.rpartition("</think>")[2]
+    text = strip_thinking(text)
     return (extract_answer(text) if _is_number(expected) else None) or text.strip()
 
 
 def _normalize_number(text: str, expected: str | None) -> str:
-    """A number without currency, separators and units where a number is expected; anything else as it stands."""
+    """Remove currency, separators and units where a number is expected; return anything else unchanged."""
     if not _is_number(expected) or _is_number(text):
         return text
     return canonicalize(text)
@@ -163,23 +161,23 @@ def _is_number(text: str | None) -> bool:
 
 
 def _check_settings(name: str, config: dict[str, JSON]) -> object:
-    """The generator's own configuration, checked; each mistake is a UsageError of one line."""
+    """Return the checked configuration of a generator; each mistake is a UsageError of one line."""
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
         raise UsageError(f"reasoning_gym:{name} needs a package ({error}); pip install 'rollbook[gym]'") from None
     if name not in DATASETS:
-        raise UsageError(f"unknown reasoning_gym generator {name!r}{_suggest(name, list(DATASETS))}")
+        raise UsageError(f"unknown reasoning_gym generator {name!r}{suggest_names(name, DATASETS, guesses=3)}")
     return _make_settings(name, DATASETS[name][1], config)
 
 
-def _make_settings(name: str, kind: type, config: dict[str, JSON]) -> object:
-    known = [field.name for field in dataclasses.fields(kind)]
+def _make_settings(name: str, cls: type, config: dict[str, JSON]) -> object:
+    known = [field.name for field in dataclasses.fields(cls)]
     for key in config:
         if key not in known:
-            raise UsageError(f"reasoning_gym:{name} has no setting {key!r}{_suggest(key, known)}")
+            raise UsageError(f"reasoning_gym:{name} has no setting {key!r}{suggest_names(key, known, guesses=3)}")
     try:
-        settings: Any = msgspec.convert(config, kind)
+        settings: Any = msgspec.convert(config, cls)
         if hasattr(settings, "validate"):
             settings.validate()
     except (msgspec.ValidationError, AssertionError, ValueError, TypeError) as error:
@@ -188,12 +186,7 @@ def _make_settings(name: str, kind: type, config: dict[str, JSON]) -> object:
     return settings
 
 
-def _suggest(given: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(given, known, n=3, cutoff=0.5)
-    return f"; did you mean {', '.join(close)}?" if close else f"; known: {', '.join(sorted(known))}"
-
-
 def _call_quietly(call: Any, *args: Any, **kwargs: Any) -> Any:
-    """Some generators and scorers print; standard output belongs to the results."""
+    """Call without standard output: some generators and scorers print, and it is reserved for results."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         return call(*args, **kwargs)

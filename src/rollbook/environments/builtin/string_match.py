@@ -7,16 +7,15 @@ import unicodedata
 from collections.abc import Iterator
 
 from rollbook.core import JSON, Rollout, Score, Task
-from rollbook.environments.answers.extraction import find_boxed
-from rollbook.environments.data_rows import DataRow, PromptTemplate, rows
+from rollbook.environments.answers.comparison import compile_text_commands
+from rollbook.environments.answers.extraction import find_boxed, find_tagged, strip_thinking
+from rollbook.environments.data_rows import DataRow, PromptTemplate, read_tasks
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
 MODES = ("exact", "folded", "contains")
 
-_THINKING = re.compile(r"^.*</think>", re.DOTALL)
-_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL | re.IGNORECASE)
-_TEX = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_TEX = compile_text_commands("mathbf")
 _EDGES = " \t\n.,;:!?\"'`*。、「」『』«»"
 _QUOTES = str.maketrans(dict.fromkeys("“”„", '"') | dict.fromkeys("‘’‚", "'"))
 _BRACKETS = ("()", "[]")
@@ -30,7 +29,7 @@ _LETTER = rf"[^\W{_UNSPACED}]"
 
 
 class StringMatch(Environment):
-    """Texts from `data`. `mode`: exact but for white space around it, folded (no case, no punctuation), or contains."""
+    """Texts from `data`. `mode`: exact (except white space around), folded (no case, no punctuation) or contains."""
 
     description = "answers that are texts, from your own rows (--data): string_match?mode=exact, folded or contains"
 
@@ -40,39 +39,41 @@ class StringMatch(Environment):
         self._data, self._mode, self._template = data, mode, template
 
     def tasks(self) -> Iterator[Task]:
-        """The questions in the order of their rows."""
-        template = PromptTemplate.read(self._template) if self._template else None
-        for row in rows(self._data):
-            task = row.task("", template)
-            task.answer = _read_accepted(row, task.answer)
-            yield task
+        """Yield the questions in the order of their rows."""
+        return read_tasks(self._data, self._template, _make_task)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 if the answer is one of the accepted texts, else 0."""
-        said = read_final_text(rollout.text)
-        return Score(float(any(matches(said, text, self._mode) for text in task.answer)), answer=said[:200])
+        """Score 1 if the answer is one of the accepted texts, else 0."""
+        answer = read_final_text(rollout.text)
+        return Score(float(any(matches(answer, text, self._mode) for text in task.answer)), answer=answer[:200])
 
     def solution(self, task: Task) -> str | None:
-        """The first accepted text."""
+        """Return the first accepted text."""
         return str(task.answer[0])
 
 
+def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
+    task = row.task("", template)
+    task.answer = _read_accepted(row, task.answer)
+    return task
+
+
 def read_final_text(text: str) -> str:
-    r"""What an answer says in the end: what is in <answer> tags, else in \boxed{}, else all of it without thoughts.
+    r"""Return the final answer of a text: in <answer> tags, else in \boxed{}, else all of it without thoughts.
 
     >>> read_final_text("<think>Hm</think> Paris"), read_final_text("It is <answer>Paris</answer>.")
     ('Paris', 'Paris')
     >>> read_final_text(r"\boxed{Paris}")
     'Paris'
     """
-    text = _THINKING.sub("", text)
-    tagged = _TAGGED.findall(text)
+    text = strip_thinking(text)
+    tagged = find_tagged(text)
     inside = tagged[-1] if tagged else find_boxed(text)
     return (text if inside is None else inside).strip()
 
 
 def matches(answer: str, accepted: str, mode: str) -> bool:
-    """Whether a text is what was asked for, by one of the three rules.
+    """Whether an answer matches an accepted text in one of the three modes.
 
     >>> [matches("paris.", "Paris", mode) for mode in MODES], matches("It is Paris", "paris", "contains")
     ([False, True, True], True)
@@ -88,7 +89,7 @@ def matches(answer: str, accepted: str, mode: str) -> bool:
 
 
 def normalize_text(text: str) -> str:
-    r"""A text without case, doubled spaces, and punctuation or TeX around it.
+    r"""Return a text in one case, without repeated spaces, surrounding punctuation and TeX.
 
     >>> normalize_text("(São  Paulo)."), normalize_text(r"\text{Paris}"), normalize_text("2⁵")
     ('são paulo', 'paris', '2⁵')
@@ -100,18 +101,18 @@ def normalize_text(text: str) -> str:
 
 
 def _normalize_characters(text: str) -> str:
-    """One way of writing each character, but 2⁵ is not 25."""
+    """Normalize each character, but keep superscripts: 2⁵ is not 25."""
     if text.isascii():
         return text
-    kept = (c if unicodedata.decomposition(c).startswith(_RAISED) else unicodedata.normalize("NFKC", c) for c in text)
-    return unicodedata.normalize("NFC", "".join(kept))
+    parts = (c if unicodedata.decomposition(c).startswith(_RAISED) else unicodedata.normalize("NFKC", c) for c in text)
+    return unicodedata.normalize("NFC", "".join(parts))
 
 
 def _read_accepted(row: DataRow, answer: JSON) -> list[str]:
-    """One text, or a list of texts of which any will do; none of them may be empty."""
-    several = answer if isinstance(answer, list) else [answer]
-    texts = [str(one) for one in several if isinstance(one, str | int | float) and not isinstance(one, bool)]
-    if len(texts) < len(several) or not texts or not all(normalize_text(text) for text in texts):
+    """Return the accepted texts: one, or a list of which any counts; none of them may be empty."""
+    answers = answer if isinstance(answer, list) else [answer]
+    texts = [str(one) for one in answers if isinstance(one, str | int | float) and not isinstance(one, bool)]
+    if len(texts) < len(answers) or not texts or not all(normalize_text(text) for text in texts):
         raise UsageError(
             f"{row.where}: the answer must be text or a list of texts, and not empty; it has: {row.field_names}"
         )

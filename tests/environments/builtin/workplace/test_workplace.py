@@ -34,8 +34,8 @@ def writes(path: list[dict[str, object]]) -> list[dict[str, object]]:
     return [step for step in path if not str(step["name"]).startswith(READS)]
 
 
-def plays(task: Task) -> list[list[dict[str, object]]]:
-    """By sample: the solution, nothing, all of it twice, something else as well, in reverse, and without the last."""
+def list_attempts(task: Task) -> list[list[dict[str, object]]]:
+    """Return calls by sample: the solution, no changes, all twice, an extra change, all but the last change."""
     done = writes(task.path)
     return [
         [*task.path, {"name": "search_mail", "arguments": {}}],
@@ -57,7 +57,8 @@ def test_200_tasks_and_more_than_20_tools():
 
 def test_there_are_many_kinds_and_each_is_said_in_several_ways():
     kinds = Counter(task.kind for task in TASKS)
-    assert set(kinds) == {job.__name__ for job in TASK_KINDS}
+    assert set(kinds) == set(TASK_KINDS)
+    assert "escalated" in kinds  # stored with tasks, whatever the function is called
     assert min(kinds.values()) >= 12
     for kind in kinds:
         assert len({task.prompt.split()[0] for task in TASKS if task.kind == kind}) > 1, kind
@@ -71,17 +72,17 @@ def test_every_task_takes_several_steps():
 
 def test_all_that_a_task_needs_to_know_is_said_or_can_be_found_out():
     for task in TASKS:
-        world, box = Workplace().open(task), Toolbox(Workplace(), 1 << 20)
+        world, toolbox = Workplace().open(task), Toolbox(Workplace(), 1 << 20)
         known = "".join(message.text for message in task.messages)
         for step in task.path:
             for value in identifiers(step["arguments"]):
                 assert value in known, (task.id, step)
-            said = box.use(step["name"], encode(step["arguments"]).decode(), world)
-            known += said if step["name"].startswith(READS) else ""
+            message = toolbox.use(step["name"], encode(step["arguments"]).decode(), world)
+            known += message if step["name"].startswith(READS) else ""
 
 
 def identifiers(arguments: dict[str, object]) -> list[str]:
-    """Ids and addresses, wherever they stand."""
+    """Return all ids and addresses in arguments."""
     flat = [item for value in arguments.values() for item in (value if isinstance(value, list) else [value])]
     return [item for item in flat if isinstance(item, str) and ("@" in item or item[1:2] == "-")]
 
@@ -96,10 +97,10 @@ def test_the_tasks_are_those_that_they_always_were():
 def test_every_task_is_solved_by_its_path_alone(tmp_path: Path) -> None:
     lines = []
     for task in TASKS:
-        for sample, path in enumerate(plays(task)):
+        for sample, path in enumerate(list_attempts(task)):
             steps = [{"tool_calls": [call(step["name"], step["arguments"], n)]} for n, step in enumerate(path)]
-            said = [*steps, {"answer": "It is done."}]
-            lines += [json.dumps({"task": task.id, "sample": sample, **one}) for one in said]
+            message = [*steps, {"answer": "It is done."}]
+            lines += [json.dumps({"task": task.id, "sample": sample, **one}) for one in message]
     script = tmp_path / "script.jsonl"
     script.write_text("\n".join(lines) + "\n")
     words = ["workplace", "-m", f"scripted:{script}", "-k", "5", "-o", str(tmp_path / "run"), "--max-turns", "100"]
@@ -115,11 +116,11 @@ def test_every_task_is_solved_by_its_path_alone(tmp_path: Path) -> None:
         assert rewards[sample] == {0.0: 200}, sample
 
 
-def finished(task: Task, path: list[dict[str, object]]) -> float:
+def score_path(task: Task, path: list[dict[str, object]]) -> float:
     env = Workplace()
-    world, box = env.open(task), Toolbox(env, 1 << 20)
+    world, toolbox = env.open(task), Toolbox(env, 1 << 20)
     for step in path:
-        box.use(step["name"], encode(step["arguments"]).decode(), world)
+        toolbox.use(step["name"], encode(step["arguments"]).decode(), world)
     rollout = Rollout(task=task, sample=0, seed=0, outcome=json.loads(encode(env.outcome(world))))
     return env.verify(task, rollout).reward
 
@@ -128,12 +129,12 @@ def test_neither_order_nor_spelling_matters():
     for task in TASKS[:32]:
         done = writes(task.path)
         free_of_order = task.kind not in ("closed_tickets", "swapped_attendee")
-        assert finished(task, done[::-1] if free_of_order else done) == 1.0, task.id
-        loud = [{**step, "arguments": {k: spelt(k, v) for k, v in step["arguments"].items()}} for step in done]
-        assert finished(task, loud) == 1.0, task.id
+        assert score_path(task, done[::-1] if free_of_order else done) == 1.0, task.id
+        loud = [{**step, "arguments": {k: respell(k, v) for k, v in step["arguments"].items()}} for step in done]
+        assert score_path(task, loud) == 1.0, task.id
 
 
-def spelt(name: str, value: object) -> object:
+def respell(name: str, value: object) -> object:
     if name in ("title", "subject", "body", "text"):
         return f'  "{str(value).upper().rstrip(".")}" '
     return value[::-1] if isinstance(value, list) else value
@@ -150,22 +151,24 @@ def test_two_rollouts_have_two_worlds():
 def test_what_is_sent_stays_sent_whatever_is_deleted_afterwards():
     deletes = [{"name": "delete_mail", "arguments": {"mail_id": f"M-{number}"}} for number in range(117, 120)]
     for task in TASKS[:32]:
-        assert finished(task, [SOMETHING_ELSE, *deletes, *writes(task.path)]) == 0.0, task.id
-        assert finished(task, [*writes(task.path), *deletes]) == 1.0, task.id
+        assert score_path(task, [SOMETHING_ELSE, *deletes, *writes(task.path)]) == 0.0, task.id
+        assert score_path(task, [*writes(task.path), *deletes]) == 1.0, task.id
 
 
 @pytest.mark.parametrize("act", [("reply_mail", {"body": "x"}), ("forward_mail", {"to": [ME]})], ids=str)
 def test_a_sent_mail_cannot_be_deleted_or_archived(act):
     env, (name, arguments) = Workplace(), act
-    world, box = env.open(TASKS[0]), Toolbox(env, 1000)
-    box.use(name, json.dumps({"mail_id": "M-101", **arguments}), world)
-    assert "M-117 was sent, and what is sent cannot be deleted" in box.use("delete_mail", '{"mail_id": "M-117"}', world)
-    assert "not in the inbox" in box.use("archive_mail", '{"mail_id": "M-117"}', world)
+    world, toolbox = env.open(TASKS[0]), Toolbox(env, 1000)
+    toolbox.use(name, json.dumps({"mail_id": "M-101", **arguments}), world)
+    assert "M-117 was sent, and what is sent cannot be deleted" in toolbox.use(
+        "delete_mail", '{"mail_id": "M-117"}', world
+    )
+    assert "not in the inbox" in toolbox.use("archive_mail", '{"mail_id": "M-117"}', world)
     assert len(env.outcome(world)["mails"]["added"]) == 1
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "message"),
     [
         ("read_mail", {"mail_id": "M-999"}, "there is no 'M-999' among the mails"),
         ("send_mail", {"to": ["x@y.z"], "subject": "", "body": ""}, "nobody has the address 'x@y.z'"),
@@ -180,12 +183,12 @@ def test_a_sent_mail_cannot_be_deleted_or_archived(act):
         ("find_free_time", {"attendees": [], "on": "2026-03-02", "minutes": 0}, "1 to 480"),
     ],
 )
-def test_what_is_wrong_with_a_call_is_said(tool, arguments, said):
+def test_what_is_wrong_with_a_call_is_said(tool, arguments, message):
     env = Workplace()
     world = env.open(TASKS[0])
     answer = Toolbox(env, 1000).use(tool, json.dumps(arguments), world)
     assert answer.startswith("Error")
-    assert said in answer
+    assert message in answer
     assert env.outcome(world) == {}
 
 

@@ -1,4 +1,4 @@
-"""A world follows from its seed, and holds together."""
+"""An office depends only on its seed, and its records are consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state decides: what was added, removed or altered, each exactly once, however it is written."""
+"""Only the final state counts: what was added, removed or altered, each exactly once, in any spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free time: no meeting of theirs overlaps it, and there is none earlier."""
+"""Free time: no meeting of the attendees overlaps it, and it is the earliest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated workplace: people, calendar, mail, tickets and customers, with tasks that have one right end state.
+"""A simulated workplace: people, calendar, mail, tickets and customers, with tasks that have one correct final state.
 
 `office` generates a workplace from a seed, `tools` has the tools, `task_kinds` the kinds of tasks, and `workplace` the
 environment with its scoring.

@@ -1,4 +1,4 @@
-"""One office in memory: tables of records made from a seed, the same for the same seed, and the names they use."""
+"""An office in memory: tables of records generated from a seed, and the names used in them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TIME_FORMAT = "%Y-%m-%d %H:%M"
 
 
 class Office:
-    """The state of one rollout. `first` is what it was in the beginning, and stays so."""
+    """The state of one rollout. `initial_tables` is a copy of the tables at the start and never changes."""
 
     def __init__(self, tables: OfficeTables, today: date) -> None:
         self.tables, self.today = tables, today
@@ -81,52 +81,52 @@ class Office:
 
     @property
     def now(self) -> str:
-        """The hour at which everything happens."""
+        """The current time, the same during the whole rollout."""
         return f"{self.today} 08:00"
 
     def get(self, table: str, name: str) -> OfficeRecord:
-        """One record; a ValueError for the model if there is none."""
+        """Return one record; raise a ValueError for the model if there is none."""
         if name not in self.tables[table]:
             raise ValueError(f"there is no {name!r} among the {table}; their ids look like {ID_PREFIX[table]}-101")
         return self.tables[table][name]
 
     def add(self, table: str, record: OfficeRecord) -> str:
-        """Add a record, and give it the next id."""
+        """Add a record under the next id, and return the id."""
         self._numbers[table] += 1
         name = f"{ID_PREFIX[table]}-{self._numbers[table]}"
         self.tables[table][name] = record
         return name
 
     def remove(self, table: str, name: str) -> OfficeRecord:
-        """Take a record away."""
+        """Remove and return a record."""
         self.get(table, name)
         return self.tables[table].pop(name)
 
     def find(self, table: str, **wanted: object) -> Iterator[tuple[str, OfficeRecord]]:
-        """The records whose fields are these, with their ids."""
+        """Yield the records with these field values, with their ids."""
         for name, record in self.tables[table].items():
             if all(record[field] == value for field, value in wanted.items()):
                 yield name, record
 
     def check_address(self, email: str) -> str:
-        """An address that someone has, staff or customer; a ValueError for the model otherwise."""
+        """Return a known address, of staff or a customer, in lower case; raise a ValueError for the model otherwise."""
         known = {p["email"] for p in self.tables["people"].values()}
         known |= {c["contact_email"] for c in self.tables["customers"].values()}
-        found = email.strip().lower()
-        if found not in known:
+        address = email.strip().lower()
+        if address not in known:
             raise ValueError(f"nobody has the address {email!r}; find_people and search_customers know the addresses")
-        return found
+        return address
 
     def check_staff_address(self, email: str) -> str:
-        """An address of someone who works here."""
-        found = self.check_address(email)
-        if not found.endswith(f"@{DOMAIN}"):
+        """Return the address of someone who works here; raise a ValueError for the model otherwise."""
+        address = self.check_address(email)
+        if not address.endswith(f"@{DOMAIN}"):
             raise ValueError(f"{email} does not work here; find_people lists those who do")
-        return found
+        return address
 
 
 def make_office(seed: str) -> Office:
-    """A whole office from a seed."""
+    """Generate an office; the same seed gives the same office."""
     rng = random.Random(f"workplace {seed}")
     today = FIRST_DAY + timedelta(weeks=rng.randrange(40))
     people = _make_people(rng)
@@ -151,22 +151,22 @@ def _make_person(name: str, team: str, lead: bool) -> OfficeRecord:
 
 
 def _make_people(rng: random.Random) -> list[OfficeRecord]:
-    """Four teams of four, the first of each its lead, and the one whom all this is done for."""
+    """Make four teams of four, the first of each its lead, and the manager who asks for the work."""
     firsts, lasts = rng.sample(FIRST_NAMES, 16), rng.sample(LAST_NAMES, 16)
-    called = [f"{first} {last}" for first, last in zip(firsts, lasts, strict=True)]
-    staff = [_make_person(name, TEAMS[at // 4], at % 4 == 0) for at, name in enumerate(called)]
+    names = [f"{first} {last}" for first, last in zip(firsts, lasts, strict=True)]
+    staff = [_make_person(name, TEAMS[at // 4], at % 4 == 0) for at, name in enumerate(names)]
     return [*staff, _make_person(MY_NAME, "Office", True)]
 
 
 def _make_customers(rng: random.Random, people: list[OfficeRecord]) -> list[OfficeRecord]:
-    """Twelve companies; their owners are of Sales, their contacts have names that nobody here has."""
+    """Make twelve companies; their owners are in Sales, their contacts have first names that nobody here has."""
     taken = {person["name"].split()[0] for person in people}
     free = [first for first in FIRST_NAMES if first not in taken]
-    made = []
+    customers = []
     for company in rng.sample(COMPANIES, 12):
         contact = f"{rng.choice(free)} {rng.choice(LAST_NAMES)}"
         email = f"{contact.split()[0].lower()}@{company.lower().replace(' ', '-')}.example"
-        made.append(
+        customers.append(
             {
                 "name": company,
                 "city": rng.choice(CITIES),
@@ -177,11 +177,11 @@ def _make_customers(rng: random.Random, people: list[OfficeRecord]) -> list[Offi
                 "notes": [],
             }
         )
-    return made
+    return customers
 
 
 def _make_tickets(rng: random.Random, people: list[OfficeRecord], customers: list[OfficeRecord]) -> list[OfficeRecord]:
-    """Twenty-four, each about something else; a quarter has no assignee."""
+    """Make 24 tickets, each about a different issue; a quarter has no assignee."""
     workers = [person["email"] for person in people if person["team"] in ("Support", "Engineering")]
     return [
         {
@@ -197,7 +197,7 @@ def _make_tickets(rng: random.Random, people: list[OfficeRecord], customers: lis
 
 
 def _make_mails(rng: random.Random, customers: list[OfficeRecord], today: date) -> list[OfficeRecord]:
-    """Sixteen in the inbox, each with another subject, from customers."""
+    """Make 16 mails from customers in the inbox, each with a different subject."""
     subjects = rng.sample(SUBJECTS, 16)
     return [
         {
@@ -215,14 +215,14 @@ def _make_mails(rng: random.Random, customers: list[OfficeRecord], today: date) 
 
 
 def _make_events(rng: random.Random, people: list[OfficeRecord], today: date) -> list[OfficeRecord]:
-    """Fourteen in the next two weeks, on the half hour, between nine and five."""
+    """Make 14 events in the next two weeks, on the half hour, between nine and five."""
     emails = [person["email"] for person in people]
-    made = []
+    events = []
     for title in rng.sample(MEETINGS, 14):
         day = today + timedelta(days=rng.choice((1, 2, 3, 4, 7, 8, 9, 10, 11)))
         start = datetime(day.year, day.month, day.day, rng.randrange(9, 16), rng.choice((0, 30)))
         who = rng.sample(emails, rng.randrange(2, 5))
-        made.append(
+        events.append(
             {
                 "title": title,
                 "start": start.strftime(TIME_FORMAT),
@@ -231,4 +231,4 @@ def _make_events(rng: random.Random, people: list[OfficeRecord], today: date) ->
                 "room": rng.choice(ROOMS),
             }
         )
-    return made
+    return events

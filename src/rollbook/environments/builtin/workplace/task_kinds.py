@@ -1,8 +1,8 @@
 """The kinds of workplace tasks: each inspects an office, records the calls that solve it, and phrases the request.
 
 Every kind asks for at least two changes, one of which cannot be done twice unnoticed (a mail, a comment, a note, an
-event, a ticket), and nothing that cannot be found out with the tools. The function names of the kinds are stored in
-tasks (`kind`) and therefore fixed.
+event, a ticket), and nothing that cannot be found out with the tools. The keys of `TASK_KINDS` are stored in tasks
+(`kind`) and therefore fixed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MONTHS = (
 
 
 class UnsuitableOffice(Exception):
-    """This world has nothing that such a task could be about; another one will."""
+    """This office has no records for such a task; another seed is tried."""
 
 
 class TaskDraft:
-    """What a job looks around with, chooses by, and notes its calls in."""
+    """A task being made: the office, random choices, and the calls that solve the task."""
 
     def __init__(self, office: Office, rng: random.Random) -> None:
         self.office = office
@@ -49,53 +49,53 @@ class TaskDraft:
         self._rng = rng
 
     def add_call(self, tool: str, /, **arguments: JSON) -> None:
-        """The next call of a path that leads there."""
+        """Append the next call of the solution."""
         self.calls.append({"name": tool, "arguments": arguments})
 
     def choose(self, choices: Sequence[T]) -> T:
-        """One of them."""
+        """Return a random one of the choices; raise UnsuitableOffice if there are none."""
         if not choices:
             raise UnsuitableOffice
         return self._rng.choice(choices)
 
     def choose_phrasing(self, *forms: str) -> str:
-        """What is asked, in one of several ways."""
+        """Return one of several wordings of the request."""
         return self.choose(forms)
 
     def choose_record(self, table: str, **wanted: object) -> RecordWithId:
-        """A record with these fields."""
+        """Return a random record with these field values."""
         return self.choose(list(self.office.find(table, **wanted)))
 
     def find_lead(self, team: str) -> OfficeRecord:
-        """Who leads a team; the call that finds it out is noted."""
+        """Return the lead of a team, and add the call that finds the lead."""
         self.add_call("find_people", team=team, leads_only=True)
         return next(person for _, person in self.office.find("people", team=team, lead=True))
 
     def choose_person(self, *but: str, team: str = "") -> OfficeRecord:
-        """Someone of the staff, not me and none of those; the call that finds the address is noted."""
+        """Return a random colleague except these, and add the call that finds the address."""
         people = [p for p in self.office.tables["people"].values() if p["email"] not in (ME, *but)]
         person = self.choose([p for p in people if team in ("", p["team"])])
         self.add_call("find_people", name=person["name"])
         return person
 
     def name_of(self, email: str) -> str:
-        """The name of someone of the staff."""
+        """Return the name of a colleague."""
         return str(next(p["name"] for _, p in self.office.find("people", email=email)))
 
     def find_customer(self, customer_id: str) -> OfficeRecord:
-        """A customer; the call that finds its id is noted."""
+        """Return a customer, and add the call that finds its id."""
         customer = self.office.get("customers", customer_id)
         self.add_call("search_customers", text=customer["name"])
         return customer
 
     def choose_time(self) -> datetime:
-        """A time in the next days, on the half hour."""
+        """Return a random time on a working day of the next two weeks, on the half hour."""
         day = self.office.today + timedelta(days=self.choose((1, 2, 3, 4, 7, 8, 9, 10, 11)))
         return datetime(day.year, day.month, day.day, self.choose(range(9, 17)), self.choose((0, 30)))
 
 
 def format_date(day: date) -> str:
-    """A date as people write it.
+    """Return a date in words.
 
     >>> format_date(date(2026, 3, 2))
     'Monday, 2 March 2026'
@@ -104,7 +104,7 @@ def format_date(day: date) -> str:
 
 
 def format_time(moment: datetime) -> str:
-    """A time of the day."""
+    """Return the time of day, like 14:30."""
     return moment.strftime(TIME_FORMAT)[-5:]
 
 
@@ -125,7 +125,7 @@ REPLIES = (
 
 
 def unassigned_ticket(draft: TaskDraft) -> str:
-    """Somebody has to do it."""
+    """Ask to assign, prioritize and comment on a ticket that nobody has."""
     name, ticket = draft.choose_record("tickets", status="open", assignee="")
     company = draft.find_customer(ticket["customer"])["name"]
     draft.add_call("search_tickets", customer_id=ticket["customer"], assignee="none")
@@ -145,7 +145,7 @@ def unassigned_ticket(draft: TaskDraft) -> str:
 
 
 def ticket_from_mail(draft: TaskDraft) -> str:
-    """A mail that should be a ticket."""
+    """Ask to open a ticket from a mail and to reply."""
     name, mail = draft.choose_record("mails", folder="inbox")
     draft.add_call("search_mail", text=mail["subject"], folder="inbox")
     customer_id, customer = next(draft.office.find("customers", contact_email=mail["sender"]))
@@ -164,7 +164,7 @@ def ticket_from_mail(draft: TaskDraft) -> str:
 
 
 def moved_event(draft: TaskDraft) -> str:
-    """Another time, and everyone knows."""
+    """Ask to move an event and to tell all attendees."""
     name, event = draft.choose_record("events")
     draft.add_call("search_events", title=event["title"])
     start = draft.choose_time()
@@ -183,7 +183,7 @@ def moved_event(draft: TaskDraft) -> str:
 
 
 def cancelled_event(draft: TaskDraft) -> str:
-    """It does not take place, and everyone knows."""
+    """Ask to cancel an event and to tell all attendees."""
     name, event = draft.choose_record("events")
     if ME in event["attendees"]:
         raise UnsuitableOffice
@@ -203,7 +203,7 @@ def cancelled_event(draft: TaskDraft) -> str:
 
 
 def handed_over(draft: TaskDraft) -> str:
-    """All open tickets of one for another."""
+    """Ask to assign all open tickets of one colleague to another, and to tell the other how many."""
     _, ticket = draft.choose_record("tickets", status="open")
     before = ticket["assignee"]
     if not before:
@@ -217,17 +217,17 @@ def handed_over(draft: TaskDraft) -> str:
         draft.add_call("assign_ticket", ticket_id=name, assignee=after["email"])
     body = f"Open tickets taken over: {len(found)}"
     draft.add_call("send_mail", to=[after["email"]], subject="Handover", body=body)
-    told = '"Open tickets taken over: N"'
+    quoted = '"Open tickets taken over: N"'
     return draft.choose_phrasing(
         f"{leaving} is leaving. Assign all open tickets of {leaving} to {after['name']}, and send {after['name']} a "
-        f'mail with the subject "Handover" and the text {told}, where N is how many there were.',
+        f'mail with the subject "Handover" and the text {quoted}, where N is how many there were.',
         f"From today {after['name']} does what {leaving} did: hand over every open ticket, but no waiting or closed "
-        f'one. Then mail {after["name"]}, subject "Handover", text {told}, with the number for N.',
+        f'one. Then mail {after["name"]}, subject "Handover", text {quoted}, with the number for N.',
     )
 
 
 def other_plan(draft: TaskDraft) -> str:
-    """A customer who buys more, or less."""
+    """Ask to change a customer's plan, to note the old one and to tell the contact."""
     name, customer = draft.choose_record("customers")
     draft.find_customer(name)
     plan = draft.choose([p for p in PLANS if p != customer["plan"]])
@@ -245,7 +245,7 @@ def other_plan(draft: TaskDraft) -> str:
 
 
 def free_time(draft: TaskDraft) -> str:
-    """A meeting when both can."""
+    """Ask for a meeting at the first time at which two colleagues are free."""
     one = draft.choose_person()
     other = draft.choose_person(one["email"])
     day = draft.choose_time().date()
@@ -273,7 +273,7 @@ def free_time(draft: TaskDraft) -> str:
 
 
 def closed_tickets(draft: TaskDraft) -> str:
-    """Customers who do not answer."""
+    """Ask to close all waiting tickets of a customer."""
     _, waiting = draft.choose_record("tickets", status="waiting")
     customer_id = waiting["customer"]
     company = draft.find_customer(customer_id)["name"]
@@ -294,7 +294,7 @@ def closed_tickets(draft: TaskDraft) -> str:
 
 
 def city_owner(draft: TaskDraft) -> str:
-    """All customers of a city for one owner."""
+    """Ask to give all customers of a city to one owner."""
     _, customer = draft.choose_record("customers")
     city, owner = customer["city"], draft.choose_person(team="Sales")
     draft.add_call("search_customers", city=city)
@@ -314,7 +314,7 @@ def city_owner(draft: TaskDraft) -> str:
 
 
 def forwarded_mail(draft: TaskDraft) -> str:
-    """Not for me."""
+    """Ask to forward a mail to a team lead, then to label and archive it."""
     name, mail = draft.choose_record("mails", folder="inbox")
     draft.add_call("search_mail", text=mail["subject"], folder="inbox")
     team = draft.choose(("Sales", "Support", "Engineering", "Finance"))
@@ -332,7 +332,7 @@ def forwarded_mail(draft: TaskDraft) -> str:
 
 
 def asked_for_meeting(draft: TaskDraft) -> str:
-    """A customer who wants to talk to the owner and me."""
+    """Ask for a call with a customer's account owner, and to reply to the customer's mail."""
     name, mail = draft.choose_record("mails", folder="inbox")
     draft.add_call("search_mail", text=mail["subject"], folder="inbox")
     _, customer = next(draft.office.find("customers", contact_email=mail["sender"]))
@@ -353,8 +353,8 @@ def asked_for_meeting(draft: TaskDraft) -> str:
     )
 
 
-def escalated(draft: TaskDraft) -> str:
-    """It burns."""
+def escalate_ticket(draft: TaskDraft) -> str:
+    """Ask to make a ticket urgent, to assign it to the lead of Support and to tell the account owner."""
     name, ticket = draft.choose_record("tickets", status="open")
     draft.add_call("search_tickets", text=ticket["title"])
     customer = draft.find_customer(ticket["customer"])
@@ -375,7 +375,7 @@ def escalated(draft: TaskDraft) -> str:
 
 
 def swapped_attendee(draft: TaskDraft) -> str:
-    """One goes instead of the other."""
+    """Ask to replace an attendee of an event by another colleague and to tell both."""
     name, event = draft.choose_record("events")
     draft.add_call("search_events", title=event["title"])
     out = draft.choose([email for email in event["attendees"] if email != ME])
@@ -395,7 +395,7 @@ def swapped_attendee(draft: TaskDraft) -> str:
 
 
 def labelled_mails(draft: TaskDraft) -> str:
-    """All that a customer wrote."""
+    """Ask to label all mails of a customer in the inbox."""
     _, mail = draft.choose_record("mails", folder="inbox")
     sender = mail["sender"]
     customer_id, customer = next(draft.office.find("customers", contact_email=sender))
@@ -415,7 +415,7 @@ def labelled_mails(draft: TaskDraft) -> str:
 
 
 def day_off(draft: TaskDraft) -> str:
-    """Nothing on that day, and those who were invited know."""
+    """Ask to cancel all my events of a day and to tell the others who were invited."""
     mine = [event for _, event in draft.office.find("events") if ME in event["attendees"]]
     day = datetime.strptime(draft.choose(mine)["start"], TIME_FORMAT).date()
     draft.add_call("list_events", on=str(day), attendee=ME)
@@ -435,7 +435,7 @@ def day_off(draft: TaskDraft) -> str:
 
 
 def ticket_and_meeting(draft: TaskDraft) -> str:
-    """The lead of a team, and a ticket for what was talked about."""
+    """Ask for a ticket for a team lead, and a meeting about it."""
     team = draft.choose(("Support", "Engineering"))
     lead = draft.find_lead(team)
     name, customer = draft.choose_record("customers")
@@ -460,21 +460,22 @@ def ticket_and_meeting(draft: TaskDraft) -> str:
     )
 
 
-TASK_KINDS: tuple[Callable[[TaskDraft], str], ...] = (
-    unassigned_ticket,
-    ticket_from_mail,
-    moved_event,
-    cancelled_event,
-    handed_over,
-    other_plan,
-    free_time,
-    closed_tickets,
-    city_owner,
-    forwarded_mail,
-    asked_for_meeting,
-    escalated,
-    swapped_attendee,
-    labelled_mails,
-    day_off,
-    ticket_and_meeting,
-)
+TASK_KINDS: dict[str, Callable[[TaskDraft], str]] = {
+    "unassigned_ticket": unassigned_ticket,
+    "ticket_from_mail": ticket_from_mail,
+    "moved_event": moved_event,
+    "cancelled_event": cancelled_event,
+    "handed_over": handed_over,
+    "other_plan": other_plan,
+    "free_time": free_time,
+    "closed_tickets": closed_tickets,
+    "city_owner": city_owner,
+    "forwarded_mail": forwarded_mail,
+    "asked_for_meeting": asked_for_meeting,
+    "escalated": escalate_ticket,
+    "swapped_attendee": swapped_attendee,
+    "labelled_mails": labelled_mails,
+    "day_off": day_off,
+    "ticket_and_meeting": ticket_and_meeting,
+}
+"""The kinds in the order in which tasks take turns, by the name that is stored with a task."""

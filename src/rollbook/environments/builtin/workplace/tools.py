@@ -12,7 +12,7 @@ from rollbook.environments.tools import tool
 
 
 class DirectoryTools(Environment):
-    """Reading only."""
+    """Find people; nothing is changed."""
 
     @tool
     def find_people(self, state: Office, name: str = "", team: str = "", leads_only: bool = False) -> JSON:
@@ -34,11 +34,11 @@ class DirectoryTools(Environment):
 
 MAX_MINUTES = 480
 WORKING_HOURS = (9, 17)
-"""The hours in which meetings may be looked for."""
+"""The hours between which free time is searched."""
 
 
 def parse_time(text: str) -> datetime:
-    """A start as the tools take it; a ValueError says how to write one."""
+    """Parse a start time; a ValueError says how to write one."""
     try:
         return datetime.strptime(text.strip(), TIME_FORMAT)
     except ValueError:
@@ -46,7 +46,7 @@ def parse_time(text: str) -> datetime:
 
 
 def parse_date(text: str) -> date:
-    """A date as the tools take it."""
+    """Parse a date; a ValueError says how to write one."""
     try:
         return date.fromisoformat(text.strip())
     except ValueError:
@@ -54,14 +54,14 @@ def parse_date(text: str) -> date:
 
 
 def check_minutes(minutes: int) -> int:
-    """How long a meeting may be."""
+    """Return the length of a meeting; raise a ValueError if it is out of range."""
     if not 1 <= minutes <= MAX_MINUTES:
         raise ValueError(f"{minutes} minutes: a meeting takes 1 to {MAX_MINUTES}")
     return minutes
 
 
 def find_free_start(office: Office, attendees: list[str], wanted: date, minutes: int) -> str | None:
-    """The first start on a half hour at which none of them is busy."""
+    """Return the first start on the half hour at which none of them is busy; None if there is none that day."""
     start = datetime(wanted.year, wanted.month, wanted.day, WORKING_HOURS[0])
     last = start.replace(hour=WORKING_HOURS[1]) - timedelta(minutes=minutes)
     while start <= last:
@@ -72,8 +72,9 @@ def find_free_start(office: Office, attendees: list[str], wanted: date, minutes:
 
 
 def _overlaps(event: OfficeRecord, attendees: list[str], start: datetime, minutes: int) -> bool:
-    began = parse_time(event["start"])
-    apart = began >= start + timedelta(minutes=minutes) or began + timedelta(minutes=event["minutes"]) <= start
+    event_start = parse_time(event["start"])
+    event_end = event_start + timedelta(minutes=event["minutes"])
+    apart = event_start >= start + timedelta(minutes=minutes) or event_end <= start
     return not apart and bool(set(attendees) & set(event["attendees"]))
 
 
@@ -82,7 +83,7 @@ def _event_with_id(name: str, event: OfficeRecord) -> OfficeRecord:
 
 
 class CalendarTools(Environment):
-    """Looking, making, moving, cancelling."""
+    """List, create, move and cancel events."""
 
     @tool
     def list_events(self, state: Office, on: str = "", attendee: str = "") -> JSON:
@@ -191,12 +192,12 @@ def _send_mail(office: Office, to: list[str], subject: str, body: str, answers: 
 
 
 def _summarize_mail(name: str, mail: OfficeRecord) -> OfficeRecord:
-    kept = ("folder", "sender", "to", "subject", "date", "labels")
-    return {"id": name, **{field: mail[field] for field in kept}}
+    fields = ("folder", "sender", "to", "subject", "date", "labels")
+    return {"id": name, **{field: mail[field] for field in fields}}
 
 
 class MailTools(Environment):
-    """Reading does no harm; what is sent is sent."""
+    """Read, send, label, archive and delete mails."""
 
     @tool
     def search_mail(self, state: Office, text: str = "", sender: str = "", folder: str = "") -> JSON:
@@ -274,7 +275,7 @@ TicketStatus: TypeAlias = Literal["open", "waiting", "closed"]
 
 
 class TicketTools(Environment):
-    """Looking, opening, handing on, commenting."""
+    """Find, open, assign and change tickets."""
 
     @tool
     def search_tickets(
@@ -356,7 +357,7 @@ CustomerPlan: TypeAlias = Literal["basic", "team", "enterprise"]
 
 
 class CustomerTools(Environment):
-    """Looking them up, and keeping what is known of them."""
+    """Look up customers, and change their plan, owner and notes."""
 
     @tool
     def search_customers(self, state: Office, text: str = "", city: str = "", owner: str = "", plan: str = "") -> JSON:

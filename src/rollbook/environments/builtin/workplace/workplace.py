@@ -1,7 +1,7 @@
-"""The workplace environment: office tasks drawn from a seed, scored on the state left behind.
+"""The workplace environment: office tasks generated from a seed, scored by the final state.
 
-Kinds of tasks take turns, each task in an office of its own, the same for the same seed. The score compares what has
-changed with what was asked for: the state decides, never the path.
+Kinds of tasks take turns, each task in its own office, the same for the same seed. The score compares the changes with
+the requested ones: only the final state counts, not how it was reached.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ SHOWN_CHARS = 200
 
 
 def find_changes(office: Office) -> dict[str, JSON]:
-    """Every record that was added, removed or altered since the beginning. New ones are told without their ids."""
-    found: dict[str, JSON] = {}
+    """Return every record that was added, removed or altered since the start. New ones are without their ids."""
+    changes: dict[str, JSON] = {}
     for table, records in office.tables.items():
-        told = _find_table_changes(office.initial_tables[table], records)
-        if told:
-            found[table] = told
-    return found
+        table_changes = _find_table_changes(office.initial_tables[table], records)
+        if table_changes:
+            changes[table] = table_changes
+    return changes
 
 
 def _find_table_changes(before: dict[str, OfficeRecord], after: dict[str, OfficeRecord]) -> dict[str, JSON]:
     added = [record for name, record in after.items() if name not in before]
     removed = [name for name in before if name not in after]
     altered = {name: _find_altered_fields(before[name], record) for name, record in after.items() if name in before}
-    told = {"added": added, "removed": removed, "altered": {name: what for name, what in altered.items() if what}}
-    return {how: what for how, what in told.items() if what}
+    changes = {"added": added, "removed": removed, "altered": {name: what for name, what in altered.items() if what}}
+    return {how: what for how, what in changes.items() if what}
 
 
 def _find_altered_fields(before: OfficeRecord, after: OfficeRecord) -> OfficeRecord:
     return {field: value for field, value in after.items() if value != before[field]}
 
 
-def list_facts(changed: JSON) -> list[str]:
-    """Changes as lines that can be compared: in one order, and in one way of writing each text."""
+def list_facts(changes: JSON) -> list[str]:
+    """Return changes as lines that can be compared: sorted, with each text in one spelling."""
     lines = []
-    for table, kinds in (changed or {}).items():
+    for table, kinds in (changes or {}).items():
         lines += [f"{table}: added {_format_record(record)}" for record in kinds.get("added", ())]
         lines += [f"{table}: removed {name}" for name in kinds.get("removed", ())]
         for name, what in kinds.get("altered", {}).items():
@@ -70,17 +70,17 @@ def _format_record(record: OfficeRecord) -> str:
 
 
 def _fold_value(value: Any, field: str) -> str:
-    """A value however it is capitalised, spaced, quoted, or ended with a full stop."""
+    """Return a value as text without regard to case, spaces, quotes and a full stop at the end."""
     if isinstance(value, list):
         items = [_fold_value(item, field) for item in value]
         return f"[{' | '.join(sorted(items) if field in UNORDERED else items)}]"
     return " ".join(str(value).casefold().split()).strip(" .!'\"")
 
 
-def compare_changes(wanted: JSON, found: JSON) -> tuple[list[str], list[str]]:
-    """What is missing and what should not be there; a fact that is there twice is there once too often."""
+def compare_changes(wanted: JSON, actual: JSON) -> tuple[list[str], list[str]]:
+    """Return the missing and the extra changes; a change that was made twice is once too many."""
     missing, extra = list_facts(wanted), []
-    for fact in list_facts(found):
+    for fact in list_facts(actual):
         if fact in missing:
             missing.remove(fact)
         else:
@@ -89,7 +89,7 @@ def compare_changes(wanted: JSON, found: JSON) -> tuple[list[str], list[str]]:
 
 
 def shorten(lines: list[str]) -> list[str]:
-    """A few of them, for the record."""
+    """Return the first few lines, shortened, for the record."""
     return [line[:SHOWN_CHARS] for line in lines[:MAX_SHOWN]]
 
 
@@ -97,19 +97,19 @@ TOOL_CHARS = 1 << 20
 
 
 def draw_tasks(size: int, seed: int, toolbox: Toolbox) -> Iterator[Task]:
-    """So many tasks; no two of them say the same."""
-    said: set[str] = set()
+    """Yield `size` tasks, no two with the same text."""
+    used_texts: set[str] = set()
     for number in range(size):
-        yield _draw_task(number, seed, toolbox, said)
+        yield _draw_task(number, seed, toolbox, used_texts)
 
 
 def _draw_task(number: int, seed: int, tools: Toolbox, used_texts: set[str]) -> Task:
-    job = TASK_KINDS[number % len(TASK_KINDS)]
+    kind, write_request = list(TASK_KINDS.items())[number % len(TASK_KINDS)]
     for attempt in count():
         name = f"{seed}/{number}/{attempt}"
         draft = TaskDraft(make_office(name), random.Random(f"task {name}"))
         try:
-            text = job(draft)
+            text = write_request(draft)
         except UnsuitableOffice:
             continue
         goal = find_goal(draft, tools)
@@ -120,12 +120,11 @@ def _draw_task(number: int, seed: int, tools: Toolbox, used_texts: set[str]) -> 
         {"role": "system", "content": make_introduction(format_date(draft.office.today))},
         {"role": "user", "content": text},
     ]
-    kind = job.__name__
     return Task(f"workplace-{number:03d}", messages=messages, world=name, goal=goal, path=draft.calls, kind=kind)
 
 
 def make_introduction(today: str) -> str:
-    """What the model is told before it is asked."""
+    """Return the system prompt."""
     return (
         f"You are the assistant of {MY_NAME} ({ME}), the office manager of Brightwater. Today is {today}. "
         "Use the tools to do exactly what she asks and nothing else, with the very texts that she gives; "
@@ -134,7 +133,7 @@ def make_introduction(today: str) -> str:
 
 
 def find_goal(draft: TaskDraft, toolbox: Toolbox) -> JSON:
-    """What the noted calls change, found by making them."""
+    """Return the changes that the calls of a draft make, found by making them."""
     for call in draft.calls:
         answer = toolbox.use(call["name"], encode(call["arguments"]).decode(), draft.office)
         if answer.startswith("Error"):
@@ -143,7 +142,7 @@ def find_goal(draft: TaskDraft, toolbox: Toolbox) -> JSON:
 
 
 class Workplace(DirectoryTools, CalendarTools, MailTools, TicketTools, CustomerTools):
-    """Office work in several steps, `size` tasks drawn by `seed`. Only what has changed in the end counts."""
+    """Office work in several steps, `size` tasks generated from `seed`. Only the final changes count."""
 
     description = "office work with 29 tools (calendar, mail, tickets, customers), scored on the state left behind"
 
@@ -153,23 +152,23 @@ class Workplace(DirectoryTools, CalendarTools, MailTools, TicketTools, CustomerT
         self._size, self._seed = size, seed
 
     def tasks(self) -> Iterator[Task]:
-        """The tasks in their order; the first ones are the same whatever the size."""
+        """Yield the tasks in order; the first ones are the same for every size."""
         return draw_tasks(self._size, self._seed, Toolbox(self, TOOL_CHARS))
 
     def open(self, task: Task) -> Office:
-        """An office of its own for each rollout."""
+        """Make a separate office for each rollout."""
         return make_office(task.world)
 
     def outcome(self, state: Office) -> JSON:
-        """Everything that is no longer as it was."""
+        """Return everything that has changed."""
         return find_changes(state)
 
     def verify(self, task: Task, rollout: Rollout) -> Score:
-        """1 if exactly what was asked for has changed, else 0."""
+        """Score 1 if exactly the requested changes were made, else 0."""
         missing, extra = compare_changes(task.goal, rollout.outcome)
         info: dict[str, JSON] = {"missing": shorten(missing), "extra": shorten(extra)} if missing or extra else {}
         return Score(float(not missing and not extra), info=info)
 
     def solution(self, task: Task) -> list[str]:
-        """The known calls, one a turn, then a word."""
+        """Return the known calls, one a turn, then a closing sentence."""
         return [*(json.dumps({"calls": [call]}) for call in task.path), "It is done."]
