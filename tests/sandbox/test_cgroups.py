@@ -46,7 +46,7 @@ def groups() -> ControlGroups:
 
 def ours(groups: ControlGroups) -> set[str]:
     """Those of this process, other sandboxes that a fixture holds open included."""
-    bases = [groups._base, *([groups._clocks] if groups._clocks else [])]
+    bases = [groups._base, *([groups._cpu_base] if groups._cpu_base else [])]
     return {name for base in bases for name in os.listdir(base) if name.startswith(cgroups.owner_prefix())}
 
 
@@ -210,7 +210,7 @@ def test_the_next_one_clears_what_a_killed_owner_left(groups: ControlGroups, tmp
 
 def test_what_the_dead_have_left_below_other_parents_goes_too(groups: ControlGroups) -> None:
     dead = cgroups.owner_prefix().replace(f"-{os.getpid()}-", f"-{os.getpid()}-9")
-    bases = [groups._base, *([groups._clocks] if groups._clocks else [])]
+    bases = [groups._base, *([groups._cpu_base] if groups._cpu_base else [])]
     parents = [base / f"test-of-{cgroups.owner_prefix()}" for base in bases]
     try:
         for parent in parents:

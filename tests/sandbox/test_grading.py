@@ -464,6 +464,6 @@ def test_what_is_expected_is_never_more_than_is_kept(grader: Grader) -> None:
 def test_a_set_has_the_same_order_in_every_sandbox(grader: Grader) -> None:
     code = "import sys\nprint(*{f'word {n}' for n in range(50)}, sys.flags.hash_randomization)"
     with Sandbox(size=1) as another:
-        orders = [box.run_sync(code).stdout for box in (grader._box, another)]
+        orders = [box.run_sync(code).stdout for box in (grader._sandbox, another)]
     assert orders[0] == orders[1]
     assert orders[0].endswith(" 0\n")

@@ -57,7 +57,7 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
         with suppress(OSError):  # that core may be gone: it matters to nobody but the clock
             os.sched_setaffinity(0, [request["core"]])
     if limits["processes"] > 1 or config["grouped"]:
-        join_control_groups(request["doors"], config["proc"])
+        join_control_groups(request["procs_files"], config["proc"])
     if apart:
         enter_namespaces(config, stays)
         if request["tree"] is not None:
@@ -95,10 +95,10 @@ def start_behind_filter(filter: kernel.SeccompFilter, forks: bool) -> Channel:
     return channel
 
 
-def join_control_groups(doors: list[int], proc: int) -> None:
+def join_control_groups(procs_files: list[int], proc: int) -> None:
     """Join control groups of one's own, if there are any; and where memory runs out, be the one to go."""
-    for door in doors:
-        os.write(door, b"0")
+    for file in procs_files:
+        os.write(file, b"0")
     os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc), b"1000")  # all descriptors are closed later
 
 

@@ -192,8 +192,8 @@ class Zygote:
             return say_alive(Channel(handles.pop()))
         request["limits"] |= {**self._base, "threads_of_others": self._config["others"]}
         control, letter = Channel(handles.pop()), handles.pop()
-        given = len(handles) - request["doors"] - request["mount"]
-        request["doors"] = handles[given : given + request["doors"]]
+        given = len(handles) - request["procs_files"] - request["mount"]
+        request["procs_files"] = handles[given : given + request["procs_files"]]
         request["tree"] = handles[-1] if request["mount"] else None
         try:
             self._launch(request, handles[:given], letter, control)
