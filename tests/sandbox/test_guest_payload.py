@@ -48,15 +48,15 @@ def test_a_zygote_remembers_nothing_of_what_its_guests_were_given() -> None:
     assert all(words <= {known} for words in held)
 
 
-def test_a_letter_is_read_from_its_beginning_whatever_its_size() -> None:
+def test_a_payload_is_read_from_its_beginning_whatever_its_size() -> None:
     for size in (1, 70_000, 3_000_000):
-        handle = make_memory_file("letter", b"x" * size)
+        handle = make_memory_file("payload", b"x" * size)
         assert os.fstat(handle).st_size == size
         assert len(os.read(handle, size)) == size
         os.close(handle)
-    letter = make_payload("print('\ud800')", {"a": b"\x00"}, {"core": 1})
-    assert os.read(letter, 1000) == b"""{"core": 1, "code": "print('?')", "files": {"a": "00"}}"""
+    payload = make_payload("print('\ud800')", {"a": b"\x00"}, {"core": 1})
+    assert os.read(payload, 1000) == b"""{"core": 1, "code": "print('?')", "files": {"a": "00"}}"""
     nothing = make_stdin(b"")
     assert os.read(nothing, 1) == b""
-    os.close(letter)
+    os.close(payload)
     os.close(nothing)

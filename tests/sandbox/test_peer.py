@@ -317,11 +317,11 @@ def test_what_was_looked_at_stays_until_the_code_is_at_work_again() -> None:
         for _ in range(2):
             with pytest.raises(AttributeError):
                 _ = account.nowhere
-        before = peer._looks
+        before = peer._attributes
         assert account.owner == account.owner == "Ann"
         assert len(before) == 2
         call(peer, DIVIDE, 1, 1)
-        assert not peer._looks
+        assert not peer._attributes
 
 
 def test_each_kind_does_what_it_can_do() -> None:

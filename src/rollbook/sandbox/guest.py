@@ -135,7 +135,7 @@ def make_payload(code: str, files: Mapping[str, bytes] | None, request: Mapping[
     """Make the payload of a guest: its code, files and request."""
     encoded = {name: data.hex() for name, data in (files or {}).items()}
     text = json.dumps({**(request or {}), "code": code, "files": encoded}, ensure_ascii=False)
-    return make_memory_file("letter", text.encode(errors="replace"))  # code may hold halves of characters
+    return make_memory_file("payload", text.encode(errors="replace"))  # code may hold halves of characters
 
 
 def make_stdin(stdin: bytes) -> int:

@@ -77,7 +77,7 @@ class Provider(Protocol):
 
         The descriptors are its stdin, stdout, stderr, channel and further ones for its role; then `procs_files` of the
         order counts the files by which it joins control groups; then what `mount` returned, if the order has `mount`.
-        The last but one is the payload with the guest's code and files (`filled` in the order: whether there are
+        The last but one is the payload with the guest's code and files (`has_files` in the order: whether there are
         files): only the guest itself may read it into its memory. The last one is the control channel, on which the
         provider sends {"begun"} with the pidfd of the guest, or {"failed"}; and finally {"ended"}.
         """
@@ -154,7 +154,7 @@ class GuestLauncher:
         procs_files, trees = account.procs_files if account else (), host_folder.trees if host_folder else ()
         order: dict[str, JSON] = {
             "role": role,
-            "filled": bool(files),
+            "has_files": bool(files),
             "limits": {**limits.to_request(), "spare_mb": account.spare_mb if account else None},
             "uid": uid,
             "procs_files": len(procs_files),

@@ -48,7 +48,7 @@ class ZygoteProvider:
     ) -> None:
         self._root_folder = tempfile.mkdtemp(prefix=cgroups.owner_prefix())
         self._memory: ZygoteMemory | None = None
-        self._weak = config["tier"] != "namespaces"
+        self._weak = config["level"] != "namespaces"
         self._closed = False
         (orders, zygote_orders), (mounts, launcher_mounts) = socket.socketpair(), socket.socketpair()
         boot = make_boot_code("zygote", f"{zygote_orders.fileno()}, {launcher_mounts.fileno()}")
@@ -64,7 +64,11 @@ class ZygoteProvider:
         launcher_mounts.close()
         try:
             self._memory = memory = ZygoteMemory(groups, self._child.pid)
-            settings = {"here": str(PACKAGE_FOLDER), "stage": self._root_folder, "grouped": memory.grouped}
+            settings = {
+                "import_folder": str(PACKAGE_FOLDER),
+                "root_folder": self._root_folder,
+                "grouped": memory.grouped,
+            }
             self._orders.send({**config, **settings})
             answer, _ = self._orders.receive()
         except (OSError, EOFError, SandboxError) as error:
@@ -136,8 +140,8 @@ class ZygoteProvider:
             self._memory.close()
 
 
-NAMESPACE_LEVELS = [{"tier": "namespaces", "mode": "root"}, {"tier": "namespaces", "mode": "user"}]
-WEAKER_LEVELS = [{"tier": "user", "mode": "root"}, {"tier": "same-user", "mode": "user"}]
+NAMESPACE_LEVELS = [{"level": "namespaces", "mode": "root"}, {"level": "namespaces", "mode": "user"}]
+WEAKER_LEVELS = [{"level": "user", "mode": "root"}, {"level": "same-user", "mode": "user"}]
 
 
 class ZygoteFactory:
@@ -170,7 +174,7 @@ class ZygoteFactory:
             try:
                 launcher = prove_isolation(self._start_zygote({**config, **level}), self._requirements)
             except SandboxError as error:
-                reasons.append(f"{level['tier']}: {error}")
+                reasons.append(f"{level['level']}: {error}")
                 continue
             self._chosen = {**config, **level}
             return launcher
