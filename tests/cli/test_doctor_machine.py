@@ -82,7 +82,7 @@ def test_the_sandbox_is_tried_out_not_claimed(monkeypatch):
 
 
 def test_weaker_walls_are_named_and_are_no_yes(monkeypatch):
-    monkeypatch.setattr("rollbook.sandbox.backends.zygote.NAMESPACE_TIERS", [])
+    monkeypatch.setattr("rollbook.sandbox.backends.zygote.NAMESPACE_LEVELS", [])
     first = next(iter(doctor_checks.check_sandbox()))
     if "only if weaker" not in first.detail:
         pytest.skip(f"nor are there weaker ones: {first.detail}")

@@ -1,4 +1,4 @@
-"""A thousand attacks, eight at a time: nothing of them is left, and the host has not grown."""
+"""A thousand attacks, eight at a time: they leave nothing behind, and the host's memory does not grow."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 from rollbook.sandbox import Sandbox, SandboxError
 from support.alive import eventually
-from support.soak import held, soak
+from support.soak import count_resources, soak
 
 RUNS, AT_ONCE = 1000, 8
 COSTLY = 0.1
-"""Few of those that last to their limit, so that it does not take long."""
+"""Only a few of those that run to their limit, to save time."""
 GROWTH = 0.05
 
 
@@ -20,10 +20,10 @@ def test_a_thousand_attacks_leave_nothing_behind() -> None:
             pass
     except SandboxError as error:
         pytest.skip(f"no sandbox on this machine: {error}")
-    nothing = held()
-    soaked = soak(RUNS, AT_ONCE, COSTLY)
-    assert sum(soaked.statuses.values()) == RUNS
-    assert {"ok", "error", "memory", "crash"} <= set(soaked.statuses)
-    assert soaked.after.within(soaked.before), soaked
-    assert soaked.growth < GROWTH
-    assert eventually(lambda: held().within(nothing), 20), (held(), nothing)
+    nothing = count_resources()
+    outcome = soak(RUNS, AT_ONCE, COSTLY)
+    assert sum(outcome.statuses.values()) == RUNS
+    assert {"ok", "error", "memory", "crash"} <= set(outcome.statuses)
+    assert outcome.after.within(outcome.before), outcome
+    assert outcome.growth < GROWTH
+    assert eventually(lambda: count_resources().within(nothing), 20), (count_resources(), nothing)

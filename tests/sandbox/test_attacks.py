@@ -1,6 +1,6 @@
-"""Attacks, one program each: every one ends as what it is, wherever the walls are, and the next run is none the worse.
+"""Attacks, one program each: every one ends with an expected status at every isolation level, and the next run works.
 
-The first line of a program says how it may end; a second one how many processes it may have, where it may have several.
+The first line of a program lists its expected statuses; an optional second one the number of processes it may have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from rollbook.processes import find_members
 from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
 from support.alive import eventually, open_fds
-from support.restricted_host import PLACES, can_be_made, docked
+from support.restricted_host import PLACES, can_enter, start_restricted_host
 
 ATTACKS = sorted((Path(__file__).parent / "attacks").glob("*.py"))
 LIMITS = Limits(seconds=0.5, wall_seconds=2.0, memory_mb=128, files_mb=8, output_kb=64)
@@ -24,7 +24,7 @@ Run = Callable[[str, Limits], Result]
 
 
 class Place:
-    """A sandbox somewhere, and what can be seen of it from outside."""
+    """A sandbox, and what can be observed of it from outside."""
 
     def __init__(self, run: Run, descriptors: Callable[[], int], processes: Callable[[], int]) -> None:
         self.run, self.descriptors, self.processes = run, descriptors, processes
@@ -34,9 +34,9 @@ class Place:
 @pytest.fixture(scope="module", params=["here", *PLACES])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     if request.param != "here":
-        if not can_be_made(request.param):
+        if not can_enter(request.param):
             pytest.skip("only root can put itself there")
-        with docked(request.param, LIMITS) as there:
+        with start_restricted_host(request.param, LIMITS) as there:
             folder = f"/proc/{there.pid}/fd"
             yield Place(there.run, lambda: len(os.listdir(folder)), there.processes)
         return
@@ -48,16 +48,16 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         pytest.skip(f"no sandbox on this machine: {error}")
 
 
-def told(attack: Path) -> tuple[list[str], int]:
-    """How an attack may end, and the processes it may have."""
+def read_expectation(attack: Path) -> tuple[list[str], int]:
+    """Return the expected statuses of an attack, and the number of processes it may have."""
     first, second, *_ = [*attack.read_text().splitlines(), ""]
-    many = second.removeprefix("# processes:") if second.startswith("# processes:") else "1"
-    return first.removeprefix("# status:").split(), int(many)
+    count = second.removeprefix("# processes:") if second.startswith("# processes:") else "1"
+    return first.removeprefix("# status:").split(), int(count)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda path: path.stem)
 def test_an_attack_ends_as_what_it_is(place: Place, attack: Path) -> None:
-    expected, processes = told(attack)
+    expected, processes = read_expectation(attack)
     if "no namespaces" in place.isolation:
         expected = [*expected, "error"]  # there is no folder to write to
         if processes > 1:
@@ -77,5 +77,5 @@ def test_an_attack_ends_as_what_it_is(place: Place, attack: Path) -> None:
 
 def test_every_attack_says_how_it_may_end() -> None:
     statuses = {"ok", "error", "timeout", "memory", "output", "crash", "killed"}
-    assert all(set(told(attack)[0]) <= statuses and told(attack)[0] for attack in ATTACKS)
+    assert all(set(read_expectation(attack)[0]) <= statuses and read_expectation(attack)[0] for attack in ATTACKS)
     assert len(ATTACKS) > 80

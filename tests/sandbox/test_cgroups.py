@@ -1,4 +1,4 @@
-"""Control groups: found, made, bounded and taken away again; a killed owner's are cleared by the next."""
+"""Control groups: found, made, limited and removed; those of a killed owner are removed by the next process."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ CHILDREN = (
 
 @pytest.fixture
 def groups() -> ControlGroups:
-    found = find_control_groups()
-    if found is None:
+    control_groups = find_control_groups()
+    if control_groups is None:
         pytest.skip("no control group may be made here")
-    return found
+    return control_groups
 
 
-def ours(groups: ControlGroups) -> set[str]:
-    """Those of this process, other sandboxes that a fixture holds open included."""
-    bases = [groups._base, *([groups._clocks] if groups._clocks else [])]
+def list_own_groups(groups: ControlGroups) -> set[str]:
+    """Return the names of the groups of this process, including those of sandboxes that a fixture keeps open."""
+    bases = [groups._base, *([groups._cpu_base] if groups._cpu_base else [])]
     return {name for base in bases for name in os.listdir(base) if name.startswith(cgroups.owner_prefix())}
 
 
 def test_what_processes_have_together_is_bounded(groups: ControlGroups) -> None:
-    before = ours(groups)
+    before = list_own_groups(groups)
     with Sandbox(SEVERAL, size=1) as box:
         result = box.run_sync(CHILDREN)
         assert result.status == "memory"
@@ -62,8 +62,8 @@ def test_what_processes_have_together_is_bounded(groups: ControlGroups) -> None:
             assert session.run_sync("x = 1").status == "ok"
             assert session.run_sync(CHILDREN).status == "memory"
             assert session.run_sync("x").value == "1"
-        assert ours(groups) > before
-    assert ours(groups) <= before
+        assert list_own_groups(groups) > before
+    assert list_own_groups(groups) <= before
 
 
 def test_a_memory_error_that_could_be_caught_is_told_apart(groups: ControlGroups) -> None:
@@ -155,7 +155,7 @@ UNSEEN += "  try: os.wait()\n  except OSError: pass\n"
 
 
 @pytest.fixture(params=["by the group", "by looking"])
-def counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "by looking":
         monkeypatch.setattr("rollbook.sandbox.cgroups.find_control_groups", lambda: None)
     elif find_control_groups() is None:
@@ -163,14 +163,14 @@ def counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-def test_the_time_of_all_processes_counts(counted: str) -> None:
+def test_the_time_of_all_processes_counts(counting: str) -> None:
     limits = Limits(seconds=0.2, wall_seconds=30, processes=8)
     with Sandbox(limits, size=1) as box, box.session() as session:
         for run in (box.run_sync, session.run_sync):
             waited = run(WAITED)
             assert (waited.status, waited.stdout) == ("ok", "done\n")
             assert 0.07 <= waited.cpu_seconds < 0.2, "what /proc tells of the dead is cut to hundredths"
-            for code in (ORPHAN, UNSEEN) if counted == "by the group" else (ORPHAN,):
+            for code in (ORPHAN, UNSEEN) if counting == "by the group" else (ORPHAN,):
                 late = run(code)
                 assert late.status == "timeout", late
                 assert 0.2 <= late.cpu_seconds < 2
@@ -210,7 +210,7 @@ def test_the_next_one_clears_what_a_killed_owner_left(groups: ControlGroups, tmp
 
 def test_what_the_dead_have_left_below_other_parents_goes_too(groups: ControlGroups) -> None:
     dead = cgroups.owner_prefix().replace(f"-{os.getpid()}-", f"-{os.getpid()}-9")
-    bases = [groups._base, *([groups._clocks] if groups._clocks else [])]
+    bases = [groups._base, *([groups._cpu_base] if groups._cpu_base else [])]
     parents = [base / f"test-of-{cgroups.owner_prefix()}" for base in bases]
     try:
         for parent in parents:
@@ -260,7 +260,7 @@ def test_a_delegated_group_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_group_that_cannot_go_yet_does_not_hold_us_up_for_long(groups: ControlGroups) -> None:
-    before = ours(groups)
+    before = list_own_groups(groups)
     group = groups.make()
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
@@ -272,4 +272,4 @@ def test_a_group_that_cannot_go_yet_does_not_hold_us_up_for_long(groups: Control
         sleeper.kill()
         sleeper.wait(timeout=10)
         group.remove()
-    assert ours(groups) <= before
+    assert list_own_groups(groups) <= before

@@ -31,18 +31,18 @@ def grader() -> Iterator[Grader]:
         yield Grader(box)
 
 
-def examined(grader: Grader, code: str, tests: str = TESTS, entry: str = "square", **more: object) -> Verdict:
+def grade_function(grader: Grader, code: str, tests: str = TESTS, entry: str = "square", **more: object) -> Verdict:
     return grader.function_sync(code, tests, entry, check=more.pop("check", "check"), **more)  # type: ignore[arg-type]
 
 
 def test_right_code_passes(grader: Grader) -> None:
-    verdict = examined(grader, RIGHT)
+    verdict = grade_function(grader, RIGHT)
     assert (verdict.passed, verdict.reason, verdict.weak, verdict.fraction) == (True, "passed", False, 1.0)
     assert "seccomp" in verdict.isolation
 
 
 def test_a_method_of_a_solution_passes_too(grader: Grader) -> None:
-    assert examined(grader, "class Solution:\n    def square(self, x):\n        return x * x\n").passed
+    assert grade_function(grader, "class Solution:\n    def square(self, x):\n        return x * x\n").passed
 
 
 def test_it_can_be_awaited(grader: Grader) -> None:
@@ -152,32 +152,32 @@ CHEATS = {
 @pytest.mark.parametrize("name", CHEATS)
 def test_wrong_code_never_passes_and_is_called_what_it_is(grader: Grader, name: str) -> None:
     code, reason = CHEATS[name]
-    verdict = examined(grader, code)
+    verdict = grade_function(grader, code)
     assert not verdict.passed
     assert verdict.fraction == 0.0
     if reason:
         assert verdict.reason == reason, verdict
-    assert examined(grader, RIGHT).passed, "the next one is not harmed"
+    assert grade_function(grader, RIGHT).passed, "the next one is not harmed"
 
 
 def test_tests_that_are_broken_are_nobodys_fault_but_theirs(grader: Grader) -> None:
     for tests in ("import nowhere", "def check(candidate)", "raise ValueError('broken')"):
         with pytest.raises(TestsBroken, match="the tests do not run"):
-            examined(grader, RIGHT, tests)
-    assert examined(grader, RIGHT).passed
+            grade_function(grader, RIGHT, tests)
+    assert grade_function(grader, RIGHT).passed
 
 
 def test_tests_may_be_a_plain_module(grader: Grader) -> None:
-    assert examined(grader, RIGHT, "assert square(2) == 4", check="").passed
-    assert examined(grader, RIGHT, "assert square(2) == 5", check="").reason == "failed"
+    assert grade_function(grader, RIGHT, "assert square(2) == 4", check="").passed
+    assert grade_function(grader, RIGHT, "assert square(2) == 5", check="").reason == "failed"
 
 
 def test_helpers_of_the_setup_are_the_tests_own(grader: Grader) -> None:
     setup = "def helper(x):\n    return x * x\n\ndef square(x):\n    pass\n"
     lie = "def helper(x): return 0\ndef square(x): return 0"
     tests = "def check(candidate):\n    assert candidate(3) == helper(3)\n"
-    assert not examined(grader, lie, tests, setup=setup).passed
-    assert examined(grader, RIGHT, tests, setup=setup).passed
+    assert not grade_function(grader, lie, tests, setup=setup).passed
+    assert grade_function(grader, RIGHT, tests, setup=setup).passed
 
 
 CLASSES = """
@@ -192,52 +192,52 @@ class Stack:
 
 def test_objects_are_used_by_handle(grader: Grader) -> None:
     tests = "s = Stack()\nassert len(s.push(1).push(2)) == 2\nassert list(s) == [1, 2] and s.items == [1, 2]"
-    verdict = examined(grader, CLASSES, tests, "Stack", check="")
+    verdict = grade_function(grader, CLASSES, tests, "Stack", check="")
     assert (verdict.passed, verdict.weak) == (True, False), verdict
 
 
 def test_what_needs_one_process_is_refused_unless_its_word_will_do(grader: Grader) -> None:
     tests = "assert Stack().push(1) == Stack().push(1)"
-    assert examined(grader, CLASSES, tests, "Stack", check="").reason == "refused"
-    verdict = examined(grader, CLASSES, tests, "Stack", check="", allow_weak=True)
+    assert grade_function(grader, CLASSES, tests, "Stack", check="").reason == "refused"
+    verdict = grade_function(grader, CLASSES, tests, "Stack", check="", allow_weak=True)
     assert (verdict.passed, verdict.weak) == (True, True)
 
 
 def test_functions_handed_over_are_called_where_they_are(grader: Grader) -> None:
     code = "def apply(f, xs): return [f(x) for x in xs]"
     tests = "secret = 3\nassert apply(lambda x: x * secret, [1, 2]) == [3, 6]"
-    assert examined(grader, code, tests, "apply", check="").passed
+    assert grade_function(grader, code, tests, "apply", check="").passed
     thief = "def apply(f, xs): return f.__globals__['wanted']"
     tests = "wanted = [3, 6]\nassert apply(lambda x: x, [1, 2]) == wanted"
-    assert examined(grader, thief, tests, "apply", check="").reason == "failed"
+    assert grade_function(grader, thief, tests, "apply", check="").reason == "failed"
 
 
 def test_emptying_the_arguments_does_not_empty_the_tests(grader: Grader) -> None:
     code = "def order(xs):\n    xs.clear()\n    return []"
     tests = "xs = [3, 1]\nassert order(xs) == sorted(xs)"
-    assert examined(grader, code, tests, "order", check="").reason == "refused"
-    assert examined(grader, code, "assert order([3, 1]) == [1, 3]", "order", check="").reason == "failed"
+    assert grade_function(grader, code, tests, "order", check="").reason == "refused"
+    assert grade_function(grader, code, "assert order([3, 1]) == [1, 3]", "order", check="").reason == "failed"
 
 
 IN_PLACE = "xs = [3, 1, 2]\norder(xs)\nassert xs == [1, 2, 3]"
 
 
 def test_what_is_changed_in_place_is_seen(grader: Grader) -> None:
-    right = examined(grader, "def order(xs): xs.sort()", IN_PLACE, "order", check="")
+    right = grade_function(grader, "def order(xs): xs.sort()", IN_PLACE, "order", check="")
     assert (right.passed, right.weak) == (True, False)
     solution = "class Solution:\n    def order(self, xs): xs.sort()"
-    assert examined(grader, solution, IN_PLACE, "order", check="").passed
+    assert grade_function(grader, solution, IN_PLACE, "order", check="").passed
     for wrong in ("def order(xs): return sorted(xs)", "def order(xs): xs.clear()", "def order(xs): pass"):
-        assert examined(grader, wrong, IN_PLACE, "order", check="").reason == "failed"
+        assert grade_function(grader, wrong, IN_PLACE, "order", check="").reason == "failed"
 
 
 def test_a_value_and_a_change_at_once_are_refused_unless_its_word_will_do(grader: Grader) -> None:
     code = "def shrink(xs):\n    xs[:] = sorted(set(xs))\n    return len(xs)"
     tests = "xs = [2, 1, 2]\nassert xs[: shrink(xs)] == [1, 2]\nassert len(xs) == 2"
-    refused = examined(grader, code, tests, "shrink", check="")
+    refused = grade_function(grader, code, tests, "shrink", check="")
     assert (refused.reason, "changes its arguments" in refused.detail) == ("refused", True)
-    weak = examined(grader, code, tests.replace("xs[: shrink(xs)] == [1, 2]", "shrink(xs) == 2"), "shrink", check="",
-                    allow_weak=True)  # fmt: skip
+    by_value = tests.replace("xs[: shrink(xs)] == [1, 2]", "shrink(xs) == 2")
+    weak = grade_function(grader, code, by_value, "shrink", check="", allow_weak=True)
     assert (weak.passed, weak.weak) == (True, True)
 
 
@@ -253,12 +253,12 @@ UNITTEST = (
 
 
 def test_tests_may_end_by_an_exit_of_their_own(grader: Grader) -> None:
-    assert examined(grader, RIGHT, UNITTEST, check="").passed
-    assert examined(grader, "def square(x): return x + 5", UNITTEST, check="").reason == "failed"
+    assert grade_function(grader, RIGHT, UNITTEST, check="").passed
+    assert grade_function(grader, "def square(x): return x + 5", UNITTEST, check="").reason == "failed"
     for end, passed in (("sys.exit()", True), ("sys.exit(0)", True), ("sys.exit(1)", False), ("sys.exit('no')", False)):
-        assert examined(grader, RIGHT, f"import sys\nassert square(2) == 4\n{end}", check="").passed is passed
+        assert grade_function(grader, RIGHT, f"import sys\nassert square(2) == 4\n{end}", check="").passed is passed
     with pytest.raises(TestsBroken):
-        examined(grader, RIGHT, "import sys\nsys.exit(0)", check="")
+        grade_function(grader, RIGHT, "import sys\nsys.exit(0)", check="")
 
 
 @pytest.mark.parametrize(
@@ -274,18 +274,18 @@ def test_tests_that_catch_everything_do_not_pass_who_is_gone(grader: Grader, cod
     caught = "try:\n    assert square(3) == 9\nexcept BaseException: pass\n"
     expected = UNITTEST.replace("    def test", "    @unittest.expectedFailure\n    def test")
     for tests in (caught, UNITTEST, expected):
-        assert examined(grader, code, tests, check="").reason == reason
+        assert grade_function(grader, code, tests, check="").reason == reason
 
 
 def test_an_async_function_is_awaited(grader: Grader) -> None:
     code = "import asyncio\nasync def square(x):\n    await asyncio.sleep(0)\n    return x * x"
     plain = "import asyncio\nassert asyncio.run(square(3)) == 9"
     check = "async def check(candidate):\n    assert await candidate(3) == 9"
-    assert examined(grader, code, plain, check="").passed
-    assert examined(grader, code, check).passed
+    assert grade_function(grader, code, plain, check="").passed
+    assert grade_function(grader, code, check).passed
     wrong = code.replace("x * x", "x")
-    assert examined(grader, wrong, plain, check="").reason == "failed"
-    assert examined(grader, wrong, check).reason == "failed"
+    assert grade_function(grader, wrong, plain, check="").reason == "failed"
+    assert grade_function(grader, wrong, check).reason == "failed"
     assert grader.calls_sync(code, "square", [([3], 9), ([4], 16)]).passed
     assert not grader.calls_sync(wrong, "square", [([3], 9)]).passed
 
@@ -299,8 +299,8 @@ def test_dates_and_exact_numbers_cross_as_what_they_are(grader: Grader) -> None:
         "from datetime import date\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
         "assert next_day(date(2024, 2, 28), Decimal('0.1')) == (date(2024, 2, 29), Decimal('0.2'), Fraction(1, 3))"
     )
-    assert examined(grader, code, tests, "next_day", check="").passed
-    assert not examined(grader, code.replace("days=1", "days=2"), tests, "next_day", check="").passed
+    assert grade_function(grader, code, tests, "next_day", check="").passed
+    assert not grade_function(grader, code.replace("days=1", "days=2"), tests, "next_day", check="").passed
 
 
 def test_a_program_is_run_on_every_input(grader: Grader) -> None:
@@ -403,13 +403,13 @@ THIEVES = {
 @pytest.mark.parametrize("name", THIEVES)
 def test_a_generator_handed_over_leads_nowhere(grader: Grader, name: str) -> None:
     tests = "EXPECTED = 6\nassert total(x for x in [1, 2, 3]) == EXPECTED"
-    assert examined(grader, THIEVES[name], tests, "total", check="").reason == "failed"
-    assert examined(grader, "def total(it): return sum(it)", tests, "total", check="").passed
+    assert grade_function(grader, THIEVES[name], tests, "total", check="").reason == "failed"
+    assert grade_function(grader, "def total(it): return sum(it)", tests, "total", check="").passed
 
 
 def test_what_an_object_claims_to_hold_decides_nothing(grader: Grader) -> None:
     code = "class All:\n    def __contains__(self, item): return True\ndef f(x): return All()"
-    assert examined(grader, code, "assert 5 in f(5)", "f", check="").reason == "refused"
+    assert grade_function(grader, code, "assert 5 in f(5)", "f", check="").reason == "refused"
 
 
 SILENT = ["", "# lost", "def check(c):\n    assert c(1) == 2", "def test_f():\n    assert f(1) == 2", "str(f)"]
@@ -419,7 +419,7 @@ SILENT = ["", "# lost", "def check(c):\n    assert c(1) == 2", "def test_f():\n 
 @pytest.mark.parametrize("tests", SILENT)
 def test_tests_that_ask_nothing_pass_nobody(grader: Grader, tests: str, code: str) -> None:
     with pytest.raises(TestsBroken):
-        examined(grader, code, tests, "f", check="")
+        grade_function(grader, code, tests, "f", check="")
 
 
 def test_an_input_is_whole_however_little_may_be_kept_in_files(grader: Grader) -> None:
@@ -464,6 +464,6 @@ def test_what_is_expected_is_never_more_than_is_kept(grader: Grader) -> None:
 def test_a_set_has_the_same_order_in_every_sandbox(grader: Grader) -> None:
     code = "import sys\nprint(*{f'word {n}' for n in range(50)}, sys.flags.hash_randomization)"
     with Sandbox(size=1) as another:
-        orders = [box.run_sync(code).stdout for box in (grader._box, another)]
+        orders = [box.run_sync(code).stdout for box in (grader._sandbox, another)]
     assert orders[0] == orders[1]
     assert orders[0].endswith(" 0\n")

@@ -1,4 +1,4 @@
-"""One input after another to the same program: each finds what the first has found."""
+"""Several inputs to the same program: each one finds the same conditions as the first."""
 
 from __future__ import annotations
 

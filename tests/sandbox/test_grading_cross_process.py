@@ -1,4 +1,4 @@
-"""Tests that reach into the code's process are told from others by their text, and are refused where they fail."""
+"""Tests that reach into the code's process are recognised by their text, and are refused where they fail."""
 
 from __future__ import annotations
 

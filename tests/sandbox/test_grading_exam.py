@@ -1,4 +1,4 @@
-"""What the tests get of the code: as in one process where that is sound, and a refusal where it is not."""
+"""How tests see the code: as in one process where that is sound, and a refusal where it is not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def grader() -> Iterator[Grader]:
         yield Grader(box)
 
 
-def judged(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
+def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
     verdict = grader.function_sync(code, tests, entry, allow_weak=allow_weak)
     assert verdict.passed is (verdict.reason == "passed")
     return verdict.reason, verdict.weak
@@ -41,16 +41,16 @@ Sort.copy = staticmethod(copy)
 
 @pytest.mark.parametrize("more", ["", "assert Sort([1]).count(1) == 1", "assert Sort([1]).copy()"])
 def test_a_capital_letter_alone_makes_no_class_of_what_is_used_as_data(grader: Grader, more: str) -> None:
-    assert judged(grader, SORT, SORTS + more, entry="Sort") == ("refused", False)
-    assert judged(grader, SORT, SORTS + more, entry="Sort", allow_weak=True) == ("passed", True)
-    assert judged(grader, "def Sort(a): return sorted(a)", SORTS + more, entry="Sort") == ("passed", False)
+    assert grade(grader, SORT, SORTS + more, entry="Sort") == ("refused", False)
+    assert grade(grader, SORT, SORTS + more, entry="Sort", allow_weak=True) == ("passed", True)
+    assert grade(grader, "def Sort(a): return sorted(a)", SORTS + more, entry="Sort") == ("passed", False)
 
 
 @pytest.mark.parametrize("use", ["Bag().a", "Bag(a=5).a == 5 and Bag(5)[0]", "Bag(a=2).put(1) is None"])
 def test_a_class_that_is_used_as_one_answers_as_one(grader: Grader, use: str) -> None:
     code = "class Bag:\n    def __init__(self, a=7): self.a = a\n    def __getitem__(self, i): return self.a\n"
     code += "    def __len__(self): return 3\n    def put(self, x): pass"
-    assert judged(grader, code, f"assert {use}\nassert len(Bag(2)) == 3", entry="Bag") == ("passed", False)
+    assert grade(grader, code, f"assert {use}\nassert len(Bag(2)) == 3", entry="Bag") == ("passed", False)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_class_that_is_used_as_one_answers_as_one(grader: Grader, use: str) ->
 )
 def test_pythons_own_kinds_of_data_arrive_as_themselves(grader: Grader, gives: str, test: str) -> None:
     known = "from collections import *\n"
-    assert judged(grader, f"{known}def f(): return {gives}", f"{known}r = f()\nassert {test}") == ("passed", False)
+    assert grade(grader, f"{known}def f(): return {gives}", f"{known}r = f()\nassert {test}") == ("passed", False)
 
 
 @pytest.mark.parametrize(
@@ -78,27 +78,27 @@ def test_pythons_own_kinds_of_data_arrive_as_themselves(grader: Grader, gives: s
     ],
 )
 def test_no_function_of_the_codes_hides_in_them(grader: Grader, code: str, tests: str) -> None:
-    assert judged(grader, f"from collections import *\n{code}", f"assert {tests}") == ("failed", False)
+    assert grade(grader, f"from collections import *\n{code}", f"assert {tests}") == ("failed", False)
 
 
 def test_what_becomes_of_such_an_argument_is_seen(grader: Grader) -> None:
     tests = "from collections import *\nc, d = Counter('a'), defaultdict(list)\nf(c, d)\n"
     tests += "assert (c, d) == (Counter('aa'), {'x': [1]}) and type(c) is Counter and d['y'] == []"
-    assert judged(grader, "def f(c, d):\n    c['a'] += 1\n    d['x'].append(1)", tests) == ("passed", False)
+    assert grade(grader, "def f(c, d):\n    c['a'] += 1\n    d['x'].append(1)", tests) == ("passed", False)
 
 
 STACK = "class Stack:\n    def __init__(self): self.d = [1, 2]\n    def __getitem__(self, i): return self.d[i]\n"
 
 
 def test_an_object_is_asked_for_slices(grader: Grader) -> None:
-    assert judged(grader, STACK, "assert Stack()[0:1] == [1] and Stack()[::-1] == [2, 1]", entry="Stack")[0] == "passed"
+    assert grade(grader, STACK, "assert Stack()[0:1] == [1] and Stack()[::-1] == [2, 1]", entry="Stack")[0] == "passed"
 
 
 def test_the_same_object_is_the_same_handle(grader: Grader) -> None:
     code = "class One:\n    it = None\n    def __new__(cls): cls.it = cls.it or object.__new__(cls); return cls.it\n"
     code += "    def me(self): return self\n    def other(self): return object.__new__(One)"
     tests = "a = One()\nassert a is One() and a.me() is a and a.other() is not a"
-    assert judged(grader, code, tests, entry="One") == ("passed", False)
+    assert grade(grader, code, tests, entry="One") == ("passed", False)
 
 
 def test_classes_beside_a_class_under_test_can_be_used(grader: Grader) -> None:
@@ -106,12 +106,12 @@ def test_classes_beside_a_class_under_test_can_be_used(grader: Grader) -> None:
     code += "class Cart:\n    def __init__(self): self.i = []\n    def add(self, x): self.i.append(x)\n"
     code += "    def total(self): return sum(x.n for x in self.i)"
     tests = "c = Cart()\nc.add(Item(3))\nassert c.total() == 3"
-    assert judged(grader, code, tests, entry="Cart") == ("passed", False)
+    assert grade(grader, code, tests, entry="Cart") == ("passed", False)
 
 
 def test_no_function_of_the_code_judges_another_unless_its_word_will_do(grader: Grader) -> None:
     code, tests = "def f(s): return s\ndef g(s): return s", "assert g(f('ab')) == 'ab'"
-    assert judged(grader, code, tests) == ("refused", False)
+    assert grade(grader, code, tests) == ("refused", False)
     verdict = grader.function_sync(code, tests, "f", allow_weak=True)
     assert (verdict.reason, verdict.weak) == ("passed", True)
 
@@ -130,7 +130,7 @@ def test_no_name_of_the_codes_takes_the_place_of_the_tests_own_or_pythons(
     grader: Grader, name: str, tests: str
 ) -> None:
     code = f"def f(x): return 1\ndef {name}(*given): return []"
-    assert judged(grader, code, f"f(0)\n{tests}") == ("failed", False)
+    assert grade(grader, code, f"f(0)\n{tests}") == ("failed", False)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_no_name_of_the_codes_takes_the_place_of_the_tests_own_or_pythons(
     ids=["an attribute set", "a mock", "a set of objects"],
 )
 def test_what_would_work_in_one_process_is_refused_and_not_called_wrong(grader: Grader, code: str, tests: str) -> None:
-    assert judged(grader, code, tests, entry="Stack" if "Stack" in tests else "f") == ("refused", False)
+    assert grade(grader, code, tests, entry="Stack" if "Stack" in tests else "f") == ("refused", False)
 
 
 def test_a_function_of_the_tests_tells_its_name(grader: Grader) -> None:
@@ -151,12 +151,12 @@ def test_a_function_of_the_tests_tells_its_name(grader: Grader) -> None:
     tests = (
         "@f\ndef add(x):\n    'doc'\n    return x\nassert add(1) == 2 and (add.__name__, add.__doc__) == ('add', 'doc')"
     )
-    assert judged(grader, code, tests) == ("passed", False)
+    assert grade(grader, code, tests) == ("passed", False)
 
 
 def test_an_error_of_the_system_tells_its_file(grader: Grader) -> None:
     tests = "try: f('nope')\nexcept FileNotFoundError as e: assert (e.errno, e.filename) == (2, 'nope')\nelse: assert 0"
-    assert judged(grader, "def f(p): return open(p)", tests) == ("passed", False)
+    assert grade(grader, "def f(p): return open(p)", tests) == ("passed", False)
 
 
 def test_words_that_no_encoding_has_do_not_hide_the_reason(grader: Grader) -> None:
@@ -169,7 +169,7 @@ def test_numbers_of_numpy_are_numbers(grader: Grader, gives: str, expected: floa
     code = f"import numpy\ndef f(): return numpy.{gives}"
     assert grader.calls_sync(code, "f", [([], expected)]).passed
     assert not grader.calls_sync(code, "f", [([], 7)]).passed
-    assert judged(grader, code, f"assert f() == {expected}") == ("passed", False)
+    assert grade(grader, code, f"assert f() == {expected}") == ("passed", False)
 
 
 def test_calls_compare_pythons_own_containers_as_json(grader: Grader) -> None:

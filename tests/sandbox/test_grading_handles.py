@@ -17,7 +17,7 @@ def grader() -> Iterator[Grader]:
         yield Grader(box)
 
 
-def judged(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
+def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
     verdict = grader.function_sync(code, tests, entry, allow_weak=allow_weak)
     assert verdict.passed is (verdict.reason == "passed")
     return verdict.reason, verdict.weak
@@ -26,17 +26,17 @@ def judged(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_wea
 @pytest.mark.parametrize("end", ["SystemExit(0)", "KeyboardInterrupt()"])
 def test_an_exit_in_a_function_of_the_tests_is_the_codes_to_deal_with(grader: Grader, end: str) -> None:
     tests = f"def cb(): raise {end}\nassert f(cb) == 'ended'"
-    assert judged(grader, "def f(cb): return cb()", tests) == ("failed", False)
+    assert grade(grader, "def f(cb): return cb()", tests) == ("failed", False)
     right = "def f(cb):\n    try: cb()\n    except BaseException: return 'ended'"
-    assert judged(grader, right, tests) == ("passed", False)
+    assert grade(grader, right, tests) == ("passed", False)
     through = f"def cb(): raise {end}\ntry: f(cb)\nexcept {end.partition('(')[0]}: pass\nelse: assert 0"
-    assert judged(grader, "def f(cb): return cb()", through) == ("passed", False)
+    assert grade(grader, "def f(cb): return cb()", through) == ("passed", False)
 
 
 def test_an_error_of_the_tests_own_comes_back_as_itself(grader: Grader) -> None:
     tests = "class Own(Exception): pass\ndef cb(): raise Own\ntry: f(cb)\nexcept Own: pass\nelse: assert 0"
-    assert judged(grader, "def f(cb): cb()", tests) == ("passed", False)
-    assert judged(grader, "class Own(Exception): pass\ndef f(cb): raise Own", tests) == ("failed", False)
+    assert grade(grader, "def f(cb): cb()", tests) == ("passed", False)
+    assert grade(grader, "class Own(Exception): pass\ndef f(cb): raise Own", tests) == ("failed", False)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_an_error_of_the_tests_own_comes_back_as_itself(grader: Grader) -> None:
 )
 def test_an_error_is_known_by_its_class_and_not_by_its_name(grader: Grader, code: str, reason: str) -> None:
     tests = "try: f(1)\nexcept ValueError: pass\nelse: assert False"
-    assert judged(grader, code, tests) == (reason, False)
+    assert grade(grader, code, tests) == (reason, False)
 
 
 UNITTEST = (
@@ -63,8 +63,8 @@ UNITTEST = (
 def test_failures_that_unittest_keeps_to_itself_are_found(grader: Grader) -> None:
     suite = "unittest.defaultTestLoader.loadTestsFromTestCase(Tests)"
     for run in ("unittest.main(argv=['x'], exit=False)", f"unittest.TextTestRunner().run({suite})"):
-        assert judged(grader, "def f(x): return x * x", UNITTEST + run) == ("passed", False)
-        assert judged(grader, "def f(x): return x + 5", UNITTEST + run) == ("failed", False)
+        assert grade(grader, "def f(x): return x * x", UNITTEST + run) == ("passed", False)
+        assert grade(grader, "def f(x): return x + 5", UNITTEST + run) == ("failed", False)
 
 
 def test_a_check_that_fails_before_it_asks_is_broken(grader: Grader) -> None:
@@ -95,7 +95,7 @@ COPY = "a = [[1], [2]]\nb = f(a)\nassert b == a and b is not a\nb[0].append(9)\n
     ],
 )  # fmt: skip
 def test_what_code_does_to_its_arguments_is_seen(grader: Grader, code: str, tests: str, reason: str) -> None:
-    assert judged(grader, code, tests) == (reason, False)
+    assert grade(grader, code, tests) == (reason, False)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_what_code_does_to_its_arguments_is_seen(grader: Grader, code: str, test
 def test_what_a_handle_cannot_tell_is_refused(grader: Grader, test: str) -> None:
     code = "class X:\n    __eq__ = lambda *_: True\n    __sub__ = __rsub__ = lambda *_: 0\ndef f(n): return X()"
     tests = f"import copy\nfrom collections.abc import Iterator\nassert {test}"
-    assert judged(grader, code, tests) == ("refused", False)
-    reason, weak = judged(grader, code, tests, allow_weak=True)
+    assert grade(grader, code, tests) == ("refused", False)
+    reason, weak = grade(grader, code, tests, allow_weak=True)
     assert weak or reason != "passed"
 
 
 def test_only_what_can_be_called_is_callable(grader: Grader) -> None:
     code = "class X: pass\ndef f(n): return X() if n else X"
-    assert judged(grader, code, "assert callable(f(0)) and not callable(f(1))") == ("passed", False)
+    assert grade(grader, code, "assert callable(f(0)) and not callable(f(1))") == ("passed", False)
 
 
 def test_a_handle_does_what_its_object_does(grader: Grader) -> None:
@@ -134,16 +134,16 @@ def test_a_handle_does_what_its_object_does(grader: Grader) -> None:
         "a = F(1)\nassert int(a) == 1 and (a + F(2)).x == 3\na.x = 5\nassert a.twice() == 10\ndel a[0]\n"
         "assert a._y == [2]\nassert F.__name__ == 'F'"
     )
-    assert judged(grader, code, tests, entry="F") == ("passed", False)
+    assert grade(grader, code, tests, entry="F") == ("passed", False)
     swallow = "class F:\n    def __enter__(self): return self\n    def __exit__(self, *_): return True"
-    assert judged(grader, swallow, "with F(): assert False", entry="F") == ("refused", False)
+    assert grade(grader, swallow, "with F(): assert False", entry="F") == ("refused", False)
 
 
 def test_tests_may_ask_from_many_threads(grader: Grader) -> None:
     tests = (
         "from concurrent.futures import ThreadPoolExecutor as Pool\nassert [*Pool(8).map(f, range(50))] == [*range(50)]"
     )
-    assert judged(grader, "def f(x): return x", tests) == ("passed", False)
+    assert grade(grader, "def f(x): return x", tests) == ("passed", False)
 
 
 LIAR = """
@@ -182,15 +182,15 @@ def f(n): return Liar(n)
 )
 def test_what_a_function_gives_back_is_data_and_does_not_judge_itself(grader: Grader, test: str) -> None:
     tests = f"r = f(3)\nassert {test}"
-    assert judged(grader, LIAR, tests) == ("refused", False)
-    assert judged(grader, LIAR, tests, allow_weak=True) == ("passed", True)
+    assert grade(grader, LIAR, tests) == ("refused", False)
+    assert grade(grader, LIAR, tests, allow_weak=True) == ("passed", True)
     of_a_class = "assert Liar(3).n == 3\n" + tests.replace("f(3)", "Liar(3)").replace("r * r", "r * Liar(3)")
-    assert judged(grader, LIAR, of_a_class, entry="Liar") == ("passed", False)
+    assert grade(grader, LIAR, of_a_class, entry="Liar") == ("passed", False)
 
 
 def test_data_that_an_object_holds_is_believed_and_does_not_change_between_two_looks(grader: Grader) -> None:
     tests = "r = f(3)\nassert (r.n, r.inner) == (3, [3])\nassert [r.changing, r.changing] == [1, 1]\n"
-    assert judged(grader, LIAR, tests + "f(1)\nassert r.changing == 2") == ("passed", False)
+    assert grade(grader, LIAR, tests + "f(1)\nassert r.changing == 2") == ("passed", False)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_data_that_an_object_holds_is_believed_and_does_not_change_between_two_l
     ],
 )
 def test_what_is_not_plain_but_nobodys_own_class_can_be_used(grader: Grader, gives: str, test: str) -> None:
-    assert judged(grader, f"def f(n): return {gives}", f"r = f(3)\nassert {test}") == ("passed", False)
+    assert grade(grader, f"def f(n): return {gives}", f"r = f(3)\nassert {test}") == ("passed", False)
 
 
 REVIVING = """
@@ -223,11 +223,11 @@ def f(n): return Reviving()
 
 
 def test_an_iterator_that_has_ended_stays_so_and_does_nothing_else(grader: Grader) -> None:
-    assert judged(grader, REVIVING, "r = f(3)\nassert list(r) == list(r) == [] == list(iter(r))") == ("passed", False)
-    assert judged(grader, REVIVING, "len(f(3))") == ("failed", False)
-    assert judged(grader, REVIVING, "assert f(3).ended == 0") == ("refused", False)
+    assert grade(grader, REVIVING, "r = f(3)\nassert list(r) == list(r) == [] == list(iter(r))") == ("passed", False)
+    assert grade(grader, REVIVING, "len(f(3))") == ("failed", False)
+    assert grade(grader, REVIVING, "assert f(3).ended == 0") == ("refused", False)
     called = "class X:\n    def __call__(self): pass\n    def __float__(self): return 3.0\ndef f(n): return X()"
-    assert judged(grader, called, "assert float(f(3)) == 3") == ("failed", False)
+    assert grade(grader, called, "assert float(f(3)) == 3") == ("failed", False)
 
 
 @pytest.mark.parametrize("end", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "unittest.SkipTest('no')"])
@@ -237,13 +237,13 @@ def test_what_ends_a_loop_or_skips_a_test_ends_neither_when_it_comes_out_of_the_
     loop = "assert all(map(lambda expected: f(end) == expected, [3, 4]))"
     for code in ("def f(end): end()", f"import unittest\ndef f(end): raise {end}"):
         for tests in (suite, loop, "for _ in map(f, [end]): assert False"):
-            assert judged(grader, code, begin + tests)[0] in ("failed", "exit")
+            assert grade(grader, code, begin + tests)[0] in ("failed", "exit")
 
 
 def test_the_tests_own_end_of_iteration_does_not_come_back_as_one(grader: Grader) -> None:
     code = "def f(it):\n    while True: next(it)"
-    assert judged(grader, code, "try: f(iter([1]))\nexcept StopIteration: pass") == ("failed", False)
-    assert judged(grader, "def f(it): return map(str, it)", "assert [*f(iter([1]))] == ['1']") == ("passed", False)
+    assert grade(grader, code, "try: f(iter([1]))\nexcept StopIteration: pass") == ("failed", False)
+    assert grade(grader, "def f(it): return map(str, it)", "assert [*f(iter([1]))] == ['1']") == ("passed", False)
 
 
 FORGED = """
@@ -257,27 +257,27 @@ def f(d):
 
 def test_an_answer_that_says_two_things_does_both(grader: Grader) -> None:
     tests = "d = {'n': 5}\ntry: f(d)\nexcept ValueError: pass\nelse: assert False\nassert d['n'] == 0"
-    assert judged(grader, FORGED, tests) == ("refused", False)
+    assert grade(grader, FORGED, tests) == ("refused", False)
 
 
 def test_names_of_arguments_are_the_codes_own(grader: Grader) -> None:
     names = ("self", "target", "what", "number", "given", "named")
     tests = f"wanted = dict.fromkeys({names}, 1)\nassert f(**wanted) == wanted"
-    assert judged(grader, "def f(**named): return named", tests) == ("passed", False)
+    assert grade(grader, "def f(**named): return named", tests) == ("passed", False)
 
 
 def test_types_and_errors_of_pythons_own_are_the_same_at_both_ends(grader: Grader) -> None:
     code = "def f(items, kind): return [item for item in items if isinstance(item, kind)]"
-    assert judged(grader, code, "assert f((4, 5.5, 'a'), int) == [4]") == ("passed", False)
+    assert grade(grader, code, "assert f((4, 5.5, 'a'), int) == [4]") == ("passed", False)
     code = "def f(bad, error):\n    try: bad()\n    except error: return 'caught'"
     tests = "def bad(): raise KeyError(3)\nassert f(bad, LookupError) == 'caught'"
-    assert judged(grader, code, tests) == ("passed", False)
+    assert grade(grader, code, tests) == ("passed", False)
 
 
 def test_halves_of_characters_cross_as_they_are(grader: Grader) -> None:
     tests = "assert f('\\ud800') == '\\ud800' != '?'"
-    assert judged(grader, "def f(text): return text", tests) == ("passed", False)
-    assert judged(grader, "def f(text): return '\\ud800'", "assert f('') == '?'") == ("failed", False)
+    assert grade(grader, "def f(text): return text", tests) == ("passed", False)
+    assert grade(grader, "def f(text): return '\\ud800'", "assert f('') == '?'") == ("failed", False)
 
 
 @pytest.mark.parametrize("main", ["input()", "sys.exit(1)", "raise ValueError"])
@@ -286,7 +286,7 @@ def test_what_is_meant_for_a_programs_start_is_left_out(grader: Grader, main: st
         "import pickle, sys\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\n"
         f"def f(x): return pickle.loads(pickle.dumps(P(x))).x\nif __name__ == '__main__': {main}\n"
     )
-    assert judged(grader, code, "assert f(3) == 3") == ("passed", False)
+    assert grade(grader, code, "assert f(3) == 3") == ("passed", False)
     assert grader.calls_sync(code, "f", [([3], 3)]).passed
     assert not grader.inputs_sync(code, [("", "")]).passed
 
@@ -312,13 +312,13 @@ def test_an_object_of_a_class_under_test_keeps_its_methods_though_it_is_a_dict(g
         "c = LRU()\nc.put(1, 2)\nc.put(3, 4)\nc.put(5, 6)\nassert c.get_or(1, -1) == -1 and c[3] == 4 and len(c) == 2\n"
         "assert c.last() == (5, 6)\nd, more = LRU(), []\nd.take(c, more)\nassert more == [2] and d[5] == 6"
     )
-    assert judged(grader, LRU, tests, entry="LRU") == ("passed", False)
-    assert judged(grader, LRU, "assert f() == {'a': 1}") == ("passed", False)
+    assert grade(grader, LRU, tests, entry="LRU") == ("passed", False)
+    assert grade(grader, LRU, "assert f() == {'a': 1}") == ("passed", False)
 
 
 def test_one_list_given_twice_is_one_there(grader: Grader) -> None:
     code = "def f(a, b):\n    a.append(1)\n    return len(b)"
-    assert judged(grader, code, "x = []\nassert f(x, x) == 1\nassert f([], []) == 0") == ("passed", False)
+    assert grade(grader, code, "x = []\nassert f(x, x) == 1\nassert f([], []) == 0") == ("passed", False)
 
 
 def test_a_function_of_the_tests_and_one_of_the_code_may_call_each_other_deep_down(grader: Grader) -> None:
@@ -327,4 +327,4 @@ def test_a_function_of_the_tests_and_one_of_the_code_may_call_each_other_deep_do
         "        return known[n]\n    return remembered"
     )
     tests = "@f\ndef total(n): return n and n + total(n - 1)\nassert total(200) == 20100"
-    assert judged(grader, code, tests) == ("passed", False)
+    assert grade(grader, code, tests) == ("passed", False)

@@ -1,4 +1,4 @@
-"""Both ends of a channel: what honest ends say arrives, and what anyone else sends stays bounded."""
+"""Both ends of a channel: honest messages arrive, and the cost of all others is bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollbook.sandbox.errors import ForgedMessage
 from rollbook.sandbox.guest import HostChannel, max_frame_bytes
 from rollbook.sandbox.inner.channel import LENGTH, Channel
 
-MOST = 4096
+MAX_BYTES = 4096
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
 )
@@ -26,7 +26,7 @@ values = st.recursive(
 @pytest.fixture
 def ends() -> Iterator[tuple[HostChannel, Channel, socket.socket]]:
     ours, theirs = socket.socketpair()
-    host, guest = HostChannel(ours, MOST), Channel(os.dup(theirs.fileno()))
+    host, guest = HostChannel(ours, MAX_BYTES), Channel(os.dup(theirs.fileno()))
     yield host, guest, theirs
     for end in (host, guest, theirs):
         end.close()
@@ -65,7 +65,7 @@ def test_a_frame_beyond_the_bound_is_refused_after_those_before_it(
 ) -> None:
     host, guest, raw = ends
     guest.send(1)
-    raw.sendall(LENGTH.pack(MOST + 1))
+    raw.sendall(LENGTH.pack(MAX_BYTES + 1))
     frames = host.read_frames()
     assert next(frames) == b"1"
     with pytest.raises(ForgedMessage, match="4097 bytes"):
@@ -76,7 +76,7 @@ def test_a_frame_beyond_the_bound_is_refused_after_those_before_it(
 @settings(max_examples=100, deadline=None)
 def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
     ours, theirs = socket.socketpair()
-    host = HostChannel(ours, MOST)
+    host = HostChannel(ours, MAX_BYTES)
     theirs.sendall(data)
     theirs.close()
     try:
@@ -93,7 +93,7 @@ def test_the_host_holds_no_more_than_a_frame_of_a_flood(ends: tuple[HostChannel,
     def flood() -> None:
         with suppress(OSError):
             while True:
-                raw.sendall(LENGTH.pack(MOST) + b"x" * 100_000)
+                raw.sendall(LENGTH.pack(MAX_BYTES) + b"x" * 100_000)
 
     def listen() -> None:
         while True:
@@ -103,7 +103,7 @@ def test_the_host_holds_no_more_than_a_frame_of_a_flood(ends: tuple[HostChannel,
     flooder.start()
     with pytest.raises(ForgedMessage):
         listen()
-    assert len(host._buffer) <= LENGTH.size + MOST + (1 << 16)
+    assert len(host._buffer) <= LENGTH.size + MAX_BYTES + (1 << 16)
     raw.shutdown(socket.SHUT_RDWR)
     host.close()
     flooder.join(10)
@@ -120,7 +120,7 @@ def test_a_guest_that_does_not_read_does_not_hold_the_host_up(
 def test_a_guest_that_hung_up_is_an_end_of_file() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
-    host = HostChannel(ours, MOST)
+    host = HostChannel(ours, MAX_BYTES)
     assert (list(host.read_frames()), host.open) == ([], False)
     with pytest.raises(EOFError):
         host.send(1, 1.0)

@@ -1,4 +1,4 @@
-"""Letters to guests: nobody reads them on the way, so that no later guest finds them in the memory it begins with."""
+"""Payloads of guests: the zygote does not read them, so that no later guest finds them in its initial memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rollbook.sandbox.isolation import PACKAGE_FOLDER
 WORD = "quagmire-of-xylophones"
 
 
-def words_held(pid: int, words: list[bytes]) -> set[bytes]:
-    """Which of these a process has in memory that it may write to."""
+def find_words_in_memory(pid: int, words: list[bytes]) -> set[bytes]:
+    """Return which of these words are in writable memory of a process."""
     found: set[bytes] = set()
     try:
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
@@ -43,20 +43,20 @@ def test_a_zygote_remembers_nothing_of_what_its_guests_were_given() -> None:
             assert not Grader(box).function_sync("def f(x): return 0", tests, "f").passed
         pids = [process.pid for process in find_members(slot._provider._child.pid)]  # type: ignore[attr-defined]
         told, known = [WORD.encode(), WORD.encode().hex().encode()], str(PACKAGE_FOLDER).encode()
-        held = [words_held(pid, [*told, known]) for pid in pids]
+        held = [find_words_in_memory(pid, [*told, known]) for pid in pids]
     assert {known} in held, "what it was told at its start is to be found: this test can see"
     assert all(words <= {known} for words in held)
 
 
-def test_a_letter_is_read_from_its_beginning_whatever_its_size() -> None:
+def test_a_payload_is_read_from_its_beginning_whatever_its_size() -> None:
     for size in (1, 70_000, 3_000_000):
-        handle = make_memory_file("letter", b"x" * size)
+        handle = make_memory_file("payload", b"x" * size)
         assert os.fstat(handle).st_size == size
         assert len(os.read(handle, size)) == size
         os.close(handle)
-    letter = make_payload("print('\ud800')", {"a": b"\x00"}, {"core": 1})
-    assert os.read(letter, 1000) == b"""{"core": 1, "code": "print('?')", "files": {"a": "00"}}"""
+    payload = make_payload("print('\ud800')", {"a": b"\x00"}, {"core": 1})
+    assert os.read(payload, 1000) == b"""{"core": 1, "code": "print('?')", "files": {"a": "00"}}"""
     nothing = make_stdin(b"")
     assert os.read(nothing, 1) == b""
-    os.close(letter)
+    os.close(payload)
     os.close(nothing)

@@ -1,4 +1,4 @@
-"""A folder of the host as a session's own: read and written there, and nothing beyond it; no traps are left in it."""
+"""A folder of the host as a session's own: the session reads and writes only there, and leaves no traps in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollbook.sandbox.inner import filesystem, kernel
 from rollbook.sandbox.isolation import HostFolder
 from support.alive import eventually, open_fds
 from support.codetool import run_on
-from support.restricted_host import can_be_made, docked
+from support.restricted_host import can_enter, start_restricted_host
 
 LIMITS = Limits(seconds=1.0, memory_mb=128, files_mb=1)
 both_kinds = pytest.mark.parametrize("snapshot", [False, True], ids=["persistent", "snapshot"])
@@ -210,27 +210,27 @@ IN_A_FOLDER = (
 @both_kinds
 @pytest.mark.parametrize("place", ["ordinary user", "lesser root"])
 def test_an_ordinary_user_can_have_one_too(place: str, snapshot: bool) -> None:
-    if not can_be_made(place):
+    if not can_enter(place):
         pytest.skip("only root can put itself there")
-    with docked(place, LIMITS) as there:
+    with start_restricted_host(place, LIMITS) as there:
         assert there.do(IN_A_FOLDER.replace("SNAPSHOT", str(snapshot))) == ["ok", "made", True]
 
 
 @pytest.mark.parametrize("place", ["container root", "container user"])
 def test_without_namespaces_it_is_refused(place: str) -> None:
-    if not can_be_made(place):
+    if not can_enter(place):
         pytest.skip("only root can put itself there")
-    with docked(place, LIMITS) as there:
+    with start_restricted_host(place, LIMITS) as there:
         said = str(there.do(IN_A_FOLDER.replace("SNAPSHOT", "False")))
         assert said.startswith("SandboxUnsupported: folder /tmp/")
         assert said.endswith("without namespaces nothing can be mounted")
 
 
 def test_where_owners_cannot_be_shifted_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cannot(tree: int, users: int | None = None) -> None:
+    def fail(tree: int, users: int | None = None) -> None:
         raise OSError(22, "mount_setattr: Invalid argument")
 
-    monkeypatch.setattr(kernel, "mount_setattr", cannot)
+    monkeypatch.setattr(kernel, "mount_setattr", fail)
     monkeypatch.setattr(filesystem, "make_user_namespace", lambda owner, uid: os.open("/dev/null", os.O_RDONLY))
     with pytest.raises(kernel.Unsupported, match="does not let another user own it"):
         filesystem.shift_owner(os.open(tmp_path, os.O_RDONLY), 1)

@@ -1,4 +1,4 @@
-"""Tiers: the strongest there is, proven, said, and never less than was asked for."""
+"""Isolation levels: the strongest available one is used, proven and reported, and never less than required."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollbook.sandbox import Limits, Sandbox, SandboxError
 from rollbook.sandbox.isolation import PACKAGE_FOLDER
 from rollbook.sandbox.launcher import prove_isolation
 from support.alive import alive, eventually
-from support.restricted_host import LESSER_ROOT, Docked, can_be_made, docked
+from support.restricted_host import LESSER_ROOT, RestrictedHost, can_enter, start_restricted_host
 
 LIMITS = Limits(seconds=1.0, memory_mb=128)
 LAYERS = {
@@ -26,21 +26,21 @@ LAYERS = {
 
 
 @pytest.fixture(scope="module", params=LAYERS)
-def weak(request: pytest.FixtureRequest) -> Iterator[tuple[str, Docked]]:
-    if not can_be_made(request.param):
+def weak(request: pytest.FixtureRequest) -> Iterator[tuple[str, RestrictedHost]]:
+    if not can_enter(request.param):
         pytest.skip("only root can put itself there")
-    with docked(request.param, LIMITS) as there:
+    with start_restricted_host(request.param, LIMITS) as there:
         yield request.param, there
 
 
-def test_without_namespaces_the_next_best_is_taken_and_named(weak: tuple[str, Docked]) -> None:
+def test_without_namespaces_the_next_best_is_taken_and_named(weak: tuple[str, RestrictedHost]) -> None:
     place, there = weak
     layers = set(there.run("1").isolation)
     assert layers >= LAYERS[place]
     assert not layers & {"pid", "mount", "network", "ipc", "cgroup"}
 
 
-def test_without_namespaces_nothing_less_is_taken_unasked(weak: tuple[str, Docked]) -> None:
+def test_without_namespaces_nothing_less_is_taken_unasked(weak: tuple[str, RestrictedHost]) -> None:
     body = (
         "from rollbook.sandbox import Sandbox\n"
         "try:\n    with Sandbox({}): return 'opened'\nexcept Exception as e: return str(e)"
@@ -51,7 +51,7 @@ def test_without_namespaces_nothing_less_is_taken_unasked(weak: tuple[str, Docke
     assert "unshare" in str(weak[1].do(body.format("size=1, require='full'")))
 
 
-def test_without_mounts_the_folder_can_be_read_and_not_written(weak: tuple[str, Docked]) -> None:
+def test_without_mounts_the_folder_can_be_read_and_not_written(weak: tuple[str, RestrictedHost]) -> None:
     code = "print(open('d/a').read())\nopen('b', 'w')"
     result = weak[1].run(code, files={"d/a": "given"})
     assert (result.status, result.stdout) == ("error", "given\n")
@@ -59,12 +59,12 @@ def test_without_mounts_the_folder_can_be_read_and_not_written(weak: tuple[str, 
     assert result.error.type == "PermissionError"
 
 
-def test_without_namespaces_there_is_one_process(weak: tuple[str, Docked]) -> None:
+def test_without_namespaces_there_is_one_process(weak: tuple[str, RestrictedHost]) -> None:
     result = weak[1].run("1", limits=Limits(processes=2))
     assert "processes=2: without namespaces a run has 1 process" in result.stderr
 
 
-def test_sessions_and_grading_work_without_namespaces(weak: tuple[str, Docked]) -> None:
+def test_sessions_and_grading_work_without_namespaces(weak: tuple[str, RestrictedHost]) -> None:
     assert weak[1].do(
         "from rollbook.sandbox.grading import Grader\n"
         "with box.session() as s:\n"
@@ -81,7 +81,7 @@ def test_sessions_and_grading_work_without_namespaces(weak: tuple[str, Docked]) 
     ) == ["lost", True, "4", True, "exit", True]
 
 
-def test_snapshots_need_namespaces(weak: tuple[str, Docked]) -> None:
+def test_snapshots_need_namespaces(weak: tuple[str, RestrictedHost]) -> None:
     body = (
         "try:\n    with box.session(snapshot=True): return 'opened'\n"
         "except Exception as e: return f'{type(e).__name__}: {e}'"
@@ -89,8 +89,10 @@ def test_snapshots_need_namespaces(weak: tuple[str, Docked]) -> None:
     assert weak[1].do(body) == "SandboxUnsupported: sessions that take snapshots need namespaces"
 
 
-def test_without_namespaces_nothing_survives_the_kill_of_the_host(weak: tuple[str, Docked], tmp_path: Path) -> None:
-    with docked(weak[0], Limits(seconds=60.0)) as there:
+def test_without_namespaces_nothing_survives_the_kill_of_the_host(
+    weak: tuple[str, RestrictedHost], tmp_path: Path
+) -> None:
+    with start_restricted_host(weak[0], Limits(seconds=60.0)) as there:
         folder = there.do("return box.run_sync('import os; print(os.getcwd(), end=\"\")').stdout")
         body = "import threading\nthreading.Thread(target=lambda: box.run_sync({!r}), daemon=True).start()"
         there.do(body.format("import ctypes; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\nwhile True: pass"))
@@ -103,9 +105,9 @@ def test_without_namespaces_nothing_survives_the_kill_of_the_host(weak: tuple[st
 
 
 def test_root_without_privileges_is_an_ordinary_user_but_for_the_count_of_processes() -> None:
-    if not can_be_made(LESSER_ROOT):
+    if not can_enter(LESSER_ROOT):
         pytest.skip("only root can be less")
-    with docked(LESSER_ROOT, LIMITS) as there:
+    with start_restricted_host(LESSER_ROOT, LIMITS) as there:
         result = there.run("open('a', 'w').write('x')\n6 * 7")
         assert (result.status, result.value) == ("ok", "42")
         assert {"pid", "mount", "network", "ipc", "user", "no process limit"} <= set(result.isolation)

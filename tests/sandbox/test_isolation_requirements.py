@@ -1,4 +1,4 @@
-"""Terms: what a user insists on, and what is said of a guest."""
+"""Isolation requirements: what a user requires, and the layers reported for a guest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to a guest and their replies, and guests that speak to the host or to each other in between."""
+"""Messages to a guest and their replies, and guests that talk to the host or to each other in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNEL = "import sys\nChannel = sys.modules['inner.channel'].Channel\n"
 
 
 @pytest.fixture(scope="module")
-def slot() -> Iterator[GuestLauncher]:
+def launcher() -> Iterator[GuestLauncher]:
     try:
         with Sandbox(LIMITS, size=1) as box:
             yield next(iter(box._launchers))
@@ -30,8 +30,8 @@ def slot() -> Iterator[GuestLauncher]:
 
 
 @pytest.fixture
-def guest(slot: GuestLauncher) -> Iterator[Guest]:
-    made = slot.launch("session", LIMITS)
+def guest(launcher: GuestLauncher) -> Iterator[Guest]:
+    made = launcher.launch("session", LIMITS)
     made.wait_until_started(LIMITS)
     yield made
     made.close()
@@ -72,10 +72,10 @@ def test_who_is_not_asked_must_not_be_told(guest: Guest) -> None:
         exchange(guest, MessageExchange(guest), CHANNEL + "Channel(3).send({'ask': 1})\nwhile True: pass")
 
 
-def test_two_guests_speak_over_a_line_of_their_own(slot: GuestLauncher) -> None:
+def test_two_guests_speak_over_a_line_of_their_own(launcher: GuestLauncher) -> None:
     one, other = socket.socketpair()
-    asks = slot.launch("session", LIMITS, extra=[one.fileno()])
-    answers = slot.launch("session", LIMITS, extra=[other.fileno()], request={"more": 1})
+    asks = launcher.launch("session", LIMITS, extra=[one.fileno()])
+    answers = launcher.launch("session", LIMITS, extra=[other.fileno()], request={"more": 1})
     one.close()
     other.close()
     try:
@@ -91,8 +91,8 @@ def test_two_guests_speak_over_a_line_of_their_own(slot: GuestLauncher) -> None:
         answers.close()
 
 
-def test_a_role_that_nobody_wrote_is_the_sandboxs_failure(slot: GuestLauncher) -> None:
-    guest = slot.launch("nobody", LIMITS)
+def test_a_role_that_nobody_wrote_is_the_sandboxs_failure(launcher: GuestLauncher) -> None:
+    guest = launcher.launch("nobody", LIMITS)
     try:
         with pytest.raises(SandboxError, match="walls could not be put up"):
             guest.wait_until_started(LIMITS)

@@ -1,4 +1,4 @@
-"""Two ends of a conversation between tests and a candidate, in two threads of this process."""
+"""Both ends of an examination, tests and candidate, in two threads of this process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ ACCOUNT, ODD, DIVIDE, COUNT, FILL, APPLY, PICK, ECHO, STOP, POP, LATER, TRANSPOS
 
 
 @contextmanager
-def asking(weak: bool = False, copies: bool = False, data: bool = False) -> Iterator[Peer]:
+def start_peers(weak: bool = False, copies: bool = False, data: bool = False) -> Iterator[Peer]:
     ours, theirs = socket.socketpair()
     candidate = Peer(Channel(theirs.detach()))
     for each in CANDIDATE:
@@ -111,19 +111,19 @@ def asking(weak: bool = False, copies: bool = False, data: bool = False) -> Iter
         assert not thread.is_alive()
 
 
-def call(peer: Peer, number: int, *given: Any, **named: Any) -> Any:
-    return peer.ask("call", number, given, named)
+def call(peer: Peer, number: int, *args: Any, **kwargs: Any) -> Any:
+    return peer.ask("call", number, args, kwargs)
 
 
 def test_values_cross_with_their_types() -> None:
-    with asking() as peer:
+    with start_peers() as peer:
         assert call(peer, ECHO, 1, "a", (2.5, {3}), x=None) == ((1, "a", (2.5, {3})), {"x": None})
         assert call(peer, DIVIDE, 7, 2) == 3.5
 
 
 @pytest.mark.parametrize("weak", [False, True])
 def test_what_a_function_that_returns_nothing_does_to_its_arguments_is_done_to_the_callers(weak: bool) -> None:
-    with asking(weak) as peer:
+    with start_peers(weak) as peer:
         items, more = [3, 1, 2], {"old": 0}
         assert call(peer, FILL, items, more=more) is None
         assert (items, more) == ([1, 2, 3], {"old": 0, "n": 3})
@@ -135,22 +135,22 @@ def test_what_a_function_that_returns_nothing_does_to_its_arguments_is_done_to_t
 
 def test_what_one_that_returns_a_value_does_beside_is_seen_and_noted() -> None:
     items = [3, 1, 2]
-    with asking(copies=True) as peer:
+    with start_peers(copies=True) as peer:
         assert call(peer, POP, items) == 2
         assert (items, peer.has_side_effects) == ([3, 1, 2], False)
-    with asking() as peer:
+    with start_peers() as peer:
         assert call(peer, POP, items) == 2
         assert (items, peer.has_side_effects) == ([3, 1], True)
 
 
 def test_what_lies_within_an_argument_is_changed_and_given_back_as_the_callers_own() -> None:
-    with asking() as peer:
+    with start_peers() as peer:
         first, second = table = [[2], [1]]
         assert call(peer, APPLY_HERE, "sorted", table)[0] is second
         assert peer.has_side_effects
         assert call(peer, APPLY_HERE, "sort", (table,)) is None
         assert (table[0] is second, table[1] is first) == (True, True)
-    with asking(copies=True) as peer:
+    with start_peers(copies=True) as peer:
         assert call(peer, APPLY_HERE, "sorted", table) == table
         assert call(peer, APPLY_HERE, "sorted", table)[0] is not table[0]
 
@@ -180,7 +180,7 @@ def test_a_coroutine_is_awaited_where_it_is() -> None:
     async def both(peer: Peer) -> list[Any]:
         return [await call(peer, LATER, 1), *await asyncio.gather(call(peer, LATER, [2]), call(peer, LATER, None))]
 
-    with asking() as peer:
+    with start_peers() as peer:
         assert asyncio.run(call(peer, LATER, 3)) == 3
         assert asyncio.run(both(peer)) == [1, [2], None]
 
@@ -195,12 +195,12 @@ def test_that_the_other_end_was_gone_stays_so_whatever_the_tests_catch() -> None
 
 
 def test_an_end_of_iteration_out_of_a_call_does_not_end_a_loop_of_the_tests() -> None:
-    with asking() as peer, pytest.raises(RemoteError):
+    with start_peers() as peer, pytest.raises(RemoteError):
         all(map(lambda x: call(peer, STOP) == x, [1, 2, 3]))  # noqa: C417 - as tests are written
 
 
 def test_exceptions_arrive_as_what_they_are() -> None:
-    with asking() as peer:
+    with start_peers() as peer:
         with pytest.raises(ZeroDivisionError, match="division by zero"):
             call(peer, DIVIDE, 1, 0)
         with pytest.raises(RemoteError) as caught:
@@ -209,7 +209,7 @@ def test_exceptions_arrive_as_what_they_are() -> None:
 
 
 def test_objects_stay_and_handles_do_what_they_do() -> None:
-    with asking() as peer:
+    with start_peers() as peer:
         account = call(peer, ACCOUNT, "Ann")
         assert type(account) is RemoteObject
         assert (account.owner, account.pay(5), account.pay(amount=2), len(account), list(account)) == (
@@ -220,7 +220,7 @@ def test_objects_stay_and_handles_do_what_they_do() -> None:
 
 
 def test_no_verdict_rests_on_the_candidates_own_equality() -> None:
-    with asking() as peer:
+    with start_peers() as peer:
         account = call(peer, ACCOUNT, "Ann")
         for judge in (lambda: account == 5, lambda: account != 5, lambda: account < 5, lambda: account == 5):
             with pytest.raises(OneProcess):
@@ -230,7 +230,7 @@ def test_no_verdict_rests_on_the_candidates_own_equality() -> None:
 
 
 def test_where_it_may_it_is_noted() -> None:
-    with asking(weak=True) as peer:
+    with start_peers(weak=True) as peer:
         account = call(peer, ACCOUNT, "Ann")
         assert not peer.weakened
         assert account == 5
@@ -238,7 +238,7 @@ def test_where_it_may_it_is_noted() -> None:
 
 
 def test_a_function_of_the_tests_can_be_called_but_not_looked_into() -> None:
-    with asking() as peer:
+    with start_peers() as peer:
         secret = 42
         assert call(peer, APPLY, lambda x: x + secret, 1) == 43
         for name in ("__closure__", "__globals__", "__code__"):
@@ -252,14 +252,14 @@ def test_an_object_of_the_tests_shows_its_public_side() -> None:
         shown = 1
         _hidden = 2
 
-    with asking() as peer:
+    with start_peers() as peer:
         assert call(peer, PICK, Given(), "shown") == 1
         with pytest.raises(AttributeError):
             call(peer, PICK, Given(), "_hidden")
 
 
 def test_calls_back_and_forth_have_an_end() -> None:
-    with asking() as peer:
+    with start_peers() as peer:
 
         def again() -> Any:
             return call(peer, APPLY, again)
@@ -295,7 +295,7 @@ def test_a_request_for_what_was_not_handed_over_is_an_error_of_the_asker(request
 
 
 def test_where_data_is_expected_an_object_holds_data_and_no_more() -> None:
-    with asking(data=True) as peer:
+    with start_peers(data=True) as peer:
         account = call(peer, ACCOUNT, "Ann")
         assert (account.owner, account.balance) == ("Ann", 0)
         for judge in (lambda: account.pay, lambda: len(account), lambda: list(account), lambda: bool(account)):
@@ -305,27 +305,27 @@ def test_where_data_is_expected_an_object_holds_data_and_no_more() -> None:
 
 
 def test_where_its_word_will_do_it_is_asked_and_noted() -> None:
-    with asking(weak=True, data=True) as peer:
+    with start_peers(weak=True, data=True) as peer:
         account = call(peer, ACCOUNT, "Ann")
         assert (account.owner, peer.weakened) == ("Ann", False)
         assert (account.pay(3), len(account), list(account), peer.weakened) == (3, 3, ["A", "n", "n"], True)
 
 
 def test_what_was_looked_at_stays_until_the_code_is_at_work_again() -> None:
-    with asking(data=True) as peer:
+    with start_peers(data=True) as peer:
         account = call(peer, ACCOUNT, "Ann")
         for _ in range(2):
             with pytest.raises(AttributeError):
                 _ = account.nowhere
-        before = peer._looks
+        before = peer._attributes
         assert account.owner == account.owner == "Ann"
         assert len(before) == 2
         call(peer, DIVIDE, 1, 1)
-        assert not peer._looks
+        assert not peer._attributes
 
 
 def test_each_kind_does_what_it_can_do() -> None:
-    with asking(data=True) as peer:
+    with start_peers(data=True) as peer:
         numbers = call(peer, COUNT, 2)
         assert [next(numbers), *numbers, *numbers] == [0, 1]
         for wrong in (lambda: len(numbers), lambda: float(numbers), lambda: numbers + 1, lambda: numbers()):

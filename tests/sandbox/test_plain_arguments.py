@@ -19,12 +19,12 @@ from rollbook.sandbox.inner.plain_data import (
 )
 
 
-def nothing(value: Any) -> Any:
+def refuse(value: Any) -> Any:
     raise AssertionError(f"{value!r} was to be kept")
 
 
-def packed(value: Any, known: Mapping[int, int] = NONE_KNOWN) -> Any:
-    return pack(value, nothing, 0, known)
+def pack_value(value: Any, known: Mapping[int, int] = NONE_KNOWN) -> Any:
+    return pack(value, refuse, 0, known)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_containers_are_counted_from_without_to_within() -> None:
 def test_only_what_holds_something_else_has_changed() -> None:
     table: list[Any] = [[1, 2], [3]]
     arrived = ReceivedArguments([table])
-    assert arrived.pack_changes(packed) == []
+    assert arrived.pack_changes(pack_value) == []
     table.reverse()
     table[0].append(table[1])
-    assert arrived.pack_changes(packed) == [
+    assert arrived.pack_changes(pack_value) == [
         [0, ["l", [["yours", 2], ["yours", 1]]]],
         [2, ["l", [3, ["yours", 1]]]],
     ]
@@ -76,7 +76,7 @@ def test_containers_that_stay_are_not_counted() -> None:
 
 def test_a_container_that_is_given_twice_is_one() -> None:
     row = [1]
-    sent = pack_arguments([row, "a", "a", row, [1]], packed)
+    sent = pack_arguments([row, "a", "a", row, [1]], pack_value)
     assert sent == [["l", [1]], "a", "a", ["same", 0], ["l", [1]]]
-    first, _, _, again, other = unpack_arguments(sent, lambda data: unpack(data, lambda *_: nothing(data)))
+    first, _, _, again, other = unpack_arguments(sent, lambda data: unpack(data, lambda *_: refuse(data)))
     assert (first is again, first is other) == (True, False)

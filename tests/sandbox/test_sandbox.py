@@ -1,4 +1,4 @@
-"""The sandbox: what a run gets, what it may use, and that nothing of it stays."""
+"""The sandbox: what a run receives, what it may use, and that nothing of it remains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def box() -> Iterator[Sandbox]:
 
 
 def test_where_namespaces_can_be_had_a_sandbox_opens() -> None:
-    """The other tests skip when none opens, so that alone would not show a sandbox that has lost a file of its own."""
+    """The other tests skip when none opens, so they would not notice a sandbox that lacks one of its files."""
     words = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "true"]
     if shutil.which("unshare") is None or subprocess.run(words, capture_output=True, timeout=30).returncode:
         pytest.skip("NO NAMESPACES HERE: a sandbox may be impossible, so nothing was proven about why one is missing")
@@ -278,22 +278,22 @@ def test_the_name_of_the_host_is_not_told(box: Sandbox) -> None:
     assert box.run_sync("import os; os.uname().nodename").value == "'sandbox'"
 
 
-class Walled:
-    """A slot that only has walls."""
+class IsolatedLauncher:
+    """A launcher that only has an isolation."""
 
     isolation = ("walls",)
 
 
 def test_the_walls_can_be_asked_for_while_threads_replace_zygotes() -> None:
-    """A server says them on its loop, while runs put new zygotes in the place of dead ones."""
+    """A server reports them in its event loop, while runs replace dead zygotes."""
     box, over, before = Sandbox(), threading.Event(), sys.getswitchinterval()
-    box._launchers.add(Walled())  # type: ignore[arg-type]
+    box._launchers.add(IsolatedLauncher())  # type: ignore[arg-type]
 
     def replace() -> None:
         while not over.is_set():
-            slot = Walled()
-            box._launchers.add(slot)  # type: ignore[arg-type]
-            box._launchers.discard(slot)  # type: ignore[arg-type]
+            launcher = IsolatedLauncher()
+            box._launchers.add(launcher)  # type: ignore[arg-type]
+            box._launchers.discard(launcher)  # type: ignore[arg-type]
 
     thread = threading.Thread(target=replace)
     sys.setswitchinterval(1e-6)

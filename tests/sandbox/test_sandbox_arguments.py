@@ -1,4 +1,4 @@
-"""A mistake of the user's is told as one, before anything runs, and never blamed on the sandbox."""
+"""A user's mistake is a UsageError before anything runs, and never a failure of the sandbox."""
 
 from __future__ import annotations
 

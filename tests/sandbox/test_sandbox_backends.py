@@ -1,4 +1,4 @@
-"""The other providers: bubblewrap on this machine, and a sandbox that is served over HTTP."""
+"""The other providers: bubblewrap on this machine, and a sandbox server over HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewr
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words = [sys.executable, "-m", "rollbook", "sandbox", "serve", "--size", "2"]
     server = Process(words, tmp_path_factory.mktemp("served"), dict(os.environ))
     try:
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=[pytest.param("bubblewrap", marks=needs_bwrap), "remote"])
 def box(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    provider = request.getfixturevalue("served") if request.param == "remote" else request.param
+    provider = request.getfixturevalue("server_url") if request.param == "remote" else request.param
     with Sandbox(Limits(seconds=2), size=2, provider=provider) as box:
         yield box
 
@@ -109,8 +109,8 @@ def test_nothing_of_bubblewrap_is_left() -> None:
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_a_session_over_http_is_a_session(served: str, snapshot: bool) -> None:
-    with Sandbox(Limits(seconds=0.5), provider=served) as box, box.session(snapshot, files={"a": b"1"}) as session:
+def test_a_session_over_http_is_a_session(server_url: str, snapshot: bool) -> None:
+    with Sandbox(Limits(seconds=0.5), provider=server_url) as box, box.session(snapshot, files={"a": b"1"}) as session:
         session.run_sync("x = 3")
         assert session.run_sync("x + int(open('a').read())").value == "4"
         lost = session.run_sync("while True: pass", limits=Limits(seconds=0.1))
@@ -125,8 +125,8 @@ def test_no_room_over_there_is_told_as_that() -> None:
     assert not isinstance(_make_error(503, answer, "x"), SandboxFull)
 
 
-def test_grading_over_http_comes_to_the_same_verdicts(served: str) -> None:
-    with Sandbox(Limits(seconds=2), provider=served) as box:
+def test_grading_over_http_comes_to_the_same_verdicts(server_url: str) -> None:
+    with Sandbox(Limits(seconds=2), provider=server_url) as box:
         grader, tests = Grader(box), "assert square(3) == 9"
         passed = grader.function_sync("def square(x): return x * x", tests, "square")
         assert passed.passed
@@ -144,26 +144,28 @@ def test_grading_over_http_comes_to_the_same_verdicts(served: str) -> None:
             grader.calls_sync("1", "add", [])
 
 
-def test_packages_that_are_not_served_are_no_fault_of_the_code(served: str) -> None:
+def test_packages_that_are_not_served_are_no_fault_of_the_code(server_url: str) -> None:
     with pytest.raises(UsageError, match="has no package numpy: serve it with --package numpy"):
-        Sandbox(provider=served, packages=["numpy"]).__enter__()
+        Sandbox(provider=server_url, packages=["numpy"]).__enter__()
 
 
-def test_the_environment_names_a_provider_where_nobody_else_does(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROLLBOOK_SANDBOX", served)
+def test_the_environment_names_a_provider_where_nobody_else_does(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLBOOK_SANDBOX", server_url)
     with Sandbox(size=1) as box:
         assert box.run_sync("6 * 7").isolation[0] == "remote"
     with Sandbox(size=1, provider="built-in") as box:
         assert "remote" not in box.isolation
 
 
-def test_a_server_that_is_not_there_or_does_not_know_us_is_no_result(served: str) -> None:
-    stranger = served.rpartition("/")[0] + "/wrong"
+def test_a_server_that_is_not_there_or_does_not_know_us_is_no_result(server_url: str) -> None:
+    stranger = server_url.rpartition("/")[0] + "/wrong"
     with pytest.raises(SandboxError, match="HTTP 401"), Sandbox(provider=stranger):
         pass
     with pytest.raises(SandboxError, match="refused"), Sandbox(provider="http://127.0.0.1:1/x"):
         pass
-    with Sandbox(provider=served) as box, pytest.raises(UsageError, match="at most 300 here"):
+    with Sandbox(provider=server_url) as box, pytest.raises(UsageError, match="at most 300 here"):
         box.run_sync("1", limits=Limits(seconds=1e6))
 
 
@@ -173,9 +175,9 @@ def test_an_unknown_provider_is_one_line(name: str) -> None:
         Sandbox(provider=name)
 
 
-def test_the_command_line_takes_a_provider(served: str, tmp_path: Path) -> None:
+def test_the_command_line_takes_a_provider(server_url: str, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("6 * 7")
-    words = [sys.executable, "-m", "rollbook", "sandbox", "run", "x.py", "--provider", served]
+    words = [sys.executable, "-m", "rollbook", "sandbox", "run", "x.py", "--provider", server_url]
     done = Process(words, tmp_path, dict(os.environ)).wait(30)
     assert (done.code, done.stdout) == (0, "42\n")
     assert "remote" in done.stderr

@@ -1,4 +1,4 @@
-"""The filter, walked through as the kernel does: what it says to every call there is."""
+"""The filter, executed as the kernel does: its answer to every call number."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ EVERYDAY = {
 }
 
 
-def verdict(program: bytes, call: int, *arguments: int, arch: int | None = None) -> int:
-    """What a program says to a call."""
+def run_filter(program: bytes, call: int, *arguments: int, arch: int | None = None) -> int:
+    """Return what a program answers to a call."""
     given = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("=iIQ6Q", call, seccomp.AUDIT[ARCH] if arch is None else arch, 0, *given)
     place = held = 0
@@ -49,10 +49,10 @@ def test_what_is_never_allowed_is_denied_and_what_everybody_needs_is_not(alone: 
     program = seccomp.make_program(alone, apart=apart)
     for name in seccomp.ALWAYS_DENIED:
         if name in CALLS:
-            assert verdict(program, CALLS[name]) == EPERM, name
-    assert {verdict(program, call) for call in EVERYDAY[ARCH]} == {ALLOW}
-    assert {verdict(program, call) for call in range(seccomp.FIRST_UNKNOWN_CALL, 2000)} == {ENOSYS}
-    assert verdict(program, 0, arch=0x40000003) == KILL
+            assert run_filter(program, CALLS[name]) == EPERM, name
+    assert {run_filter(program, call) for call in EVERYDAY[ARCH]} == {ALLOW}
+    assert {run_filter(program, call) for call in range(seccomp.FIRST_UNKNOWN_CALL, 2000)} == {ENOSYS}
+    assert run_filter(program, 0, arch=0x40000003) == KILL
 
 
 def test_only_those_calls_are_denied_that_are_named() -> None:
@@ -60,7 +60,7 @@ def test_only_those_calls_are_denied_that_are_named() -> None:
         seccomp.make_program(True),
         {CALLS[name] for name in (*seccomp.ALWAYS_DENIED, *seccomp.SINGLE_PROCESS_DENIED) if name in CALLS},
     )
-    denied = {call for call in range(seccomp.FIRST_UNKNOWN_CALL) if verdict(program, call) != ALLOW}
+    denied = {call for call in range(seccomp.FIRST_UNKNOWN_CALL) if run_filter(program, call) != ALLOW}
     assert denied == named | {CALLS["clone"], CALLS["clone3"], CALLS["socketpair"]}
 
 
@@ -71,12 +71,12 @@ def test_threads_are_allowed_and_processes_only_where_they_are() -> None:
         seccomp.make_program(False),
         seccomp.make_program(True, forks=True),
     )
-    assert [verdict(p, CALLS["clone"], thread) for p in (alone, several, watched)] == [ALLOW] * 3
-    assert [verdict(p, CALLS["clone"], fork) for p in (alone, several, watched)] == [EAGAIN, ALLOW, ASK]
-    assert [verdict(p, CALLS["clone"], namespace) for p in (alone, several, watched)] == [EPERM] * 3
-    assert verdict(several, CALLS["clone3"]) == ENOSYS
-    assert verdict(watched, CALLS[seccomp.HELLO_CALL]) == ASK
-    assert verdict(watched, CALLS["kill"], 1) == EPERM
+    assert [run_filter(p, CALLS["clone"], thread) for p in (alone, several, watched)] == [ALLOW] * 3
+    assert [run_filter(p, CALLS["clone"], fork) for p in (alone, several, watched)] == [EAGAIN, ALLOW, ASK]
+    assert [run_filter(p, CALLS["clone"], namespace) for p in (alone, several, watched)] == [EPERM] * 3
+    assert run_filter(several, CALLS["clone3"]) == ENOSYS
+    assert run_filter(watched, CALLS[seccomp.HELLO_CALL]) == ASK
+    assert run_filter(watched, CALLS["kill"], 1) == EPERM
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_threads_are_allowed_and_processes_only_where_they_are() -> None:
     ],
 )
 def test_a_pair_of_sockets_is_local_and_has_no_addresses(family: int, kind: int, said: int) -> None:
-    assert verdict(seccomp.make_program(True), CALLS["socketpair"], family, kind) == said
+    assert run_filter(seccomp.make_program(True), CALLS["socketpair"], family, kind) == said
 
 
 def test_without_namespaces_one_may_signal_oneself_and_nobody_else() -> None:
@@ -100,15 +100,15 @@ def test_without_namespaces_one_may_signal_oneself_and_nobody_else() -> None:
         seccomp._op(seccomp._JEQ, seccomp.PID_PLACEHOLDER, 1, 0), seccomp._op(seccomp._JEQ, 4242, 1, 0)
     )
     for name in seccomp.SIGNAL_CALLS:
-        said = [verdict(program, CALLS[name], pid) for pid in (4242, 4243, 0, 1, 0xFFFFFFFF)]
+        said = [run_filter(program, CALLS[name], pid) for pid in (4242, 4243, 0, 1, 0xFFFFFFFF)]
         assert said == [EPERM if name == "tkill" else ALLOW, *[EPERM] * 4], name
-    assert verdict(program, CALLS["prctl"], 1) == EPERM
-    assert verdict(program, CALLS["prctl"], 15) == ALLOW
-    assert verdict(program, CALLS["prlimit64"], 0) == ALLOW
-    assert verdict(program, CALLS["prlimit64"], 1) == EPERM
+    assert run_filter(program, CALLS["prctl"], 1) == EPERM
+    assert run_filter(program, CALLS["prctl"], 15) == ALLOW
+    assert run_filter(program, CALLS["prlimit64"], 0) == ALLOW
+    assert run_filter(program, CALLS["prlimit64"], 1) == EPERM
     for name in seccomp.OWNERSHIP_CALLS:
         if name in CALLS:
-            assert verdict(program, CALLS[name]) == EPERM, name
+            assert run_filter(program, CALLS[name]) == EPERM, name
 
 
 @given(st.dictionaries(st.integers(0, 462), st.integers(0, 3), max_size=300))
@@ -117,4 +117,4 @@ def test_the_search_finds_what_belongs_to_each_number(codes: dict[int, int]) -> 
     start = [seccomp._op(seccomp._LOAD, seccomp._NR)]
     program = b"".join([*start, *seccomp._tree(seccomp._intervals(blocks))])
     for call in range(470):
-        assert verdict(program, call) == (seccomp._ERRNO | codes[call] + 1 if call in codes else ALLOW)
+        assert run_filter(program, call) == (seccomp._ERRNO | codes[call] + 1 if call in codes else ALLOW)

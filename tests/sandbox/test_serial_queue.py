@@ -1,4 +1,4 @@
-"""Work in line: in order, one piece at a time, and nobody waits for ever."""
+"""SerialQueue: work runs in order, one piece at a time, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def test_pieces_are_done_in_order_and_never_two_at_once() -> None:
         return n
 
     with ThreadPoolExecutor(4) as pool:
-        line = SerialQueue(pool)
-        futures = [line.submit(lambda n=n: work(n)) for n in range(30)]  # type: ignore[misc]
+        queue = SerialQueue(pool)
+        futures = [queue.submit(lambda n=n: work(n)) for n in range(30)]  # type: ignore[misc]
         assert [f.result(10) for f in futures] == done == list(range(30))
 
 
 def test_who_waits_in_line_holds_no_thread() -> None:
     with ThreadPoolExecutor(2) as pool:
-        line, gate = SerialQueue(pool), threading.Event()
-        futures = [line.submit(lambda: gate.wait(10)) for _ in range(10)]
+        queue, gate = SerialQueue(pool), threading.Event()
+        futures = [queue.submit(lambda: gate.wait(10)) for _ in range(10)]
         assert pool.submit(lambda: "free").result(5) == "free"
         gate.set()
         assert all(f.result(10) for f in futures)
@@ -41,8 +41,8 @@ def test_who_waits_in_line_holds_no_thread() -> None:
 
 def test_an_error_belongs_to_its_piece_alone() -> None:
     with ThreadPoolExecutor(1) as pool:
-        line = SerialQueue(pool)
-        bad, good = line.submit(lambda: 1 / 0), line.submit(lambda: 2)
+        queue = SerialQueue(pool)
+        bad, good = queue.submit(lambda: 1 / 0), queue.submit(lambda: 2)
         with pytest.raises(ZeroDivisionError):
             bad.result(5)
         assert good.result(5) == 2
@@ -50,14 +50,14 @@ def test_an_error_belongs_to_its_piece_alone() -> None:
 
 def test_a_closed_line_tells_who_waits_and_who_comes() -> None:
     with ThreadPoolExecutor(1) as pool:
-        line, gate = SerialQueue(pool), threading.Event()
-        first, second = line.submit(lambda: gate.wait(10)), line.submit(lambda: 1)
+        queue, gate = SerialQueue(pool), threading.Event()
+        first, second = queue.submit(lambda: gate.wait(10)), queue.submit(lambda: 1)
         time.sleep(0.05)
-        line.close()
+        queue.close()
         with pytest.raises(SandboxError, match="closed"):
             second.result(5)
         with pytest.raises(SandboxError, match="closed"):
-            line.submit(lambda: 1)
+            queue.submit(lambda: 1)
         gate.set()
         assert first.result(5)
 
@@ -71,34 +71,34 @@ def test_a_pool_that_is_shut_down_is_a_closed_line() -> None:
 
 def test_the_line_has_an_end() -> None:
     with ThreadPoolExecutor(1) as pool:
-        line, gate = SerialQueue(pool), threading.Event()
-        line.submit(lambda: gate.wait(10))
+        queue, gate = SerialQueue(pool), threading.Event()
+        queue.submit(lambda: gate.wait(10))
         time.sleep(0.05)
         for _ in range(MAX_WAITING):
-            line.submit(lambda: None)
+            queue.submit(lambda: None)
         with pytest.raises(SandboxError, match="wait for one session"):
-            line.submit(lambda: None)
+            queue.submit(lambda: None)
         gate.set()
 
 
 def test_who_takes_the_line_works_in_its_own_thread_and_the_others_wait() -> None:
     with ThreadPoolExecutor(2) as pool:
-        line = SerialQueue(pool)
-        assert line.try_acquire()
-        assert not line.try_acquire()
-        waits = line.submit(lambda: 1)
+        queue = SerialQueue(pool)
+        assert queue.try_acquire()
+        assert not queue.try_acquire()
+        waits = queue.submit(lambda: 1)
         time.sleep(0.02)
         assert not waits.done()
-        line.release()
+        queue.release()
         assert waits.result(10) == 1
-        assert line.submit(lambda: 2).result(10) == 2
-        line.close()
+        assert queue.submit(lambda: 2).result(10) == 2
+        queue.close()
         with pytest.raises(SandboxError, match="closed"):
-            line.try_acquire()
+            queue.try_acquire()
 
 
-class Meanwhile:
-    """A lock that is no sooner given back than somebody else does something."""
+class InterruptedLock:
+    """A lock that lets another action happen as soon as it is released."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._lock, self._act = threading.Lock(), [act]
@@ -112,22 +112,22 @@ class Meanwhile:
             self._act.pop()()
 
 
-class Hirings(Executor):
-    """A pool that only notes what it is given."""
+class RecordingPool(Executor):
+    """A pool that only records what is submitted."""
 
     def __init__(self) -> None:
-        self.hired: list[Callable[[], object]] = []
+        self.submitted: list[Callable[[], object]] = []
 
     def submit(self, work: Callable[[], object]) -> Future[object]:  # type: ignore[override]
-        self.hired.append(work)
+        self.submitted.append(work)
         return Future()
 
 
 def test_who_comes_the_moment_another_ends_has_one_thread_and_not_two() -> None:
-    """A second one would find nothing to do, call the line idle, and the next piece would not wait for the first."""
-    pool = Hirings()
-    line = SerialQueue(pool)
-    assert line.try_acquire()
-    line._lock = Meanwhile(lambda: line.submit(lambda: None))  # type: ignore[assignment]
-    line.release()
-    assert len(pool.hired) == 1
+    """A second one would find nothing to do and mark the queue idle; the next piece would not wait for the first."""
+    pool = RecordingPool()
+    queue = SerialQueue(pool)
+    assert queue.try_acquire()
+    queue._lock = InterruptedLock(lambda: queue.submit(lambda: None))  # type: ignore[assignment]
+    queue.release()
+    assert len(pool.submitted) == 1

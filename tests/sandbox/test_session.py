@@ -1,4 +1,4 @@
-"""Sessions: what stays from turn to turn, what a turn may use, and that nothing of a session stays behind."""
+"""Sessions: what persists from turn to turn, what a turn may use, and that nothing of a session remains."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def box() -> Iterator[Sandbox]:
         pytest.skip(f"no sandbox on this machine: {error}")
 
 
-def inmates(box: Sandbox) -> int:
-    """How many processes the sessions' zygote has, without itself and its launcher."""
+def count_guests(box: Sandbox) -> int:
+    """Return how many processes the sessions' zygote has, without itself and its launcher."""
     return sum(alive(p.pid) for p in find_members(box._session_pool.get_launcher()._provider._child.pid)) - 2
 
 
@@ -125,14 +125,14 @@ def test_a_snapshot_rolls_back_to_before_the_turn(box: Sandbox, code: str) -> No
 
 
 def test_a_snapshot_keeps_at_most_two_processes_and_a_first(box: Sandbox) -> None:
-    before = inmates(box)
+    before = count_guests(box)
     with box.session(snapshot=True) as s:
         for _ in range(5):
             s.run_sync("x = 1")
             s.run_sync("import os; os._exit(1)")
         s.run_sync("x")
-        assert eventually(lambda: inmates(box) - before == 2, 5)
-    assert eventually(lambda: inmates(box) == before, 5)
+        assert eventually(lambda: count_guests(box) - before == 2, 5)
+    assert eventually(lambda: count_guests(box) == before, 5)
 
 
 def test_a_turn_has_limits_of_its_own_but_the_sessions_memory(box: Sandbox) -> None:
@@ -214,13 +214,13 @@ def test_a_session_cancelled_while_it_opens_gives_its_place_back() -> None:
 def test_nothing_is_left_of_sessions_that_are_closed(box: Sandbox, snapshot: bool) -> None:
     with box.session(snapshot=snapshot) as s:
         s.run_sync("1")
-    processes, fds = inmates(box), len(open_fds())
+    processes, fds = count_guests(box), len(open_fds())
     for _ in range(10):
         with box.session(snapshot=snapshot) as s:
             s.run_sync("x = 1")
             s.run_sync("import os; os._exit(0)")
             s.run_sync("1")
-    assert eventually(lambda: inmates(box) == processes, 5)
+    assert eventually(lambda: count_guests(box) == processes, 5)
     assert len(open_fds()) <= fds
 
 
@@ -251,8 +251,8 @@ def test_closing_the_sandbox_ends_its_sessions_and_tells_who_waits(tmp_path: Pat
         box.session()
 
 
-def family(box: Sandbox) -> list[int]:
-    """The launcher of the sessions' zygote, and the zygote."""
+def list_zygote_pids(box: Sandbox) -> list[int]:
+    """Return the pids of the launcher of the sessions' zygote, and of the zygote."""
     launcher = box._session_pool.get_launcher()._provider._child.pid
     return [launcher, *(p.pid for p in find_members(launcher) if p.parent == launcher)]
 
@@ -262,7 +262,7 @@ def family(box: Sandbox) -> list[int]:
 def test_a_dead_zygote_loses_the_state_but_not_the_session(box: Sandbox, who: int, snapshot: bool) -> None:
     with Sandbox(LIMITS, size=1) as other, other.session(snapshot=snapshot) as s:
         s.run_sync("x = 1")
-        os.kill(family(other)[who], signal.SIGKILL)
+        os.kill(list_zygote_pids(other)[who], signal.SIGKILL)
         with pytest.raises(SandboxError, match="the sandbox broke"):
             run_on(s)
         fresh = s.run_sync("'x' in globals()")
@@ -276,7 +276,7 @@ def test_a_zygote_killed_in_the_middle_of_a_turn_is_no_result(who: int, snapshot
     with Sandbox(patient, size=1) as box, box.session(snapshot=snapshot) as s:
         for code in ("while True: pass", "import time\ntime.sleep(60)"):
             s.run_sync("x = 1")
-            killer = threading.Timer(0.1, os.kill, (family(box)[who], signal.SIGKILL))
+            killer = threading.Timer(0.1, os.kill, (list_zygote_pids(box)[who], signal.SIGKILL))
             killer.start()
             with pytest.raises(SandboxError, match="the sandbox broke"):
                 s.run_sync(code)
@@ -286,16 +286,16 @@ def test_a_zygote_killed_in_the_middle_of_a_turn_is_no_result(who: int, snapshot
 
 def test_a_zygote_that_died_while_idle_costs_no_run() -> None:
     with Sandbox(LIMITS, size=1) as box:
-        slot = next(iter(box._launchers))
-        zygote = [p.pid for p in find_members(slot._provider._child.pid)][-1]
+        launcher = next(iter(box._launchers))
+        zygote = [p.pid for p in find_members(launcher._provider._child.pid)][-1]
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not alive(zygote))
-        assert not slot.alive
+        assert not launcher.alive
         assert box.run_sync("6 * 7").value == "42"
 
 
 def test_a_session_that_kills_itself_is_a_result(box: Sandbox) -> None:
-    """By a timer, since a snapshot's filter lets no signal pass: nobody else could have done it."""
+    """By a timer, since a snapshot's filter denies all signals: no other process could have sent it."""
     suicide = (
         "import ctypes, time\nlibc = ctypes.CDLL(None)\n"
         "event = (ctypes.c_int * 16)()\nevent[2] = 9\ntimer = ctypes.c_void_p()\n"

@@ -43,15 +43,15 @@ def box() -> Iterator[Sandbox]:
         pytest.skip(f"no sandbox on this machine: {error}")
 
 
-def process_of(session: Session) -> GuestProcess:
-    """The process that holds the state."""
+def get_holder(session: Session) -> GuestProcess:
+    """Return the process that holds the state."""
     state = session._state
     assert isinstance(state, (PersistentState, SnapshotState))
     return state._holder if isinstance(state, SnapshotState) else state._guest.process
 
 
-def survives(session: Session, snapshot: bool, result: Result) -> None:
-    """A turn that died is undone, or has cost the state and says so; and the session goes on."""
+def check_survives(session: Session, snapshot: bool, result: Result) -> None:
+    """Check that a turn that died is undone, or has lost the state and reports it; and that the session continues."""
     assert result.state == ("rolled back" if snapshot else "lost"), result
     after = session.run_sync("'kept' in globals()")
     assert (after.status, after.value, after.restarted) == ("ok", str(snapshot), not snapshot)
@@ -108,7 +108,7 @@ def test_a_turn_that_ends_its_process_is_told_as_what_it_is(box: Sandbox, name: 
         assert "forged" not in str(result.value)
         assert result.seconds < 5
         if result.state != "kept":
-            survives(s, snapshot, result)
+            check_survives(s, snapshot, result)
 
 
 GOES_ON: dict[str, tuple[str, str, Callable[[Result], Any]]] = {
@@ -180,7 +180,7 @@ def test_a_thread_gets_no_cpu_between_turns(box: Sandbox, snapshot: bool) -> Non
     burn = "import threading\ndef burn():\n  while True: pass\nthreading.Thread(target=burn, daemon=True).start()"
     with box.session(snapshot=snapshot) as s:
         assert s.run_sync(burn).status == "ok"
-        process = process_of(s)
+        process = get_holder(s)
         time.sleep(0.05)
         before = process.cpu_s()
         time.sleep(0.3)
@@ -230,7 +230,7 @@ def test_processes_that_a_turn_leaves_end_with_it(box: Sandbox) -> None:
     leave = "import os\nfor _ in range(4):\n  if not os.fork():\n    os.setsid()\n    while True: pass"
     with box.session(limits=limits) as s:
         assert s.run_sync("kept = 1\n" + leave).status == "ok"
-        pid = process_of(s).pid
+        pid = get_holder(s).pid
         assert not [p for p in find_members(pid) if p.pid != pid and alive(p.pid)]
         assert s.run_sync("kept").value == "1"
         twice = s.run_sync("import os\nos.fork()\n'both say this'")
@@ -294,12 +294,12 @@ AGAINST_THE_HOLDER = {
 def test_a_turn_cannot_touch_the_holder_of_the_state(box: Sandbox, name: str, ending: str) -> None:
     with box.session(snapshot=True) as s:
         s.run_sync("kept = 1")
-        holder = process_of(s)
+        holder = get_holder(s)
         result = s.run_sync(f"{CALLS}kept = 2\n{AGAINST_THE_HOLDER[name]}\n{ending}")
         assert "BREACH" not in result.stdout, result
         assert result.state in ("kept", "rolled back"), result
         if result.state == "rolled back":
-            assert process_of(s) is holder
+            assert get_holder(s) is holder
         after = s.run_sync("kept")
         assert (after.status, after.value) == ("ok", "2" if result.state == "kept" else "1")
         assert after.restarted is False
@@ -367,7 +367,7 @@ def test_a_state_that_will_not_go_on_is_given_up_soon_and_begun_afresh(box: Sand
 
 
 def test_a_state_with_many_threads_goes_on(box: Sandbox) -> None:
-    """They sleep, and it does not: only its own first thread is looked at."""
+    """They sleep, and it does not: only its own first thread is checked."""
     threads = "import threading, time\nfor _ in range(20): threading.Thread(target=time.sleep, args=(60,), daemon=True)"
     with box.session(snapshot=True) as s:
         s.run_sync(f"{threads}.start()")

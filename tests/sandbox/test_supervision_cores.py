@@ -1,4 +1,4 @@
-"""Two guests that take turns begin on one core; whoever takes long may use every core, with all that it started."""
+"""Two guests that take turns start on one core; one that takes long may use every core, with all that it started."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def test_a_thread_that_is_born_while_we_walk_is_released_too(monkeypatch: pytest
         waiting[-1].start()
         here.wait(60)
 
-    def found_late(pid: int) -> list[int]:
+    def start_thread_while_listing(pid: int) -> list[int]:
         found = threads(pid)
         if len(waiting) < 3:
             begin()
         return found
 
     threads = supervision._list_threads
-    monkeypatch.setattr(supervision, "_list_threads", found_late)
+    monkeypatch.setattr(supervision, "_list_threads", start_thread_while_listing)
     begin()
     assert release_cores(os.getpid()), "somebody was found"
     assert not release_cores(os.getpid())

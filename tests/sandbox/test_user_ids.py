@@ -1,4 +1,4 @@
-"""Users for guests: no two the same, and none that is anybody."""
+"""User ids of guests: all different, and none of a real user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a guest sees of the machine: the interpreter and what was chosen, and nothing else that the host has loaded."""
+"""What a guest sees of the machine: the interpreter and the chosen packages, and nothing else that the host has
+loaded."""
 
 from __future__ import annotations
 

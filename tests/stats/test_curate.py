@@ -9,47 +9,47 @@ from rollbook.stats.row_selection import Buckets, CurateOptions, Expression, cur
 MEANS = [0.0, 0.1, 0.25, 0.3, 0.5, 0.75, 1.0, None]
 
 
-def lines():
+def make_lines():
     return [json.dumps({"id": f"t{i}", "mean": mean, "n": i}).encode() + b"\n" for i, mean in enumerate(MEANS)]
 
 
-def ids(choice):
+def read_ids(choice):
     return [json.loads(line)["id"] for line in choice.lines]
 
 
 def test_only_what_is_true_is_kept_and_the_rows_stay_as_they_are():
-    choice = curate(lines(), CurateOptions(keep=Expression("0 < mean < 1")))
-    assert ids(choice) == ["t1", "t2", "t3", "t4", "t5"]
-    assert choice.lines[0] + b"\n" == lines()[1]
+    choice = curate(make_lines(), CurateOptions(keep=Expression("0 < mean < 1")))
+    assert read_ids(choice) == ["t1", "t2", "t3", "t4", "t5"]
+    assert choice.lines[0] + b"\n" == make_lines()[1]
     assert (choice.rows, choice.matched) == (8, 5)
 
 
 def test_sorting_puts_the_unknown_last_either_way():
-    assert ids(curate(lines(), CurateOptions(sort=Expression("mean"))))[-2:] == ["t6", "t7"]
-    assert ids(curate(lines(), CurateOptions(sort=Expression("mean"), descending=True)))[:2] == ["t6", "t5"]
-    assert ids(curate(lines(), CurateOptions(sort=Expression("mean"), descending=True, limit=1))) == ["t6"]
+    assert read_ids(curate(make_lines(), CurateOptions(sort=Expression("mean"))))[-2:] == ["t6", "t7"]
+    assert read_ids(curate(make_lines(), CurateOptions(sort=Expression("mean"), descending=True)))[:2] == ["t6", "t5"]
+    assert read_ids(curate(make_lines(), CurateOptions(sort=Expression("mean"), descending=True, limit=1))) == ["t6"]
 
 
 def test_buckets_have_their_lower_edge_and_the_last_one_both():
-    choice = curate(lines(), CurateOptions(buckets=Buckets.parse("mean:0,0.25,0.5,1")))
+    choice = curate(make_lines(), CurateOptions(buckets=Buckets.parse("mean:0,0.25,0.5,1")))
     assert choice.buckets == {"[0, 0.25)": (2, 2), "[0.25, 0.5)": (2, 2), "[0.5, 1]": (3, 3)}
     assert choice.outside == 1
     assert json.loads(choice.lines[2])["bucket"] == "[0.25, 0.5)"
-    assert ids(choice) == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
+    assert read_ids(choice) == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
 
 
 def test_as_many_as_asked_are_drawn_from_each_bucket_and_the_seed_decides():
     rows = [json.dumps({"id": f"t{i}", "mean": i / 100}).encode() for i in range(100)]
     wish = {"buckets": Buckets.parse("mean:0,0.5,1"), "per_bucket": 5}
     one, same, other = (curate(rows, CurateOptions(**wish, seed=seed)) for seed in (1, 1, 2))
-    assert ids(one) == ids(same) != ids(other)
+    assert read_ids(one) == read_ids(same) != read_ids(other)
     assert one.buckets == {"[0, 0.5)": (50, 5), "[0.5, 1]": (50, 5)}
-    assert ids(one) == sorted(ids(one), key=lambda name: int(name[1:]))
+    assert read_ids(one) == sorted(read_ids(one), key=lambda name: int(name[1:]))
 
 
 def test_what_is_said_to_be_taken_of_a_bucket_is_what_comes_out():
     wish = CurateOptions(buckets=Buckets.parse("mean:0,0.25,0.5,1"), sort=Expression("mean"), descending=True, limit=4)
-    choice = curate(lines(), wish)
+    choice = curate(make_lines(), wish)
     assert choice.buckets == {"[0, 0.25)": (2, 0), "[0.25, 0.5)": (2, 1), "[0.5, 1]": (3, 3)}
     assert sum(taken for _, taken in choice.buckets.values()) == len(choice.lines) == 4
 
@@ -72,12 +72,12 @@ def test_an_unknown_name_is_refused_wherever_it_stands():
         CurateOptions(buckets=Buckets.parse("x:0,1")),
     ):
         with pytest.raises(UsageError, match="unknown name x"):
-            curate(lines(), wish)
+            curate(make_lines(), wish)
 
 
 def test_a_name_that_only_some_rows_have_is_known():
     rows = [b'{"id": "a", "level": 3}', b'{"id": "b"}']
-    assert ids(curate(rows, CurateOptions(keep=Expression("level == 3")))) == ["a"]
+    assert read_ids(curate(rows, CurateOptions(keep=Expression("level == 3")))) == ["a"]
 
 
 def test_values_that_cannot_be_sorted_are_refused():

@@ -19,17 +19,17 @@ rollouts = st.lists(
 )
 
 
-def by_brute_force(rollouts, k):
-    """The value of a vote, averaged over every subset of k."""
+def compute_by_brute_force(rollouts, k):
+    """Return the value of a vote, averaged over every subset of k."""
     given = {}
     for answer, score in rollouts:
         given.setdefault(answer, []).append(score)
     worth = {answer: sum(scores) / len(scores) for answer, scores in given.items()}
-    values = [voted([answer for answer, _ in chosen], worth) for chosen in combinations(rollouts, k)]
+    values = [compute_vote([answer for answer, _ in chosen], worth) for chosen in combinations(rollouts, k)]
     return sum(values) / len(values)
 
 
-def voted(answers, worth):
+def compute_vote(answers, worth):
     counts = Counter(answer for answer in answers if answer != NO_ANSWER)
     if not counts:
         return worth[NO_ANSWER]
@@ -38,8 +38,8 @@ def voted(answers, worth):
     return sum(worth[answer] for answer in winners) / len(winners)
 
 
-def ballots_of(*tasks):
-    """The ballots that the numbers are computed from, as they come out of columns."""
+def make_ballots(*tasks):
+    """Return the ballots that the numbers are computed from, as columns produce them."""
     rows = [(row, answer, score) for row, rollouts in enumerate(tasks) for answer, score in rollouts]
     row, answer, score = zip(*rows, strict=True)
     return TaskStats(make_columns(row, score, answer)).ballots
@@ -48,9 +48,9 @@ def ballots_of(*tasks):
 @given(rollouts)
 @settings(max_examples=200, deadline=None)
 def test_maj_at_k_is_the_mean_over_all_subsets(rollouts):
-    found = maj_at_k(ballots_of(rollouts), range(1, len(rollouts) + 1))
+    found = maj_at_k(make_ballots(rollouts), range(1, len(rollouts) + 1))
     for k, majority in found.items():
-        assert majority.values[0] == pytest.approx(by_brute_force(rollouts, k), abs=1e-12)
+        assert majority.values[0] == pytest.approx(compute_by_brute_force(rollouts, k), abs=1e-12)
         assert majority.error is None
 
 
@@ -58,21 +58,21 @@ def test_maj_at_k_is_the_mean_over_all_subsets(rollouts):
 @given(st.lists(rollouts, min_size=1, max_size=6))
 def test_tasks_of_different_sizes_are_counted_side_by_side(tasks):
     least = min(map(len, tasks))
-    found = maj_at_k(ballots_of(*tasks), [1, least])
-    assert found[least].values == pytest.approx([by_brute_force(each, least) for each in tasks], abs=1e-12)
+    found = maj_at_k(make_ballots(*tasks), [1, least])
+    assert found[least].values == pytest.approx([compute_by_brute_force(each, least) for each in tasks], abs=1e-12)
 
 
 @settings(deadline=None)
 @given(rollouts)
 def test_a_vote_of_one_is_the_mean(rollouts):
     mean = sum(score for _, score in rollouts) / len(rollouts)
-    assert maj_at_k(ballots_of(rollouts), [1])[1].values[0] == pytest.approx(mean)
+    assert maj_at_k(make_ballots(rollouts), [1])[1].values[0] == pytest.approx(mean)
 
 
 @settings(deadline=None)
 @given(rollouts)
 def test_the_shares_of_a_win_add_up_to_one(rollouts):
-    ballots = ballots_of(rollouts)
+    ballots = make_ballots(rollouts)
     for shares in vote_shares(ballots.counts[None], ballots.silent, range(1, len(rollouts) + 1)).values():
         assert shares.sum() == pytest.approx(1.0)
 
@@ -81,24 +81,24 @@ def test_votes_count_answers_and_not_pairs_of_answer_and_score():
     # Three said 7 and were scored 1, 0, 1 by a noisy verifier; two said 8, which is right twice.
     # Split by score, 8 would win; by answers 7 does, worth its mean of 2/3.
     rollouts = [(7, 1.0), (7, 0.0), (7, 1.0), (8, 1.0), (8, 1.0)]
-    assert maj_at_k(ballots_of(rollouts), [5])[5].values[0] == pytest.approx(2 / 3)
+    assert maj_at_k(make_ballots(rollouts), [5])[5].values[0] == pytest.approx(2 / 3)
 
 
 def test_ties_share():
-    assert maj_at_k(ballots_of([(1, 1.0), (2, 0.0), (3, 0.5)]), [3])[3].values[0] == pytest.approx(0.5)
+    assert maj_at_k(make_ballots([(1, 1.0), (2, 0.0), (3, 0.5)]), [3])[3].values[0] == pytest.approx(0.5)
 
 
 def test_who_has_no_answer_does_not_vote():
     # Two silent ones are more than the single answer, and still do not outvote it.
-    assert maj_at_k(ballots_of([(NO_ANSWER, 0.0), (NO_ANSWER, 0.0), (5, 1.0)]), [3])[3].values[0] == 1.0
+    assert maj_at_k(make_ballots([(NO_ANSWER, 0.0), (NO_ANSWER, 0.0), (5, 1.0)]), [3])[3].values[0] == 1.0
 
 
 def test_where_nobody_votes_it_is_worth_what_the_silent_scored():
-    assert maj_at_k(ballots_of([(NO_ANSWER, 0.25), (NO_ANSWER, 0.75)]), [2])[2].values[0] == 0.5
+    assert maj_at_k(make_ballots([(NO_ANSWER, 0.25), (NO_ANSWER, 0.75)]), [2])[2].values[0] == 0.5
 
 
 def test_large_counts_are_exact_and_finite():
-    found = maj_at_k(ballots_of([(1, 1.0)] * 100 + [(2, 0.0)] * 100), [1, 2, 199, 200])
+    found = maj_at_k(make_ballots([(1, 1.0)] * 100 + [(2, 0.0)] * 100), [1, 2, 199, 200])
     assert [found[k].values[0] for k in (1, 2, 199, 200)] == pytest.approx([0.5] * 4)
     assert all(majority.error is None for majority in found.values())
 
@@ -106,9 +106,9 @@ def test_large_counts_are_exact_and_finite():
 def test_what_is_too_costly_to_count_is_drawn_with_its_error_and_the_seed_decides(monkeypatch):
     rng = np.random.default_rng(5)
     tasks = [[(int(a), float(a == 0)) for a in rng.integers(-1, 4, 12)] for _ in range(20)]
-    exact = maj_at_k(ballots_of(*tasks), [4, 9])
+    exact = maj_at_k(make_ballots(*tasks), [4, 9])
     monkeypatch.setattr(majority_vote, "EXACT_STEPS", 0)
-    drawn, again, other = (maj_at_k(ballots_of(*tasks), [4, 9], seed) for seed in (1, 1, 2))
+    drawn, again, other = (maj_at_k(make_ballots(*tasks), [4, 9], seed) for seed in (1, 1, 2))
     for k in (4, 9):
         error = drawn[k].error
         assert 0 < error < 0.01
@@ -118,9 +118,9 @@ def test_what_is_too_costly_to_count_is_drawn_with_its_error_and_the_seed_decide
 
 def test_thousands_of_rollouts_a_task_are_drawn():
     task = [(1, 1.0)] * 900 + [(2, 0.0)] * 850
-    found = maj_at_k(ballots_of(task), [101])[101]
+    found = maj_at_k(make_ballots(task), [101])[101]
     assert found.error is None  # a small k is counted
-    drawn = maj_at_k(ballots_of(task), [901])[901]
+    drawn = maj_at_k(make_ballots(task), [901])[901]
     assert 0 < drawn.error < 0.02
     won = sum(comb(900, i) * comb(850, 901 - i) for i in range(451, 901)) / comb(1750, 901)
     assert drawn.values[0] == pytest.approx(won, abs=5 * drawn.error)
@@ -133,7 +133,7 @@ def test_a_vote_of_one_and_of_all_need_no_drawing(monkeypatch):
         [(NO_ANSWER, 0.5)] * 1500,
         [(1, 1.0), (2, 0.0), (NO_ANSWER, 0.0)] * 500,
     ]
-    found = maj_at_k(ballots_of(*tasks), [1, 1500])
+    found = maj_at_k(make_ballots(*tasks), [1, 1500])
     assert found[1].values.tolist() == pytest.approx([0.6, 0.5, 1 / 3])
     assert found[1500].values.tolist() == [1.0, 0.5, 0.5]
     assert [found[k].error for k in (1, 1500)] == [None, None]
@@ -141,7 +141,7 @@ def test_a_vote_of_one_and_of_all_need_no_drawing(monkeypatch):
 
 def test_what_is_drawn_for_one_k_does_not_depend_on_the_others():
     rng = np.random.default_rng(3)
-    ballots = ballots_of([(int(a), float(a % 2)) for a in rng.integers(0, 1500, 3000)])
+    ballots = make_ballots([(int(a), float(a % 2)) for a in rng.integers(0, 1500, 3000)])
     alone = {k: maj_at_k(ballots, [k])[k] for k in (4, 1500)}
     together = maj_at_k(ballots, [1, 4, 1500, 3000])
     assert [together[k].error is None for k in (1, 4, 1500, 3000)] == [True, True, False, True]
@@ -154,7 +154,7 @@ def test_one_task_of_thousands_makes_no_other_task_drawn():
     small = [[(int(a), float(a == 0)) for a in rng.integers(-1, 3, 1600)] for _ in range(3)]
     small = [[*each[:6]] for each in small] + [[(1, 1.0), (2, 0.0)] * 2 + [(3, 0.0)]] * 30
     large = [(int(a), float(a % 2)) for a in rng.integers(0, 1500, 3000)]
-    alone, beside = maj_at_k(ballots_of(*small), [4]), maj_at_k(ballots_of(*small, large), [4, 1500])
+    alone, beside = maj_at_k(make_ballots(*small), [4]), maj_at_k(make_ballots(*small, large), [4, 1500])
     assert beside[4].values[:33].tolist() == alone[4].values.tolist()
     assert not beside[4].drawn.any()
     assert beside[1500].drawn.tolist() == [False] * 33 + [True]
@@ -170,9 +170,9 @@ def test_many_rollouts_and_a_small_k_are_counted():
 
 def test_cheap_patterns_are_counted_and_only_the_dear_ones_drawn(monkeypatch):
     tasks = [[(1, 1.0), (2, 0.0), (2, 0.0)], [(at, float(at == 1)) for at in range(12)], [(1, 0.0), (1, 1.0), (1, 0.0)]]
-    counted = maj_at_k(ballots_of(*tasks), [2])[2]
+    counted = maj_at_k(make_ballots(*tasks), [2])[2]
     monkeypatch.setattr(majority_vote, "EXACT_STEPS", 100)
-    some = maj_at_k(ballots_of(*tasks), [2])[2]
+    some = maj_at_k(make_ballots(*tasks), [2])[2]
     assert some.drawn.tolist() == [False, True, False]
     assert some.values[[0, 2]].tolist() == counted.values[[0, 2]].tolist()
     assert some.values[1] == pytest.approx(counted.values[1], abs=6 * some.variances[1] ** 0.5)

@@ -1,4 +1,4 @@
-"""Columns are partials: however rollouts are split and in whatever order the pieces merge, the numbers are the same."""
+"""Partial columns: however rollouts are split, and in whatever order the parts are merged, the numbers are the same."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ rollouts = st.lists(
 )
 
 
-def poured(rows):
-    """Columns with everything in them."""
+def make_full_columns(rows):
+    """Return columns with every field set."""
     parts = [(place, name, value) for place, (*_, held) in enumerate(rows) for name, value in held]
     places, names, values = zip(*parts, strict=True) if parts else ((), (), ())
     task, reward, answer, size = (np.array([row[at] for row in rows]) for at in range(4))
@@ -42,9 +42,9 @@ def numbers(columns):
 def test_the_pieces_of_any_split_merge_in_any_order_to_the_whole(rows, data):
     owners = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)))
     pieces = [[row for row, owner in zip(rows, owners, strict=True) if owner == mine] for mine in range(4)]
-    several = [poured(piece) for piece in data.draw(st.permutations(pieces)) if piece]
+    several = [make_full_columns(piece) for piece in data.draw(st.permutations(pieces)) if piece]
     parts, made, tasks = numbers(merge_columns(several))
-    whole_parts, whole, whole_tasks = numbers(poured(rows))
+    whole_parts, whole, whole_tasks = numbers(make_full_columns(rows))
     # Counts, tokens, rewards and all that is made of them are the same to the last bit.
     assert made == whole
     assert parts == pytest.approx(whole_parts, abs=1e-12)
@@ -60,7 +60,7 @@ def test_merging_is_associative(rows, first, second):
         rows[min(first, second) : max(first, second)],
         rows[max(first, second) :],
     )
-    a, b, c = (poured(piece) for piece in (one, two, three))
+    a, b, c = (make_full_columns(piece) for piece in (one, two, three))
     left, right = merge_columns([merge_columns([a, b]), c]), merge_columns([a, merge_columns([b, c])])
     for name in ("task", "reward", "answer", "prompt_tokens", "completion_tokens", "turns", "truncated", "seconds"):
         assert getattr(left, name).tolist() == getattr(right, name).tolist()

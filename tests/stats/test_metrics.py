@@ -13,21 +13,23 @@ from rollbook.stats.metrics import compute_metrics
 rollouts = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.0, 0.25, 1.0]), st.integers(-1, 4)), max_size=80)
 
 
-def poured(pairs):
-    """Columns of (task, reward) or (task, reward, answer)."""
+def columns_from(pairs):
+    """Return columns of (task, reward) or (task, reward, answer)."""
     tasks, rewards, *answers = zip(*pairs, strict=True) if pairs else ((), ())
     size = len(tasks)
     costs = {"prompt_tokens": [3] * size, "completion_tokens": [2] * size, "seconds": [0.5] * size, "turns": [1] * size}
     return make_columns(tasks, rewards, *answers, **costs)
 
 
-def measured(pairs, requested=None, **more):
-    return compute_metrics("sums", poured(pairs), requested=len(pairs) if requested is None else requested, **more)
+def compute(pairs, requested=None, **more):
+    return compute_metrics(
+        "sums", columns_from(pairs), requested=len(pairs) if requested is None else requested, **more
+    )
 
 
 def test_the_numbers_of_a_small_run_are_those_worked_by_hand():
     pairs = [(0, 1.0), (0, 0.0), (1, 1.0), (1, 1.0), (2, 0.0), (2, 0.0)]
-    made = measured(pairs, 8, failed={"verifier_error": 1})
+    made = compute(pairs, 8, failed={"verifier_error": 1})
     assert (made.scored, made.failed, made.pending) == (6, {"verifier_error": 1}, 1)
     assert made.mean == pytest.approx(0.5)
     assert made.std == pytest.approx((1.5 / 5) ** 0.5)
@@ -43,7 +45,7 @@ def test_the_numbers_of_a_small_run_are_those_worked_by_hand():
 
 def test_a_part_is_told_with_the_rollouts_that_have_it():
     held = replace(
-        poured([(0, 1.0), (1, 0.0), (2, 0.0)]),
+        columns_from([(0, 1.0), (1, 0.0), (2, 0.0)]),
         parts=RewardParts(np.array([0, 1, 2, 1, 2]), np.array([0, 0, 0, 1, 1]), np.array([1.0, 0.0, 0.0, 1.0, 0.0])),
     )
     made = compute_metrics("sums", held, ["rule", "judge", "unheard"], requested=3)
@@ -54,15 +56,15 @@ def test_a_part_is_told_with_the_rollouts_that_have_it():
 @settings(deadline=None)
 @given(rollouts, rollouts)
 def test_merged_columns_give_the_numbers_of_everything_together(first, second):
-    both = compute_metrics("sums", merge_columns([poured(first), poured(second)]), requested=200)
-    whole = measured(first + second, 200)
+    both = compute_metrics("sums", merge_columns([columns_from(first), columns_from(second)]), requested=200)
+    whole = compute(first + second, 200)
     assert encode(both.json()) == encode(whole.json())
 
 
 @settings(deadline=None)
 @given(rollouts, st.integers(0, 9))
 def test_every_rollout_is_accounted_for_and_nothing_is_nan(pairs, failed):
-    made = measured(pairs, len(pairs) + failed + 2, failed={"model_timeout": failed})
+    made = compute(pairs, len(pairs) + failed + 2, failed={"model_timeout": failed})
     assert made.scored + sum(made.failed.values()) + made.pending == made.requested
     text = encode(made.json()).decode()
     assert "nan" not in text.lower()
@@ -70,7 +72,7 @@ def test_every_rollout_is_accounted_for_and_nothing_is_nan(pairs, failed):
 
 
 def test_an_empty_run_has_nulls_not_zeros():
-    made = measured([], 4, tasks=2)
+    made = compute([], 4, tasks=2)
     assert (made.scored, made.pending, made.tasks) == (0, 4, 2)
     assert made.mean is None
     assert made.std is None
@@ -81,7 +83,7 @@ def test_an_empty_run_has_nulls_not_zeros():
 
 
 def test_one_sample_has_no_spread():
-    made = measured([(0, 1.0)])
+    made = compute([(0, 1.0)])
     assert made.std is None
     assert made.mean_interval is None
     assert made.mean_bootstrap is None
@@ -89,32 +91,32 @@ def test_one_sample_has_no_spread():
 
 
 def test_equal_rewards_have_a_zero_spread_and_no_interval():
-    made = measured([(row, 1.0) for row in range(5)] * 2)
+    made = compute([(row, 1.0) for row in range(5)] * 2)
     assert made.std == 0.0
     assert made.mean_interval is None
     assert made.mean_bootstrap is None
 
 
 def test_tasks_with_fewer_than_k_rollouts_are_left_out_and_the_coverage_says_so():
-    made = measured([(0, 1.0, 7)] * 4 + [(1, 0.0, 8)] * 2, 8, ks=[4, 1, 9])
+    made = compute([(0, 1.0, 7)] * 4 + [(1, 0.0, 8)] * 2, 8, ks=[4, 1, 9])
     assert made.pass_at == {1: 0.5, 4: 1.0}
     assert made.maj_at == {1: 0.5, 4: 1.0}
     assert made.coverage == {1: 2, 4: 1, 9: 0}
 
 
 def test_partial_credit_is_no_pass_unless_the_threshold_says_so():
-    made = measured([(0, 0.25), (0, 0.5)])
+    made = compute([(0, 0.25), (0, 0.5)])
     assert (made.mean, made.pass_at[1], made.best_at[2]) == (0.375, 0.0, 0.5)
-    assert measured([(0, 0.25), (0, 0.5)], threshold=0.5).pass_at == {1: 0.5, 2: 1.0}
+    assert compute([(0, 0.25), (0, 0.5)], threshold=0.5).pass_at == {1: 0.5, 2: 1.0}
 
 
 def test_binary_rewards_have_no_best_at_k_and_rollouts_without_answers_no_vote():
-    made = measured([(0, 0.0), (0, 1.0)])
+    made = compute([(0, 0.0), (0, 1.0)])
     assert made.best_at == made.maj_at == {}
 
 
 def test_the_names_in_json_are_the_ones_people_know():
-    shown = measured([(0, 1.0, 1)] * 4).json()
+    shown = compute([(0, 1.0, 1)] * 4).json()
     assert {"pass@1", "pass@4", "pass^4", "maj@4", "mean", "std", "scored", "requested"} <= set(shown)
     assert {"pass@1_interval", "pass@1_bootstrap"} <= set(shown)
     assert json.loads(encode(shown))["coverage"] == {"1": 1, "2": 1, "4": 1}
@@ -126,10 +128,10 @@ def test_truncated_and_unanswered_are_counted():
 
 
 def test_huge_rewards_become_null_not_nan():
-    made = measured([(0, 1.7e308, 1), (0, 1.7e308, 1), (1, -1.0, 2)])
+    made = compute([(0, 1.7e308, 1), (0, 1.7e308, 1), (1, -1.0, 2)])
     assert made.mean is None
     assert made.std == pytest.approx(1.7e308 / 3**0.5)  # what does not overflow is right
-    assert measured([(0, 1.7e308, 1), (1, -1.7e308, 2)]).std is None
+    assert compute([(0, 1.7e308, 1), (1, -1.7e308, 2)]).std is None
     assert made.mean_error is None
     assert made.mean_bootstrap is None
     assert "nan" not in encode(made.json()).decode().lower()

@@ -1,4 +1,4 @@
-"""Every number in docs/metrics.md is true: its tables and its worked examples are computed again."""
+"""Every number in docs/metrics.md is correct: its tables and worked examples are computed again."""
 
 import re
 from pathlib import Path
@@ -14,16 +14,16 @@ from rollbook.stats.resampling import bootstrap_interval
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 
-def table(head):
-    """The rows of the table with this first line."""
+def read_table(head):
+    """Return the rows of the table with this first line."""
     lines = PAGE[PAGE.index(head) :].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def example():
-    """The rollouts of the page's own table."""
+    """Return the rollouts of the page's own table."""
     rows, rewards, answers = [], [], []
-    for row, (_, said, scores, n, passed) in enumerate(table("| task | answers |")):
+    for row, (_, said, scores, n, passed) in enumerate(read_table("| task | answers |")):
         given = [NO_ANSWER if word.strip() == "none" else int(word) for word in said.split(",")]
         worth = [float(word) for word in scores.split(",")]
         assert (len(given), sum(worth)) == (int(n), float(passed))
@@ -36,7 +36,7 @@ def test_the_table_of_numbers_is_what_comes_out_of_the_table_of_rollouts():
     run = compute_metrics("quiz", held, requested=12).json()
     each = dict(TaskProfile(held, [str(i) for i in range(10)]).rows({}, range(3)))
     hat = TaskStats(held).pass_hat(2)
-    for name, *values in table("| number | q0 |"):
+    for name, *values in read_table("| number | q0 |"):
         tasks = hat.tolist() if name == "pass^2" else [each[row][name] for row in range(3)]
         assert [f"{value:.4f}" for value in [*tasks, run[name]]] == values
 
@@ -61,8 +61,9 @@ def test_the_error_of_the_example_is_the_one_of_the_formula():
     assert (made.mean, made.mean_error) == pytest.approx((average, error), abs=5e-5)
 
 
-def held_shares(tasks, alpha, beta, runs, bootstraps, seed=1):
-    """How often the analytic interval and the bootstrap hold the true mean of tasks whose rates are drawn anew."""
+def measure_coverage(tasks, alpha, beta, runs, bootstraps, seed=1):
+    """Return how often the analytic interval and the bootstrap contain the true mean of tasks with newly drawn
+    rates."""
     rng = np.random.default_rng(seed)
     n, truth, held = np.full(tasks, 8.0), alpha / (alpha + beta), []
     for run in range(runs):
@@ -73,10 +74,10 @@ def held_shares(tasks, alpha, beta, runs, bootstraps, seed=1):
     return [np.mean([each[at] for each in held if len(each) > at]) for at in range(2 if bootstraps else 1)]
 
 
-@pytest.mark.parametrize("row", table("| tasks | rates even"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", read_table("| tasks | rates even"), ids=lambda row: row[0])
 def test_intervals_hold_the_truth_as_often_as_the_page_says(row):
     tasks, *said = (float(cell.rstrip("%")) for cell in row)
-    even, drawn = held_shares(int(tasks), 1, 1, 600, 150)
-    hard = held_shares(int(tasks), 0.3, 2.7, 600, 0)[0]
+    even, drawn = measure_coverage(int(tasks), 1, 1, 600, 150)
+    hard = measure_coverage(int(tasks), 0.3, 2.7, 600, 0)[0]
     assert [even, hard] == pytest.approx([said[0] / 100, said[2] / 100], abs=0.04)
     assert drawn == pytest.approx(said[1] / 100, abs=0.09)

@@ -9,8 +9,8 @@ from rollbook.stats.metrics import compute_metrics
 from rollbook.stats.paired_comparison import PairedRun, compare_columns
 
 
-def side(rewards_by_task, pairs=None, **more):
-    """A run with these rewards; `pairs` numbers its rows, as they are if not given."""
+def make_run(rewards_by_task, pairs=None, **more):
+    """Return a run with these rewards; `pairs` numbers its rows, by default in order."""
     rows = [row for row, rewards in enumerate(rewards_by_task) for _ in rewards]
     flat = [reward for rewards in rewards_by_task for reward in rewards]
     given = {name: [value] * len(flat) for name, value in more.items()}
@@ -19,8 +19,8 @@ def side(rewards_by_task, pairs=None, **more):
 
 
 def test_the_difference_is_paired_by_task():
-    a = side([[0, 0], [1, 0], [1, 1]], completion_tokens=10)
-    b = side([[1, 0], [1, 1], [1, 1]], completion_tokens=30)
+    a = make_run([[0, 0], [1, 0], [1, 1]], completion_tokens=10)
+    b = make_run([[1, 0], [1, 1], [1, 1]], completion_tokens=30)
     found = compare_columns(a, b, ["x", "y", "z"])
     mean = found.metrics["mean"]
     assert (mean.a, mean.b, mean.difference, mean.tasks) == pytest.approx((0.5, 5 / 6, 1 / 3, 3))
@@ -36,34 +36,34 @@ def test_the_difference_is_paired_by_task():
 
 
 def test_flipped_tasks_are_listed_both_ways_the_furthest_first():
-    a = side([[1, 1, 1], [0, 0, 0], [0, 0, 1], [1, 0, 1], [1, 1, 1]])
-    b = side([[0, 0, 0], [1, 1, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1]])
+    a = make_run([[1, 1, 1], [0, 0, 0], [0, 0, 1], [1, 0, 1], [1, 1, 1]])
+    b = make_run([[0, 0, 0], [1, 1, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1]])
     found = compare_columns(a, b, list("vwxyz"))
     assert (found.gained, found.lost) == (["w", "x"], ["v", "y"])
 
 
 def test_rows_are_matched_by_their_pairs():
-    a, b = side([[1], [0], [1]], [1, 0, -1]), side([[0], [1]], [0, 1])
+    a, b = make_run([[1], [0], [1]], [1, 0, -1]), make_run([[0], [1]], [0, 1])
     found = compare_columns(a, b, ["p", "q"])
     assert found.metrics["mean"].difference == 0
     assert found.tasks == 2
 
 
 def test_tasks_without_a_score_on_either_side_are_left_out():
-    found = compare_columns(side([[1], []]), side([[0], [1]]), ["p", "q"])
+    found = compare_columns(make_run([[1], []]), make_run([[0], [1]]), ["p", "q"])
     assert (found.tasks, found.metrics["mean"].difference) == (1, -1.0)
     assert found.metrics["mean"].interval is None
 
 
 def test_nothing_in_common_is_null_not_nan():
-    found = compare_columns(side([[1], []]), side([[], [1]]), ["p", "q"])
+    found = compare_columns(make_run([[1], []]), make_run([[], [1]]), ["p", "q"])
     assert found.metrics["mean"].difference is None
     assert (found.permutation_p, found.permutations, found.sign_p) == (None, None, None)
     assert "nan" not in encode(found.json()).decode().lower()
 
 
 def test_equal_runs_differ_by_nothing():
-    found = compare_columns(side([[1, 0], [0, 0]]), side([[0, 1], [0, 0]]), ["p", "q"])
+    found = compare_columns(make_run([[1, 0], [0, 0]]), make_run([[0, 1], [0, 0]]), ["p", "q"])
     assert found.metrics["mean"].difference == 0
     assert (found.permutation_p, found.sign_p, found.gained, found.lost) == (1.0, None, [], [])
 
@@ -71,8 +71,8 @@ def test_equal_runs_differ_by_nothing():
 def test_a_true_difference_is_found_and_the_seed_decides_the_draw():
     rng = np.random.default_rng(0)
     rates = rng.random(200)
-    a = side([rng.binomial(1, rate, 8).tolist() for rate in rates])
-    b = side([rng.binomial(1, min(1.0, rate + 0.1), 8).tolist() for rate in rates])
+    a = make_run([rng.binomial(1, rate, 8).tolist() for rate in rates])
+    b = make_run([rng.binomial(1, min(1.0, rate + 0.1), 8).tolist() for rate in rates])
     names = [f"t{i}" for i in range(200)]
     found = compare_columns(a, b, names, seed=3)
     low, high = found.metrics["mean"].interval
@@ -82,7 +82,7 @@ def test_a_true_difference_is_found_and_the_seed_decides_the_draw():
 
 
 def test_graded_rewards_are_compared_by_their_best_as_well():
-    found = compare_columns(side([[0.2, 0.4], [0, 1]]), side([[0.5, 0.1], [1, 1]]), ["p", "q"])
+    found = compare_columns(make_run([[0.2, 0.4], [0, 1]]), make_run([[0.5, 0.1], [1, 1]]), ["p", "q"])
     best = found.metrics["best@2"]
     assert (best.a, best.b, best.difference) == pytest.approx((0.7, 0.75, 0.05))
 
@@ -97,7 +97,7 @@ ragged = st.lists(
 @settings(deadline=None)
 @given(ragged)
 def test_the_mean_is_the_one_that_a_report_gives_however_ragged_the_runs(pairs):
-    sides = [side([pair[at] for pair in pairs]) for at in range(2)]
+    sides = [make_run([pair[at] for pair in pairs]) for at in range(2)]
     mean = compare_columns(*sides, [str(at) for at in range(len(pairs))]).metrics["mean"]
     reports = [compute_metrics("e", each.columns, requested=len(each.columns)).mean for each in sides]
     assert (mean.a, mean.b) == pytest.approx(tuple(reports))
@@ -108,7 +108,7 @@ def test_the_interval_of_ragged_runs_is_the_spread_when_tasks_are_drawn_again():
     rng = np.random.default_rng(4)
     rates = rng.random(150)
     both = [[rng.binomial(1, rate, rng.integers(1, 9)).tolist() for rate in rates] for _ in range(2)]
-    mean = compare_columns(side(both[0]), side(both[1]), [str(at) for at in range(150)]).metrics["mean"]
+    mean = compare_columns(make_run(both[0]), make_run(both[1]), [str(at) for at in range(150)]).metrics["mean"]
     sums, counts = (np.array([[f(r) for r in run] for run in both], float) for f in (sum, len))
     drawn = rng.integers(0, 150, (4000, 150))
     again = sums[:, drawn].sum(axis=2) / counts[:, drawn].sum(axis=2)

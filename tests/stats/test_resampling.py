@@ -11,8 +11,8 @@ from rollbook.stats.estimators import clustered_error, confidence_interval
 from rollbook.stats.resampling import MAX_ENUMERATED_TASKS, bootstrap_interval, permutation_test, sign_test
 
 
-def synthetic(tasks, samples, seed, continuous=False):
-    """Counts of tasks with a difficulty of their own; ragged."""
+def make_synthetic(tasks, samples, seed, continuous=False):
+    """Return counts of tasks of different difficulty and size."""
     rng = np.random.default_rng(seed)
     n = rng.integers(samples // 2, samples + 1, tasks)
     rates = rng.beta(1, 1, tasks)
@@ -23,7 +23,7 @@ def synthetic(tasks, samples, seed, continuous=False):
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_bootstrap_and_the_clustered_error_agree(seed, continuous):
-    n, totals = synthetic(400, 8, seed, continuous)
+    n, totals = make_synthetic(400, 8, seed, continuous)
     analytic = confidence_interval(totals.sum() / n.sum(), clustered_error(n, totals), len(n))
     drawn = bootstrap_interval(n, totals, seed=seed)
     width = analytic[1] - analytic[0]
@@ -38,7 +38,7 @@ def test_both_ways_of_drawing_have_the_same_law():
 
 
 def test_the_seed_decides():
-    n, totals = synthetic(50, 4, 3)
+    n, totals = make_synthetic(50, 4, 3)
     assert (
         bootstrap_interval(n, totals, seed=1)
         == bootstrap_interval(n, totals, seed=1)

@@ -16,12 +16,12 @@ rollouts = st.lists(
 )
 
 
-def poured(rows):
+def columns_from(rows):
     return make_columns(*zip(*rows, strict=True))
 
 
 def rows_of(rows, wanted=range(8), failed=None, **more):
-    return dict(TaskProfile(poured(rows), ["w", "x", "y", "z"], **more).rows(failed or {}, wanted))
+    return dict(TaskProfile(columns_from(rows), ["w", "x", "y", "z"], **more).rows(failed or {}, wanted))
 
 
 @settings(deadline=None)

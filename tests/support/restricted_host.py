@@ -1,4 +1,4 @@
-"""A sandbox in a process that may do as little as one in a container: asked for runs by the lines of a pipe.
+"""A sandbox in a process with as few rights as one in a container; requests and answers are lines of pipes.
 
 `python -m support.restricted_host PLACE` turns itself into such a process, opens a sandbox and answers.
 """
@@ -25,23 +25,23 @@ from rollbook.sandbox import Limits, Result, Sandbox
 from rollbook.sandbox.inner import kernel, seccomp
 
 USER = 54_321
-DOCKERS = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
+DOCKER_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """The capabilities that Docker leaves to root."""
 FORBIDDEN = ("unshare", "setns", "mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsmount")
 PLACES = ("ordinary user", "container root", "container user")
 LESSER_ROOT = "lesser root"
-"""Root with Docker's capabilities and nothing forbidden: it can still make a user namespace, as anybody can."""
+"""Root with Docker's capabilities and no forbidden calls: it can still make a user namespace, as every user can."""
 
 
-class Docked:
-    """The asking end."""
+class RestrictedHost:
+    """The client of such a process."""
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
         self.pid = child.pid
 
     def ask(self, **question: object) -> dict[str, object]:
-        """One question, one answer."""
+        """Send one request and return its answer."""
         assert self._child.stdin
         assert self._child.stdout
         self._child.stdin.write(json.dumps(question) + "\n")
@@ -51,24 +51,24 @@ class Docked:
         return dict(json.loads(answer))
 
     def run(self, code: str, limits: Limits | None = None, files: dict[str, str] | None = None) -> Result:
-        """A fresh run."""
-        given = msgspec.to_builtins(limits) if limits else None
-        return msgspec.convert(self.ask(code=code, limits=given, files=files or {}), Result)
+        """Run code in a fresh guest."""
+        encoded = msgspec.to_builtins(limits) if limits else None
+        return msgspec.convert(self.ask(code=code, limits=encoded, files=files or {}), Result)
 
     def do(self, code: str) -> object:
-        """What a function body makes over there of `box`, the open sandbox."""
+        """Return the result of a function body that is run there with `box`, the open sandbox."""
         answer = self.ask(body=code)
         assert "raised" not in answer, answer
         return answer["made"]
 
     def processes(self) -> int:
-        """How many processes it has by now, itself not counted."""
+        """Return how many processes it has started."""
         return len(find_members(self.pid)) - 1
 
 
 @contextmanager
-def docked(place: str, limits: Limits) -> Iterator[Docked]:
-    """A sandbox in such a place; skipped by the caller where this machine cannot make one."""
+def start_restricted_host(place: str, limits: Limits) -> Iterator[RestrictedHost]:
+    """Start a sandbox in such a place; the caller skips the test where this machine cannot."""
     here = Path(__file__).parent.parent
     command = [sys.executable, "-m", "support.restricted_host", place, msgspec.json.encode(limits).decode()]
     env = {**os.environ, "PYTHONPATH": str(here), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -76,38 +76,38 @@ def docked(place: str, limits: Limits) -> Iterator[Docked]:
         try:
             assert child.stdout
             assert child.stdout.readline() == "ready\n"
-            yield Docked(child)
+            yield RestrictedHost(child)
         finally:
             child.kill()
 
 
-def can_be_made(place: str) -> bool:
-    """Only root can become somebody else, or root with less."""
+def can_enter(place: str) -> bool:
+    """Return whether this process can enter such a place: only root can change users or drop some of its rights."""
     return place == "container user" or os.geteuid() == 0
 
 
 def become(place: str) -> None:
-    """Turn this process into one that is in such a place, for good."""
+    """Turn this process into one in such a place, irrevocably."""
     is_root = os.geteuid() == 0
     if is_root:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-        open_the_way(os.path.realpath(sys.executable))
+        make_path_accessible(os.path.realpath(sys.executable))
         kernel.mount("none", "/sys/fs/cgroup", "tmpfs", kernel.MS_RDONLY)
     else:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if place.startswith("container"):
-        kernel.install_filter(dockers_filter())
+        kernel.install_filter(make_docker_filter())
     if place.endswith("user") and is_root:
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
     elif is_root:
-        keep_capabilities(DOCKERS)
+        keep_capabilities(DOCKER_CAPABILITIES)
 
 
-def open_the_way(path: str) -> None:
-    """The interpreter may lie in somebody's home: let others through, in this mount namespace."""
+def make_path_accessible(path: str) -> None:
+    """Let others pass through the folders above the interpreter, which may be in a home, in this mount namespace."""
     for parent in list(Path(path).parents)[::-1][1:]:
         if not parent.stat().st_mode & 1:
             child = Path(*Path(path).parts[: len(parent.parts) + 1])
@@ -118,8 +118,8 @@ def open_the_way(path: str) -> None:
             os.close(handle)
 
 
-def dockers_filter() -> bytes:
-    """No namespaces and no mounts, as Docker's own filter has it."""
+def make_docker_filter() -> bytes:
+    """Return a filter without namespaces and mounts, like Docker's own."""
     calls = seccomp.CALLS[kernel.ARCH]
     blocks = {calls[name]: [seccomp._deny(errno.EPERM)] for name in FORBIDDEN}
     blocks[calls["clone3"]] = [seccomp._deny(errno.ENOSYS)]
@@ -130,7 +130,7 @@ def dockers_filter() -> bytes:
 
 
 def keep_capabilities(kept: tuple[int, ...]) -> None:
-    """Root with these and no others."""
+    """Keep only these capabilities of root."""
     for capability in range(41):
         if capability not in kept:
             try:
@@ -144,25 +144,25 @@ def keep_capabilities(kept: tuple[int, ...]) -> None:
 
 
 def answer(box: Sandbox, question: dict[str, object]) -> object:
-    """A run, or what somebody's code makes of the sandbox."""
+    """Return the result of a run, or of a test's code with the sandbox."""
     if "body" in question:
-        return made(box, str(question["body"]))
+        return run_body(box, str(question["body"]))
     limits = question.get("limits")
     files = {name: text.encode() for name, text in dict(question["files"]).items()}  # type: ignore[call-overload]
     try:
-        given = msgspec.convert(limits, Limits) if limits else None
-        return box.run_sync(str(question["code"]), files=files, limits=given)
+        run_limits = msgspec.convert(limits, Limits) if limits else None
+        return box.run_sync(str(question["code"]), files=files, limits=run_limits)
     except Exception as error:
         return {"status": "killed", "stderr": f"{type(error).__name__}: {error}"}
 
 
-def made(box: Sandbox, body: str) -> object:
-    """Do what the test says, which is trusted."""
-    space: dict[str, Any] = {"box": box}
+def run_body(box: Sandbox, body: str) -> object:
+    """Run a test's code, which is trusted."""
+    module_globals: dict[str, Any] = {"box": box}
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     try:
-        exec(f"def play():\n{lines}", space)
-        return {"made": space["play"]()}
+        exec(f"def run():\n{lines}", module_globals)
+        return {"made": module_globals["run"]()}
     except Exception as error:
         return {"raised": f"{type(error).__name__}: {error}"}
 

@@ -1,4 +1,5 @@
-"""Many attacks at once, and what is left of them: processes, descriptors, mounts, temporary files, control groups."""
+"""Run many attacks at once, and count what they leave: processes, descriptors, mounts, temporary files, control
+groups."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ SETTLE_S = 20.0
 BATCH = 100
 
 
-class Held(NamedTuple):
-    """What this process and those below it hold."""
+class Resources(NamedTuple):
+    """The resources of this process and its descendants."""
 
     processes: int
     descriptors: int
@@ -33,53 +34,53 @@ class Held(NamedTuple):
     files: int
     groups: int
 
-    def within(self, other: Held) -> bool:
-        """No more of anything."""
+    def within(self, other: Resources) -> bool:
+        """Return whether no count is larger."""
         return all(one <= two for one, two in zip(self, other, strict=True))
 
 
-class Soaked(NamedTuple):
-    """What came of it."""
+class SoakResult(NamedTuple):
+    """The outcome of all attacks."""
 
     statuses: Counter[str]
-    before: Held
-    after: Held
+    before: Resources
+    after: Resources
     growth: float
-    """Of this process's memory, between a tenth of the way and the end."""
+    """Growth of this process's memory between a tenth of the runs and the end."""
 
 
-def held() -> Held:
-    """Looked up in the kernel."""
+def count_resources() -> Resources:
+    """Count the resources."""
     below = [process.pid for process in find_members(os.getpid()) if process.pid != os.getpid()]
     temporary = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith(cgroups.owner_prefix())]
     bases = [*(base for base, _ in list_memory_folders()), *list_cpu_folders()]
-    groups = [name for base in bases for name in listed(base) if name.startswith(cgroups.owner_prefix())]
-    mounts = max((lines(f"/proc/{pid}/mountinfo") for pid in below), default=0)
-    return Held(len(below), len(os.listdir("/proc/self/fd")), mounts, len(temporary), len(groups))
+    groups = [name for base in bases for name in list_names(base) if name.startswith(cgroups.owner_prefix())]
+    mounts = max((count_lines(f"/proc/{pid}/mountinfo") for pid in below), default=0)
+    return Resources(len(below), len(os.listdir("/proc/self/fd")), mounts, len(temporary), len(groups))
 
 
-def listed(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
-def lines(path: str) -> int:
+def count_lines(path: str) -> int:
     try:
         return len(Path(path).read_text().splitlines())
     except OSError:
         return 0
 
 
-def resident() -> int:
+def read_resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-def programs(count: int, costly: float, seed: int) -> list[tuple[str, Limits]]:
-    """So many attacks in a random order; of those that last to their limit, this part."""
-    drawn, every = random.Random(seed), sorted(ATTACKS.glob("*.py"))
-    assert every, f"no attacks in {ATTACKS}"
-    cheap = [path for path in every if "timeout" not in path.read_text().partition("\n")[0]]
-    slow = [path for path in every if path not in cheap]
-    chosen = [drawn.choice(slow if drawn.random() < costly else cheap) for _ in range(count)]
+def choose_programs(count: int, costly: float, seed: int) -> list[tuple[str, Limits]]:
+    """Return this many attacks in a random order; `costly` is the share of those that run to their limit."""
+    rng, attacks = random.Random(seed), sorted(ATTACKS.glob("*.py"))
+    assert attacks, f"no attacks in {ATTACKS}"
+    cheap = [path for path in attacks if "timeout" not in path.read_text().partition("\n")[0]]
+    slow = [path for path in attacks if path not in cheap]
+    chosen = [rng.choice(slow if rng.random() < costly else cheap) for _ in range(count)]
     return [(path.read_text(), _limits(path)) for path in chosen]
 
 
@@ -89,8 +90,8 @@ def _limits(path: Path) -> Limits:
     return msgspec.structs.replace(LIMITS, processes=many)
 
 
-def soak(count: int, at_once: int, costly: float, seed: int = 0) -> Soaked:
-    """Run them, and compare what is held before and after."""
+def soak(count: int, at_once: int, costly: float, seed: int = 0) -> SoakResult:
+    """Run the attacks, and compare the resources before and after."""
     statuses: Counter[str] = Counter()
     with Sandbox(LIMITS, size=at_once) as box, ThreadPoolExecutor(at_once) as pool:
 
@@ -100,15 +101,15 @@ def soak(count: int, at_once: int, costly: float, seed: int = 0) -> Soaked:
             return result.status
 
         def run_all(work: list[tuple[str, Limits]]) -> None:
-            for first in range(0, len(work), BATCH):  # what waits in a pool is memory as well
+            for first in range(0, len(work), BATCH):  # work that waits in a pool takes memory as well
                 statuses.update(pool.map(run, work[first : first + BATCH]))
 
-        work = programs(count, costly, seed)
+        work = choose_programs(count, costly, seed)
         warm = max(at_once * 4, count // 10)
         run_all(work[:warm])
-        early, before = resident(), held()
+        early, before = read_resident_bytes(), count_resources()
         run_all(work[warm:])
-        eventually(lambda: held().within(before), SETTLE_S)
-        after, late = held(), resident()
+        eventually(lambda: count_resources().within(before), SETTLE_S)
+        after, late = count_resources(), read_resident_bytes()
         assert box.run_sync("6 * 7").value == "42"
-    return Soaked(statuses, before, after, late / early - 1)
+    return SoakResult(statuses, before, after, late / early - 1)

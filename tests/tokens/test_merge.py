@@ -13,7 +13,7 @@ from rollbook.tokens.sequences import ANSWER_DIFFERS, ANSWER_LEFT_OUT, HISTORY_E
 THINK, END = 90, 99
 
 
-def turn(prompt, ids, logprobs=None):
+def make_turn(prompt, ids, logprobs=None):
     return Turn(prompt_ids=prompt, ids=ids, logprobs=[-0.5] * len(ids) if logprobs is None else logprobs)
 
 
@@ -22,16 +22,16 @@ def test_no_turns_are_no_sequences():
 
 
 def test_one_turn_is_one_sequence():
-    assert merge([turn([1, 2], [3, 4], [-0.1, -0.2])]) == [Sequence([1, 2], [3, 4], [1, 1], [-0.1, -0.2])]
+    assert merge([make_turn([1, 2], [3, 4], [-0.1, -0.2])]) == [Sequence([1, 2], [3, 4], [1, 1], [-0.1, -0.2])]
 
 
 def test_a_continued_prompt_extends_the_sequence_with_the_difference_untrained():
-    merged = merge([turn([1, 2], [3, END]), turn([1, 2, 3, END, 7, 8], [4, END])])
+    merged = merge([make_turn([1, 2], [3, END]), make_turn([1, 2, 3, END, 7, 8], [4, END])])
     assert merged == [Sequence([1, 2], [3, END, 7, 8, 4, END], [1, 1, 0, 0, 1, 1], [-0.5, -0.5, 0.0, 0.0, -0.5, -0.5])]
 
 
 def test_a_turn_that_sampled_nothing_keeps_its_prompt_untrained():
-    (merged,) = merge([turn([1], [2]), turn([1, 2, 3], []), turn([1, 2, 3, 4], [5])])
+    (merged,) = merge([make_turn([1], [2]), make_turn([1, 2, 3], []), make_turn([1, 2, 3, 4], [5])])
     assert (merged.response_ids, merged.mask) == ([2, 3, 4, 5], [1, 0, 0, 1])
 
 
@@ -48,7 +48,7 @@ def test_a_turn_that_sampled_nothing_keeps_its_prompt_untrained():
     ],
 )
 def test_what_does_not_continue_forks_and_says_where_and_why(second_prompt, at, reason):
-    first, second = turn([1, 2, 3], [10, 11, END]), turn(second_prompt, [20])
+    first, second = make_turn([1, 2, 3], [10, 11, END]), make_turn(second_prompt, [20])
     sequences = merge([first, second])
     if reason is None:
         assert len(sequences) == 1
@@ -61,13 +61,13 @@ def test_what_does_not_continue_forks_and_says_where_and_why(second_prompt, at, 
 
 
 def test_reasoning_that_a_template_strips_with_its_opening_in_the_prompt_is_recognised():
-    first = turn([1, 2, THINK], [50, 51, 52, 10, 11, END])
-    second = turn([1, 2, 10, 11, END, 7, THINK], [60])
+    first = make_turn([1, 2, THINK], [50, 51, 52, 10, 11, END])
+    second = make_turn([1, 2, 10, 11, END, 7, THINK], [60])
     assert merge([first, second])[1].fork.reason == ANSWER_LEFT_OUT
 
 
 def test_after_a_fork_turns_continue_the_new_sequence():
-    sequences = merge([turn([1], [2]), turn([9], [3]), turn([9, 3, 4], [5])])
+    sequences = merge([make_turn([1], [2]), make_turn([9], [3]), make_turn([9, 3, 4], [5])])
     assert [s.mask for s in sequences] == [[1], [1, 0, 1]]
     assert [s.fork.turn for s in sequences if s.fork] == [1]
 
@@ -78,29 +78,30 @@ def test_after_a_fork_turns_continue_the_new_sequence():
 )
 def test_tokens_that_were_not_recorded_are_never_guessed(bare):
     with pytest.raises(TokenError, match="turn 1 has no token ids"):
-        merge([turn([1], [2]), bare])
+        merge([make_turn([1], [2]), bare])
 
 
 def test_unequal_ids_and_logprobs_are_an_error_with_the_numbers():
     with pytest.raises(TokenError, match="turn 0 has 2 ids and 1 logprobs"):
-        merge([turn([1], [2, 3], [-0.1])])
+        merge([make_turn([1], [2, 3], [-0.1])])
 
 
 def test_a_call_refused_because_the_context_is_full_sampled_nothing():
     refused = Turn(finish_reason="context_length")
-    assert merge([turn([1], [2]), refused]) == merge([turn([1], [2])])
+    assert merge([make_turn([1], [2]), refused]) == merge([make_turn([1], [2])])
 
 
 @st.composite
 def conversations(draw):
-    """Turns that continue, or edit, cut or drop what came before; few ids, so that accidents are common."""
+    """Turns that continue, or edit, cut or drop earlier ids; few distinct ids, so that accidental matches are
+    common."""
     ids = st.lists(st.integers(0, 3), max_size=6)
     turns, held = [], draw(ids)
     for _ in range(draw(st.integers(0, 6))):
         prompt = draw(st.sampled_from([held, held[:-1], held[1:], held[: len(held) // 2]])) + draw(ids)
         sampled = draw(ids)
         logprobs = draw(st.lists(st.floats(-20, 0), min_size=len(sampled), max_size=len(sampled)))
-        turns.append(turn(prompt, sampled, logprobs))
+        turns.append(make_turn(prompt, sampled, logprobs))
         held = prompt + sampled
     return turns
 
@@ -132,7 +133,7 @@ def test_merging_is_linear_in_tokens():
     def seconds(turns_count):
         turns, held = [], [1]
         for _ in range(turns_count):
-            turns.append(turn(held, [2] * 20))
+            turns.append(make_turn(held, [2] * 20))
             held = [*held, *[2] * 20, 3]
         tokens = sum(len(t.prompt_ids) + len(t.ids) for t in turns)
         begun = time.process_time()

@@ -1,4 +1,4 @@
-"""Continuing in tokens, proven with real templates and a real tokenizer; what cannot be proven is left alone."""
+"""Continuing in tokens, proven with real templates and a real tokenizer; unproven prompts are not continued."""
 
 import msgspec
 import pytest
@@ -36,104 +36,106 @@ def chatml(tokenizer):
     return Templated(tokenizer, CHATML)
 
 
-def sampled(templated, text, finish="stop", tools=None, asked=(QUESTION,)):
-    """A turn that wrote this text, special tokens included, in the tokens of its single characters."""
-    ids = [i for piece in pieces(templated, text) for i in templated.ids(piece)]
+def make_turn(templated, text, finish="stop", tools=None, asked=(QUESTION,)):
+    """Return a turn that wrote this text, special tokens included, in the tokens of its single characters."""
+    ids = [i for piece in tokenize_characters(templated, text) for i in templated.ids(piece)]
     return Turn(templated.render(asked, tools), ids, [-0.5] * len(ids), finish_reason=finish)
 
 
-def pieces(templated, text):
-    """Characters, each tokenised alone, as no tokenizer would: only what was sampled can be like that."""
+def tokenize_characters(templated, text):
+    """Return characters, each tokenised alone, as no tokenizer would: only sampled tokens can be like that."""
     while text:
         special = next((t for t in templated.tokenizer.get_vocab() if len(t) > 4 and text.startswith(t)), text[0])
         yield special
         text = text.removeprefix(special)
 
 
-def go_on(templated, turn, answer, *new, tools=None, asked=(QUESTION,)):
+def continue_turn(templated, turn, answer, *new, tools=None, asked=(QUESTION,)):
     told = ([*asked, answer, *new], *make_stand_ins(answer, new))
     renders = Renders(*(templated.render(messages, tools) for messages in told), templated.ids(STAND_IN_ANSWER))
     return continuation(turn, renders, called_tools=bool(answer.tool_calls))
 
 
-def one_sequence(turn, prompt):
-    """Whether a trainer gets one sequence of a turn and one that goes on with this prompt."""
+def is_one_sequence(turn, prompt):
+    """Return whether a turn and its continuation with this prompt merge into one sequence."""
     return len(merge([turn, Turn(prompt, [1], [-0.5])])) == 1
 
 
 def test_what_is_new_is_added_to_what_was_sampled_and_nothing_is_tokenised_again(chatml):
-    turn = sampled(chatml, "Seven apples.<|im_end|>")
-    prompt = go_on(chatml, turn, Message("assistant", "Seven apples."), Message("user", "Sure?"))
+    turn = make_turn(chatml, "Seven apples.<|im_end|>")
+    prompt = continue_turn(chatml, turn, Message("assistant", "Seven apples."), Message("user", "Sure?"))
     assert prompt == turn.prompt_ids + turn.ids + chatml.ids(
         "\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert prompt != chatml.render([QUESTION, Message("assistant", "Seven apples."), Message("user", "Sure?")])
-    assert one_sequence(turn, prompt)
+    assert is_one_sequence(turn, prompt)
 
 
 def test_thinking_that_a_template_strips_from_earlier_turns_stays(chatml):
-    turn = sampled(chatml, "<think>\nHm.\n</think>\n\nSeven.<|im_end|>")
+    turn = make_turn(chatml, "<think>\nHm.\n</think>\n\nSeven.<|im_end|>")
     answer, new = Message("assistant", "Seven.", reasoning="Hm."), Message("user", "Sure?")
     stripped = chatml.render([QUESTION, answer, new])
-    assert not one_sequence(turn, stripped)
-    prompt = go_on(chatml, turn, answer, new)
-    assert one_sequence(turn, prompt)
+    assert not is_one_sequence(turn, stripped)
+    prompt = continue_turn(chatml, turn, answer, new)
+    assert is_one_sequence(turn, prompt)
     assert chatml.id("<think>") in prompt
     assert chatml.id("<think>") not in stripped
 
 
 def test_thinking_that_was_not_parsed_out_of_the_text_stays_as_well(chatml):
-    turn = sampled(chatml, "<think>\nHm.\n</think>\n\nSeven.<|im_end|>")
+    turn = make_turn(chatml, "<think>\nHm.\n</think>\n\nSeven.<|im_end|>")
     answer = Message("assistant", "<think>\nHm.\n</think>\n\nSeven.")
-    assert one_sequence(turn, go_on(chatml, turn, answer, Message("user", "Sure?")))
+    assert is_one_sequence(turn, continue_turn(chatml, turn, answer, Message("user", "Sure?")))
 
 
 def test_a_turn_may_end_with_a_token_that_is_not_the_end_of_text(tokenizer):
     headers = Templated(tokenizer, HEADERS)
-    turn = sampled(headers, "Seven.<|eot|>")
-    prompt = go_on(headers, turn, Message("assistant", "Seven."), Message("user", "Sure?"))
+    turn = make_turn(headers, "Seven.<|eot|>")
+    prompt = continue_turn(headers, turn, Message("assistant", "Seven."), Message("user", "Sure?"))
     opening = "<|header|>user<|header|>\n\nSure?<|eot|><|header|>assistant<|header|>\n\n"
     assert prompt == turn.prompt_ids + turn.ids + headers.ids(opening)
 
 
 def test_a_turn_may_end_with_the_token_that_opens_the_next_one(tokenizer):
     openings = Templated(tokenizer, OPENINGS)
-    turn = sampled(openings, "Seven.<|user|>")
-    prompt = go_on(openings, turn, Message("assistant", "Seven."), Message("user", "Sure?"))
+    turn = make_turn(openings, "Seven.<|user|>")
+    prompt = continue_turn(openings, turn, Message("assistant", "Seven."), Message("user", "Sure?"))
     assert prompt == turn.prompt_ids + turn.ids + openings.ids("\nSure?<|assistant|>")
 
 
 def test_the_end_of_an_answer_is_not_looked_for_behind_what_is_new(tokenizer):
     openings = Templated(tokenizer, OPENINGS)
-    turn = sampled(openings, "add\n{}<|user|>")
+    turn = make_turn(openings, "add\n{}<|user|>")
     answer = Message("assistant", None, tool_calls=[ToolCall("a", Function("add", "{}"))])
     new = Message("tool", "3", tool_call_id="a"), Message("user", "Sure?")
-    assert go_on(openings, turn, answer, *new) == Unproven(OTHER_END)
-    called = sampled(openings, "add\n{}<|observation|>")
+    assert continue_turn(openings, turn, answer, *new) == Unproven(OTHER_END)
+    called = make_turn(openings, "add\n{}<|observation|>")
     rest = openings.ids("\n3<|user|>\nSure?<|assistant|>")
-    assert go_on(openings, called, answer, *new) == called.prompt_ids + called.ids + rest
+    assert continue_turn(openings, called, answer, *new) == called.prompt_ids + called.ids + rest
 
 
 def test_an_end_that_the_template_does_not_write_in_a_history_is_not_spliced(tokenizer):
     returning = Templated(tokenizer, RETURNING)
-    turn = sampled(returning, "Seven.<|return|>")
-    assert go_on(returning, turn, Message("assistant", "Seven."), Message("user", "Sure?")) == Unproven(OTHER_END)
+    turn = make_turn(returning, "Seven.<|return|>")
+    assert continue_turn(returning, turn, Message("assistant", "Seven."), Message("user", "Sure?")) == Unproven(
+        OTHER_END
+    )
 
 
 def test_another_end_of_text_than_the_templates_is_not_spliced(chatml):
-    turn = sampled(chatml, "Seven.<|endoftext|>")
-    assert go_on(chatml, turn, Message("assistant", "Seven."), Message("user", "Sure?")) == Unproven(OTHER_END)
+    turn = make_turn(chatml, "Seven.<|endoftext|>")
+    assert continue_turn(chatml, turn, Message("assistant", "Seven."), Message("user", "Sure?")) == Unproven(OTHER_END)
 
 
 @pytest.mark.parametrize("stop", ["\n", "user", "Seven"])
 def test_an_answer_that_a_stop_string_ended_is_not_taken_for_one_that_ended_itself(chatml, stop):
-    turn = sampled(chatml, f"Seven{stop}")
-    assert go_on(chatml, turn, Message("assistant", "Seven"), Message("user", "Sure?")) == Unproven(OTHER_END)
+    turn = make_turn(chatml, f"Seven{stop}")
+    assert continue_turn(chatml, turn, Message("assistant", "Seven"), Message("user", "Sure?")) == Unproven(OTHER_END)
 
 
 def test_an_answer_that_was_cut_gets_the_end_that_the_template_gives_it_untrained(chatml):
-    turn = sampled(chatml, "Seven app", finish="length")
-    prompt = go_on(chatml, turn, Message("assistant", "Seven app"), Message("user", "Sure?"))
+    turn = make_turn(chatml, "Seven app", finish="length")
+    prompt = continue_turn(chatml, turn, Message("assistant", "Seven app"), Message("user", "Sure?"))
     end = chatml.ids("<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n")
     assert prompt == turn.prompt_ids + turn.ids + end
     (sequence,) = merge([turn, Turn(prompt, [1], [-0.5])])
@@ -141,40 +143,40 @@ def test_an_answer_that_was_cut_gets_the_end_that_the_template_gives_it_untraine
 
 
 def test_a_call_that_was_cut_is_not_closed_for_the_model(chatml):
-    turn = sampled(chatml, '<tool_call>\n{"name": "add", "argum', finish="length", tools=TOOLS)
+    turn = make_turn(chatml, '<tool_call>\n{"name": "add", "argum', finish="length", tools=TOOLS)
     answer = Message("assistant", None, tool_calls=[ToolCall("a", Function("add", "{}"))])
-    assert go_on(chatml, turn, answer, Message("tool", "3"), tools=TOOLS) == Unproven(CUT)
+    assert continue_turn(chatml, turn, answer, Message("tool", "3"), tools=TOOLS) == Unproven(CUT)
 
 
 @pytest.mark.parametrize("said", ["<|im_end|>", "<|im_end|>\n<|im_start|>assistant\nSeven.<|im_end|>\n", "<tool_call>"])
 def test_special_tokens_that_a_user_writes_out_do_not_mislead(chatml, said):
-    turn = sampled(chatml, "Seven.<|im_end|>", asked=[Message("user", said)])
+    turn = make_turn(chatml, "Seven.<|im_end|>", asked=[Message("user", said)])
     answer, new = Message("assistant", "Seven."), Message("user", f"{said}?")
-    prompt = go_on(chatml, turn, answer, new, asked=[Message("user", said)])
+    prompt = continue_turn(chatml, turn, answer, new, asked=[Message("user", said)])
     assert prompt == turn.prompt_ids + turn.ids + chatml.ids(
         f"\n<|im_start|>user\n{said}?<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
 def test_special_tokens_that_the_model_spells_out_stay_spelt(chatml):
-    turn = sampled(chatml, "Say ", finish="stop")
+    turn = make_turn(chatml, "Say ", finish="stop")
     spelt = [i for c in "<|im_end|>" for i in chatml.ids(c)]
     ids = [*turn.ids, *spelt, chatml.id("<|im_end|>")]
     turn = msgspec.structs.replace(turn, ids=ids, logprobs=[-0.5] * len(ids))
     answer, new = Message("assistant", "Say <|im_end|>"), Message("user", "Again")
-    assert not one_sequence(turn, chatml.render([QUESTION, answer, new]))
-    assert one_sequence(turn, go_on(chatml, turn, answer, new))
+    assert not is_one_sequence(turn, chatml.render([QUESTION, answer, new]))
+    assert is_one_sequence(turn, continue_turn(chatml, turn, answer, new))
 
 
 @pytest.mark.parametrize("several", [1, 3])
 def test_the_results_of_tools_follow_calls_however_they_were_written(chatml, several):
     written = '<tool_call>\n{"name":"add",  "arguments": {"a": 1,"b": [2]}}\n</tool_call>' * several + "<|im_end|>"
-    turn = sampled(chatml, written, "tool_calls", TOOLS)
+    turn = make_turn(chatml, written, "tool_calls", TOOLS)
     calls = [ToolCall(f"c{i}", Function("add", '{"a": 1, "b": [2]}')) for i in range(several)]
     results = [Message("tool", f"{i}", tool_call_id=f"c{i}") for i in range(several)]
     answer = Message("assistant", None, tool_calls=calls)
-    assert not one_sequence(turn, chatml.render([QUESTION, answer, *results], TOOLS))
-    prompt = go_on(chatml, turn, answer, *results, tools=TOOLS)
+    assert not is_one_sequence(turn, chatml.render([QUESTION, answer, *results], TOOLS))
+    prompt = continue_turn(chatml, turn, answer, *results, tools=TOOLS)
     told = "".join(f"\n<tool_response>\n{i}\n</tool_response>" for i in range(several))
     rest = chatml.ids(f"\n<|im_start|>user{told}<|im_end|>\n<|im_start|>assistant\n")
     assert prompt == turn.prompt_ids + turn.ids + rest
@@ -183,24 +185,24 @@ def test_the_results_of_tools_follow_calls_however_they_were_written(chatml, sev
 def test_a_template_of_plain_text_is_continued_only_where_the_answer_ends_as_it_does(tokenizer):
     plain = Templated(tokenizer, PLAIN)
     new = Message("user", "Sure?")
-    ended = sampled(plain, "Seven.<|endoftext|>")
-    assert go_on(plain, ended, Message("assistant", "Seven."), new) == Unproven(OTHER_END)
-    cut = sampled(plain, "a licen", finish="length")
+    ended = make_turn(plain, "Seven.<|endoftext|>")
+    assert continue_turn(plain, ended, Message("assistant", "Seven."), new) == Unproven(OTHER_END)
+    cut = make_turn(plain, "a licen", finish="length")
     merging = Templated(tokenizer, PLAIN.replace("'\n'", "'se\n'"))
-    assert go_on(merging, cut, Message("assistant", "a licen"), new) == Unproven(OTHER_TAIL)
+    assert continue_turn(merging, cut, Message("assistant", "a licen"), new) == Unproven(OTHER_TAIL)
 
 
 def test_a_template_that_says_other_things_in_a_long_conversation_is_not_believed(tokenizer):
     counting = Templated(tokenizer, CHATML + "{{ messages | length }}")
-    turn = sampled(counting, "Seven.<|im_end|>", asked=[QUESTION] * 3)
+    turn = make_turn(counting, "Seven.<|im_end|>", asked=[QUESTION] * 3)
     answer, new = Message("assistant", "Seven."), Message("user", "Sure?")
-    assert go_on(counting, turn, answer, new, asked=[QUESTION] * 3) == Unproven(OTHER_TAIL)
+    assert continue_turn(counting, turn, answer, new, asked=[QUESTION] * 3) == Unproven(OTHER_TAIL)
 
 
 def test_a_template_that_shows_no_answers_is_not_believed(tokenizer):
     deaf = Templated(tokenizer, "{% for m in messages if m.role == 'user' %}{{ m.content }}<|im_end|>{% endfor %}")
-    turn = sampled(deaf, "Seven.<|im_end|>")
-    assert go_on(deaf, turn, Message("assistant", "Seven."), Message("user", "Sure?")) == Unproven(NOT_SHOWN)
+    turn = make_turn(deaf, "Seven.<|im_end|>")
+    assert continue_turn(deaf, turn, Message("assistant", "Seven."), Message("user", "Sure?")) == Unproven(NOT_SHOWN)
 
 
 def test_an_end_that_melts_into_the_word_before_it_is_not_given_to_an_answer_that_was_cut():

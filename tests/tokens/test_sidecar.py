@@ -13,14 +13,14 @@ IDS = st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 2), max_size=40)
 
 
 @st.composite
-def held_and_turns(draw):
+def previous_ids_and_turns(draw):
     held, ids = draw(IDS), draw(IDS)
     prompt = held[: draw(st.integers(0, len(held)))] + draw(IDS)
     logprobs = draw(st.lists(st.floats(width=32, allow_nan=False), min_size=len(ids), max_size=len(ids)))
     return held, Turn(prompt_ids=prompt, ids=ids, logprobs=logprobs)
 
 
-@given(held_and_turns())
+@given(previous_ids_and_turns())
 def test_a_record_gives_back_exactly_what_was_recorded(case):
     held, turn = case
     assert decode_tokens(encode_tokens(turn, held), held) == (turn.prompt_ids, turn.ids, turn.logprobs)
@@ -32,7 +32,7 @@ def test_a_turn_that_continues_stores_only_what_it_adds():
     assert len(encode_tokens(Turn(prompt_ids=[*held, 5], ids=[6], logprobs=[-0.5]), held)) < 60
 
 
-@given(held_and_turns(), st.data())
+@given(previous_ids_and_turns(), st.data())
 def test_a_damaged_byte_anywhere_raises(case, data):
     held, turn = case
     record = bytearray(encode_tokens(turn, held))
@@ -41,7 +41,7 @@ def test_a_damaged_byte_anywhere_raises(case, data):
         decode_tokens(bytes(record), held)
 
 
-@given(held_and_turns(), st.data())
+@given(previous_ids_and_turns(), st.data())
 def test_a_record_cut_short_raises(case, data):
     held, turn = case
     record = encode_tokens(turn, held)

@@ -1,9 +1,9 @@
-"""Untrusted code, run under hard limits and behind the kernel's isolation.
+"""Run untrusted code under hard limits and behind the kernel's isolation.
 
 `Sandbox(limits=Limits(...))` keeps a few zygotes ready; `await sandbox.run(code)` forks a fresh child and returns a
 `Result`; `async with sandbox.session() as session` keeps state across turns; `Grader` runs tests against a program that
-cannot reach them. The modules in `inner/` run inside and import only the standard library; `inner/channel.py` documents
-how host and guests talk and how to add a role. `launcher` finds out which isolation this machine has.
+cannot reach them. The modules in `inner/` run inside guests and import only the standard library; `inner/channel.py`
+documents how host and guests communicate and how to add a role. `backends/` finds out which isolation this machine has.
 """
 
 from rollbook._exports import export_lazily

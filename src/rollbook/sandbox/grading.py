@@ -1,9 +1,9 @@
-"""Grade code that wants to pass: the tests and what they expect are never where the code is.
+"""Grade code that tries to pass by any means: the tests and the expected values are never in the process of the code.
 
-Tests in Python run in a guest of their own and reach the code by a channel of plain data (`function`): two guests, a
-line between them, and clocks for both. Inputs go to the code one by one, in a guest that stays (a new one when it was
-lost), and what comes out is compared by the host (`inputs`, `calls`). No exit code and no printed word of the code
-decides anything. Tests that reach into the process of the code are refused: no answer of the code could satisfy them.
+Tests in Python run in a guest of their own and reach the code through a channel of plain data (`function`): two guests,
+a socket between them, and clocks for both. Inputs go to the code one by one, in a guest that stays (a new one when it
+was lost), and the host compares the output (`inputs`, `calls`). No exit code and no printed word of the code decides
+anything. Tests that reach into the process of the code are refused: no answer of the code could satisfy them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from rollbook.sandbox.session_state import PersistentState
 
 
 class CrossProcessUse(NamedTuple):
-    """What tests do, how their text shows it, and what code that would notice has in it, if not everything."""
+    """Something that tests do, the pattern that finds it in their text, and words of code that is affected (any by
+    default)."""
 
     what: str
     tests: re.Pattern[str]
@@ -61,23 +62,21 @@ CROSS_PROCESS_USES = (
 
 
 def find_cross_process_use(tests: str, code: str) -> str:
-    """What these tests do that only works in one process with this code; nothing for most.
+    """Return what these tests do that only works in one process with this code; empty for most.
 
     >>> find_cross_process_use("random.seed(1)", "import random")
     "seed the code's random numbers"
     >>> find_cross_process_use("random.seed(1)", "def f(x): return x")
     ''
     """
-    found = (
-        reach.what
-        for reach in CROSS_PROCESS_USES
-        if reach.tests.search(tests) and any(word in code for word in reach.code)
+    uses = (
+        use.what for use in CROSS_PROCESS_USES if use.tests.search(tests) and any(word in code for word in use.code)
     )
-    return next(found, "")
+    return next(uses, "")
 
 
 class ExaminerReport(msgspec.Struct):
-    """What an examiner reports."""
+    """The report of an examiner."""
 
     verdict: str
     weak: bool
@@ -86,30 +85,31 @@ class ExaminerReport(msgspec.Struct):
 
 
 class Examination:
-    """The code under test runs in one guest, the tests in another that alone says what came of them."""
+    """Runs the code under test in one guest and the tests in another; only the second reports the outcome."""
 
-    def __init__(self, slot: GuestLauncher, limits: Limits) -> None:
-        self._slot, self._limits = slot, limits
+    def __init__(self, launcher: GuestLauncher, limits: Limits) -> None:
+        self._launcher, self._limits = launcher, limits
         self._examiner_limits = msgspec.structs.replace(limits, wall_seconds=min(2 * limits.wall_s, MAX_SECONDS))
         self._candidate_result: Result | BaseException | None = None
 
     def run(self, code: str, exam: Mapping[str, JSON]) -> tuple[Result, Result]:
-        """What became of the tests, and what of the code."""
-        one, other = socket.socketpair()
+        """Return the results of the tests and of the code."""
+        candidate_end, examiner_end = socket.socketpair()
         candidate = examiner = None
         try:
-            told = {"core": self._slot.core, "classes": exam["classes"]}
-            asked = json.dumps(exam)
-            candidate = self._slot.launch("candidate", self._limits, code=code, extra=[one.fileno()], request=told)
-            examiner = self._slot.launch(
-                "examiner", self._examiner_limits, code=asked, extra=[other.fileno()], request=told
+            request = {"core": self._launcher.core, "classes": exam["classes"]}
+            candidate = self._launcher.launch(
+                "candidate", self._limits, code=code, extra=[candidate_end.fileno()], request=request
             )
-            one.close()  # so that each guest notices when the other is gone
-            other.close()
+            examiner = self._launcher.launch(
+                "examiner", self._examiner_limits, code=json.dumps(exam), extra=[examiner_end.fileno()], request=request
+            )
+            candidate_end.close()  # so that each guest notices when the other is gone
+            examiner_end.close()
             return self._run_watched(candidate, examiner)
         finally:
-            one.close()
-            other.close()
+            candidate_end.close()
+            examiner_end.close()
             for guest in (examiner, candidate):
                 if guest:
                     guest.close()
@@ -118,41 +118,41 @@ class Examination:
         watcher = Thread(target=self._run_candidate, args=[candidate], daemon=True)
         watcher.start()
         try:
-            examined = GuestRun(examiner, self._examiner_limits, shared_core=True).wait_for_result()
+            result = GuestRun(examiner, self._examiner_limits, shared_core=True).wait_for_result()
         finally:
             candidate.process.kill()
             watcher.join()
         if not isinstance(self._candidate_result, Result):
             raise self._candidate_result or RuntimeError("the candidate was not watched")
-        return examined, self._candidate_result
+        return result, self._candidate_result
 
     def _run_candidate(self, candidate: Guest) -> None:
         try:
             self._candidate_result = GuestRun(candidate, self._limits, shared_core=True).wait_for_result()
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             self._candidate_result = error
 
 
 def make_verdict(examined: Result, candidate: Result) -> Verdict:
-    """What the examiner said, or why it could not say anything."""
+    """Return the examiner's verdict, or the reason why there is none."""
     costs: dict[str, Any] = {"seconds": examined.seconds, "cpu_seconds": candidate.cpu_seconds}
     costs["isolation"] = candidate.isolation
-    said = decode_report(examined)
-    if said is None:  # the tests ran out of time or memory with what the code gave them
+    report = decode_report(examined)
+    if report is None:  # the tests ran out of time or memory with what the code gave them
         return Verdict(False, find_reason(examined), f"the tests ended with {examined.status}", **costs)
-    words = format_error(said.error)
-    if said.verdict == "broken":
-        raise TestsBroken(f"the tests do not run: {words}")
-    if said.verdict == "passed":
-        return Verdict(True, "passed", weak=said.weak, fraction=1.0, **costs)
-    if said.verdict == "gone":
+    message = format_error(report.error)
+    if report.verdict == "broken":
+        raise TestsBroken(f"the tests do not run: {message}")
+    if report.verdict == "passed":
+        return Verdict(True, "passed", weak=report.weak, fraction=1.0, **costs)
+    if report.verdict == "gone":
         return Verdict(False, find_reason(candidate), format_error(candidate.error), **costs)
-    reason: VerdictReason = "refused" if said.verdict == "refused" else "failed"
-    return Verdict(False, reason, words, weak=said.weak, **costs)
+    reason: VerdictReason = "refused" if report.verdict == "refused" else "failed"
+    return Verdict(False, reason, message, weak=report.weak, **costs)
 
 
 def decode_report(examined: Result) -> ExaminerReport | None:
-    """What the examiner reports, if it came to that."""
+    """Return the examiner's report, if there is one."""
     try:
         return msgspec.json.decode(examined.value or "", type=ExaminerReport)
     except msgspec.DecodeError:
@@ -160,7 +160,7 @@ def decode_report(examined: Result) -> ExaminerReport | None:
 
 
 def confirm_verdict(first: Verdict, second: Verdict, allow_weak: bool) -> Verdict:
-    """Of code that passed and changed its arguments beside, or gave them back: it must pass by its values alone too."""
+    """Judge code that passed and also changed its arguments, or returned them: it must pass by its values alone too."""
     costs: dict[str, Any] = {"seconds": first.seconds + second.seconds}
     costs["cpu_seconds"] = first.cpu_seconds + second.cpu_seconds
     if second.passed:
@@ -172,37 +172,39 @@ def confirm_verdict(first: Verdict, second: Verdict, allow_weak: bool) -> Verdic
 
 
 def find_reason(result: Result) -> VerdictReason:
-    """Why code that was to answer did not: with 0 or not, it ended when it should have waited for a question."""
+    """Return why the code did not answer: with exit code 0 or not, it ended when it should have waited for a
+    question."""
     return "exit" if result.status == "ok" or (result.status == "error" and result.error is None) else result.status
 
 
 def format_error(error: ProgramError | None) -> str:
-    """An error on one line."""
+    """Return an error as one line."""
     return f"{error.type}: {error.message}" if error else ""
 
 
 class GradingCase(NamedTuple):
-    """What the guest is given, and whether what it made of it is right."""
+    """The message to the guest, and the check of its result."""
 
     body: Mapping[str, JSON]
     is_right: Callable[[Result], bool]
 
 
 class CaseRunner:
-    """The cases of one program. What it prints or returns is judged by the host; it never sees what was expected."""
+    """Runs the cases of one program. The host judges its output and values; the program never sees the expected
+    ones."""
 
-    def __init__(self, slot: GuestLauncher, role: str, code: str, limits: Limits) -> None:
-        self._slot, self._role, self._code, self._limits = slot, role, code, limits
+    def __init__(self, launcher: GuestLauncher, role: str, code: str, limits: Limits) -> None:
+        self._launcher, self._role, self._code, self._limits = launcher, role, code, limits
         self._guest: PersistentState | None = None
 
     def grade(self, cases: Sequence[GradingCase], all_of_them: bool) -> Verdict:
-        """How many came out right, and what went wrong with the first that did not."""
+        """Return how many cases were right, and what went wrong with the first that was not."""
         results: list[Result] = []
         wrong: list[int] = []
-        for place, result in enumerate(self._run_cases(cases)):
+        for index, result in enumerate(self._run_cases(cases)):
             results.append(result)
-            if not (self._ended_well(result) and cases[place].is_right(result)):
-                wrong.append(place)
+            if not (self._ended_well(result) and cases[index].is_right(result)):
+                wrong.append(index)
                 if not all_of_them:
                     break
         reason, detail = _explain_failure(wrong[0], results[wrong[0]]) if wrong else ("passed", "")
@@ -213,11 +215,11 @@ class CaseRunner:
             fraction=(len(results) - len(wrong)) / len(cases),
             seconds=sum(result.seconds for result in results),
             cpu_seconds=sum(result.cpu_seconds for result in results),
-            isolation=self._slot.isolation,
+            isolation=self._launcher.isolation,
         )
 
     def _ended_well(self, result: Result) -> bool:
-        """A program may end its process with 0 once it has printed what it has to say: that alone is judged then."""
+        """Return whether the output counts: a program may exit with 0 once it has printed everything."""
         return result.status == "ok" or (self._role == "inputs" and exited_with_0(result))
 
     def _run_cases(self, cases: Sequence[GradingCase]) -> Iterator[Result]:
@@ -230,7 +232,7 @@ class CaseRunner:
 
     def _run_case(self, body: Mapping[str, JSON]) -> Result:
         self._guest = guest = self._guest or PersistentState(
-            self._slot, self._limits, {}, role=self._role, code=self._code
+            self._launcher, self._limits, {}, role=self._role, code=self._code
         )
         result = guest.run_turn(body, self._limits)
         if result.state == "lost":
@@ -240,32 +242,32 @@ class CaseRunner:
 
 
 def exited_with_0(result: Result) -> bool:
-    """Whether its process ended by itself, and with 0, before the turn did."""
+    """Return whether the process exited by itself with 0 before the turn ended."""
     return result.state == "lost" and result.exit == 0
 
 
-def _explain_failure(place: int, result: Result) -> tuple[VerdictReason, str]:
+def _explain_failure(index: int, result: Result) -> tuple[VerdictReason, str]:
     if result.status == "ok" or exited_with_0(result):
-        return "failed", f"case {place + 1}: another output was expected"
-    return result.status, f"case {place + 1}: {format_error(result.error) or result.status}"
+        return "failed", f"case {index + 1}: another output was expected"
+    return result.status, f"case {index + 1}: {format_error(result.error) or result.status}"
 
 
 MIN_VALUE_KB = 4096
-"""A returned value is compared whole, so more of it is kept than of what is printed for people."""
+"""A returned value is compared as a whole, so more of it is kept than of output for people."""
 EXAMINER_TIME_FACTOR = 2
-"""Tests have twice the time of the code on the clock, and some are run again."""
+"""Tests may take twice the wall time of the code, and some are run again."""
 OUTPUT_FACTOR = 4
-"""How many times as much is kept of an output as the longest that is expected: white space, a value as it is packed."""
+"""How much is kept of an output, as a multiple of the longest expected one: room for white space and packed values."""
 
 
 class Grader:
-    """Grades in an open sandbox: `function`, `inputs` and `calls`, each with a blocking twin."""
+    """Grades in an open sandbox: `function`, `inputs` and `calls`, each also as a blocking method."""
 
     def __init__(self, box: Sandbox) -> None:
-        self._box = box
+        self._sandbox = box
 
     def _submit(self, work: Callable[[], Any]) -> Future[Any]:
-        return self._box._submit(work)
+        return self._sandbox._submit(work)
 
     def _function(
         self,
@@ -280,27 +282,27 @@ class Grader:
     ) -> Verdict:
         """Run tests, a module in which `entry` is the code's function or class of that name.
 
-        A function should give back plain data: an object of the code's own is believed to hold data and no more.
+        A function should return plain data: an object of the code's own is assumed to hold data and nothing else.
         `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
         their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and so is code
-        that passes only by what it does to its arguments beside a value; `allow_weak` says that its word will do.
+        that passes only by changing its arguments in addition to returning a value; `allow_weak` accepts both.
         """
         exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
         for what in ("tests", "entry", "check", "setup"):
             check_text(what, exam[what])
-        allowed = self._check_code(code, limits)
-        if self._box.remote:
-            return self._box.remote.grade("function", code, exam, allowed, 2 * EXAMINER_TIME_FACTOR)
+        run_limits = self._check_code(code, limits)
+        if self._sandbox.remote:
+            return self._sandbox.remote.grade("function", code, exam, run_limits, 2 * EXAMINER_TIME_FACTOR)
         exam["classes"] = names_a_class(entry)
 
-        def examined(copies: bool) -> tuple[Result, Result]:
-            asked = exam | {"copies": copies}
-            return self._box.use_launcher(lambda slot: Examination(slot, allowed).run(code, asked))
+        def examine(copies: bool) -> tuple[Result, Result]:
+            request = exam | {"copies": copies}
+            return self._sandbox.use_launcher(lambda launcher: Examination(launcher, run_limits).run(code, request))
 
-        results = examined(False)
-        verdict, said = make_verdict(*results), decode_report(results[0])
-        if verdict.passed and said and said.beside:
-            return confirm_verdict(verdict, make_verdict(*examined(True)), allow_weak)
+        results = examine(False)
+        verdict, report = make_verdict(*results), decode_report(results[0])
+        if verdict.passed and report and report.beside:
+            return confirm_verdict(verdict, make_verdict(*examine(True)), allow_weak)
         if verdict.reason == "failed" and (what := find_cross_process_use(f"{setup}\n{tests}", code)):
             return msgspec.structs.replace(verdict, reason="refused", detail=f"the tests {what}: {verdict.detail}")
         return verdict
@@ -314,16 +316,16 @@ class Grader:
         limits: Limits | None = None,
         all_of_them: bool = False,
     ) -> Verdict:
-        """Run the whole program on every (stdin, expected stdout). Stops at the first failure unless told not to."""
-        allowed = self._check_code(code, limits)
+        """Run the whole program on every (stdin, expected stdout). Stops at the first failure unless `all_of_them`."""
+        run_limits = self._check_code(code, limits)
         for case in cases:
             check_case(case, "(stdin, expected stdout), both texts", str, str)
-        if self._box.remote:
-            told: dict[str, JSON] = {"cases": list(cases), "rule": rule, "all_of_them": all_of_them}
-            return self._box.remote.grade("inputs", code, told, allowed, len(cases))
-        asked = [GradingCase({"stdin": stdin}, _make_output_check(expected, rule)) for stdin, expected in cases]
-        wide = _widen_limits(allowed, (expected for _, expected in cases))
-        return self._run_cases("inputs", code, asked, wide, all_of_them)
+        if self._sandbox.remote:
+            request: dict[str, JSON] = {"cases": list(cases), "rule": rule, "all_of_them": all_of_them}
+            return self._sandbox.remote.grade("inputs", code, request, run_limits, len(cases))
+        grading_cases = [GradingCase({"stdin": stdin}, _make_output_check(expected, rule)) for stdin, expected in cases]
+        case_limits = _widen_limits(run_limits, (expected for _, expected in cases))
+        return self._run_cases("inputs", code, grading_cases, case_limits, all_of_them)
 
     def _calls(
         self,
@@ -336,34 +338,38 @@ class Grader:
         all_of_them: bool = False,
     ) -> Verdict:
         """Call the code's function `entry` with every (arguments, expected value), each from JSON."""
-        allowed = self._check_code(code, limits)
+        run_limits = self._check_code(code, limits)
         check_text("entry", entry)
         for case in cases:
             check_case(case, "(arguments, expected value), the arguments as a list", list | tuple, object)
-        if self._box.remote:
+        if self._sandbox.remote:
             packed = pack([(list(args), expected) for args, expected in cases], _refuse_object)
-            told: dict[str, JSON] = {
+            request: dict[str, JSON] = {
                 "entry": entry,
                 "cases": packed,
                 "tolerance": tolerance,
                 "all_of_them": all_of_them,
             }
-            return self._box.remote.grade("calls", code, told, allowed, len(cases))
-        asked = [
+            return self._sandbox.remote.grade("calls", code, request, run_limits, len(cases))
+        grading_cases = [
             GradingCase({"args": pack(list(args), _refuse_object)}, _make_value_check(expected, tolerance))
             for args, expected in cases
         ]
-        wide = _widen_limits(allowed, (_format_expected(expected) for _, expected in cases), MIN_VALUE_KB)
-        return self._run_cases("calls", json.dumps({"code": code, "entry": entry}), asked, wide, all_of_them)
+        case_limits = _widen_limits(run_limits, (_format_expected(expected) for _, expected in cases), MIN_VALUE_KB)
+        return self._run_cases(
+            "calls", json.dumps({"code": code, "entry": entry}), grading_cases, case_limits, all_of_them
+        )
 
     def _check_code(self, code: str, limits: Limits | None) -> Limits:
         check_text("code", code)
-        return choose_limits(limits, self._box.limits)
+        return choose_limits(limits, self._sandbox.limits)
 
     def _run_cases(self, role: str, code: str, cases: list[GradingCase], limits: Limits, all_of_them: bool) -> Verdict:
         if not cases:
             raise TestsBroken("there are no cases to grade with")
-        return self._box.use_launcher(lambda slot: CaseRunner(slot, role, code, limits).grade(cases, all_of_them))
+        return self._sandbox.use_launcher(
+            lambda launcher: CaseRunner(launcher, role, code, limits).grade(cases, all_of_them)
+        )
 
     function, function_sync = async_method(_function), blocking_method(_function)
     inputs, inputs_sync = async_method(_inputs), blocking_method(_inputs)
@@ -371,19 +377,19 @@ class Grader:
 
 
 def check_case(case: object, shape: str, *kinds: type | UnionType) -> None:
-    """A case is a pair of these."""
+    """Raise UsageError unless a case is a pair of these types."""
     if not (isinstance(case, list | tuple) and len(case) == 2 and all(map(isinstance, case, kinds))):
         raise UsageError(f"case {case!r:.80}: give {shape}")
 
 
 def _widen_limits(limits: Limits, expected: Iterable[str], least_kb: int = 0) -> Limits:
-    """Limits that keep enough of an output to compare it with the longest that is expected."""
+    """Return limits that keep enough of an output to compare it with the longest expected one."""
     longest = max((len(text.encode(errors="replace")) for text in expected), default=0)
     return msgspec.structs.replace(limits, output_kb=max(limits.output_kb, least_kb, OUTPUT_FACTOR * longest >> 10))
 
 
 def _format_expected(expected: JSON) -> str:
-    """A value about as it would come back."""
+    """Return a value roughly as the guest would return it."""
     try:
         return json.dumps(expected, default=str, skipkeys=True)
     except ValueError:  # a number of thousands of digits
@@ -391,7 +397,7 @@ def _format_expected(expected: JSON) -> str:
 
 
 def names_a_class(entry: str) -> bool:
-    """Whether a class is under test: the task says so by the name, as Python's own style has it; the code never does.
+    """Return whether a class is under test: the task's name decides, by Python's naming style; the code never does.
 
     >>> [names_a_class(name) for name in ("Stack", "find_zero", "Strongest_Extension")]
     [True, False, False]
@@ -404,13 +410,13 @@ def _make_output_check(expected: str, rule: Rule) -> Callable[[Result], bool]:
 
 
 def _make_value_check(expected: JSON, tolerance: float) -> Callable[[Result], bool]:
-    def right(result: Result) -> bool:
+    def is_right(result: Result) -> bool:
         try:
             return same_value(expected, packed_to_json(json.loads(result.value or "")), tolerance)
         except (ValueError, TypeError, NotPlain, RecursionError):
             return False
 
-    return right
+    return is_right
 
 
 def _refuse_object(value: object) -> JSON:
@@ -418,23 +424,24 @@ def _refuse_object(value: object) -> JSON:
 
 
 def packed_to_json(data: JSON) -> JSON:
-    """A packed value as JSON has it. Only texts are hashed out here: numbers can be chosen so that it never ends."""
+    """Return a packed value as JSON. The host hashes only texts: numbers can be chosen so that hashing takes
+    forever."""
     if not isinstance(data, list):
         return data
-    tag, held = data
+    tag, content = data
     if tag in ("n", "Q"):  # a named tuple, a bounded deque
-        tag, held = "l", held[1]
+        tag, content = "l", content[1]
     if tag == "m":  # a Counter and its like
-        tag, held = "d", list(zip(held[1][::2], held[1][1::2], strict=True))
+        tag, content = "d", list(zip(content[1][::2], content[1][1::2], strict=True))
     if tag in ("l", "t", "q"):
-        return [packed_to_json(item) for item in held]
+        return [packed_to_json(item) for item in content]
     if tag == "d":
-        named = {str(packed_to_json(key)): packed_to_json(item) for key, item in held}
-        if len(named) != len(held):
+        by_text = {str(packed_to_json(key)): packed_to_json(item) for key, item in content}
+        if len(by_text) != len(content):
             raise NotPlain("two keys of one name")
-        return named
+        return by_text
     if tag == "i":
-        return int(held, 16)
+        return int(content, 16)
     if tag == "f":
-        return float(held)
+        return float(content)
     raise NotPlain(f"not JSON: {tag}")

@@ -1,11 +1,11 @@
 """One guest, seen from the host: its process, channel, payload and output, how it ended, and a run to its end.
 
-Whatever comes over a guest's channel, memory and time of the host stay bounded.
+Whatever a guest sends on its channel, it costs the host a bounded amount of memory and time.
 
-A payload is what a guest is given to read: bytes held by the kernel (a memfd), which are in nobody's memory until the
-guest reads them. A zygote passes the payload on and never opens it. Whatever a zygote has once read stays in its memory
-until something else is written there, and every later guest begins with a copy of that memory: tests would be found by
-the next candidate, and one run's files by another.
+A payload holds what a guest reads: bytes in a memfd, which are in no process's memory until the guest reads them. A
+zygote passes the payload on and never opens it. Whatever a zygote has once read stays in its memory until it is
+overwritten, and every later guest starts with a copy of that memory: the next candidate could find tests in it, or
+files of another run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollbook.sandbox.errors import ForgedMessage, SandboxError
 from rollbook.sandbox.inner.channel import LENGTH, Channel, encode_frame, read_descriptors
 from rollbook.sandbox.isolation import HostFolder
 from rollbook.sandbox.limits import Limits
-from rollbook.sandbox.results import GuestReport, Result, RunStatus
+from rollbook.sandbox.results import GuestReport, Result, RunStatus, decode_guest_report
 from rollbook.sandbox.supervision import (
     SETUP_S,
     CpuClock,
@@ -41,30 +41,30 @@ from rollbook.sandbox.supervision import (
 
 CHANNEL_BLOCK = 1 << 16
 MAX_ESCAPED_BYTES = 8
-"""More than the bytes that one character can become in JSON."""
+"""An upper bound of the bytes that one character can become in JSON."""
 SPARE_BYTES = 1 << 16
 
 
 def max_frame_bytes(keep_bytes: int) -> int:
-    """The longest frame that an honest guest sends whose value is cut at `keep_bytes`."""
+    """Return the longest frame that an honest guest sends if its value is cut at `keep_bytes`."""
     return SPARE_BYTES + MAX_ESCAPED_BYTES * keep_bytes
 
 
 class HostChannel:
-    """Frames from and to a guest. Never waits to receive, and sends by a deadline."""
+    """Sends frames to a guest with a deadline, and receives frames without ever waiting."""
 
-    def __init__(self, end: socket.socket, most_bytes: int) -> None:
+    def __init__(self, end: socket.socket, max_bytes: int) -> None:
         end.setblocking(False)
         self._socket, self._buffer = end, bytearray()
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self.open = True
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return its descriptor."""
         return self._socket.fileno()
 
     def send(self, value: JSON, timeout_s: float) -> None:
-        """One frame; TimeoutError when the guest does not take it, EOFError when it has hung up."""
+        """Send one frame; TimeoutError when the guest does not read it, EOFError when it has closed the channel."""
         frame, end = memoryview(encode_frame(value)), time.monotonic() + timeout_s
         while frame:
             try:
@@ -81,11 +81,12 @@ class HostChannel:
             raise TimeoutError("the guest does not read")
 
     def read_frames(self) -> Iterator[bytes]:
-        """The whole frames that are there by now; Forged where one says that it is longer than any may be."""
+        """Yield the complete frames that have arrived; ForgedMessage when one announces more than the maximum
+        length."""
         self._fill()
         while len(self._buffer) >= LENGTH.size:
             (size,) = LENGTH.unpack_from(self._buffer)
-            if size > self.most_bytes:
+            if size > self.max_bytes:
                 raise ForgedMessage(f"a frame of {size} bytes")
             if len(self._buffer) < LENGTH.size + size:
                 return
@@ -94,7 +95,7 @@ class HostChannel:
             yield frame
 
     def _fill(self) -> None:
-        while self.open and len(self._buffer) < LENGTH.size + self.most_bytes:
+        while self.open and len(self._buffer) < LENGTH.size + self.max_bytes:
             try:
                 data = self._socket.recv(CHANNEL_BLOCK)
             except BlockingIOError:
@@ -107,43 +108,43 @@ class HostChannel:
                 return
 
     def receive_descriptors(self) -> list[int]:
-        """The descriptor that comes with the first frame. Only to be asked before untrusted code has run."""
+        """Receive the descriptor that comes with the first frame. Only valid before untrusted code has run."""
         data, extra, _, _ = self._socket.recvmsg(CHANNEL_BLOCK, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
         self._buffer += data
         return read_descriptors(extra)
 
     @property
     def has_unread(self) -> bool:
-        """Whether something lies here already, before anything was asked."""
+        """Whether data is waiting that was sent before anything was requested."""
         self._fill()
         return bool(self._buffer)
 
     def discard(self) -> None:
-        """Drop what a dead process has left here, all of it."""
+        """Drop everything that a dead process has sent."""
         self._fill()
         while self._buffer:
             self._buffer.clear()
             self._fill()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._socket.close()
 
 
 def make_payload(code: str, files: Mapping[str, bytes] | None, request: Mapping[str, JSON] | None) -> int:
-    """The letter that tells a guest what to do."""
-    told = {name: data.hex() for name, data in (files or {}).items()}
-    text = json.dumps({**(request or {}), "code": code, "files": told}, ensure_ascii=False)
-    return make_memory_file("letter", text.encode(errors="replace"))  # code may hold halves of characters
+    """Make the payload of a guest: its code, files and request."""
+    encoded = {name: data.hex() for name, data in (files or {}).items()}
+    text = json.dumps({**(request or {}), "code": code, "files": encoded}, ensure_ascii=False)
+    return make_memory_file("payload", text.encode(errors="replace"))  # code may hold halves of characters
 
 
 def make_stdin(stdin: bytes) -> int:
-    """What a guest reads as its stdin."""
+    """Make the stdin of a guest."""
     return make_memory_file("stdin", stdin) if stdin else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def make_memory_file(name: str, data: bytes) -> int:
-    """A descriptor to read these bytes from, which no disk sees."""
+    """Return a descriptor from which these bytes can be read; they are never on a disk."""
     handle = os.memfd_create(name)
     try:
         while data:
@@ -160,7 +161,7 @@ _STARTED = b'{"started": true}'
 
 
 class GuestExit(msgspec.Struct, frozen=True):
-    """What the zygote says of a guest that is dead: as good as the kernel's word."""
+    """How a guest ended, as reported by the zygote: as reliable as the kernel."""
 
     ended: int
     cpu_s: float
@@ -168,7 +169,7 @@ class GuestExit(msgspec.Struct, frozen=True):
 
 
 class Guest:
-    """Made by `Slot.launch`, which gives it its descriptors; whoever asked for it closes it."""
+    """A guest made by `GuestLauncher.launch`, which sends it its descriptors; the caller closes it."""
 
     def __init__(
         self,
@@ -179,13 +180,13 @@ class Guest:
     ) -> None:
         self.isolation, self._folder = isolation, folder
         self.started = False
-        self._account, self._several = account, limits.processes > 1
+        self._account, self._has_processes = account, limits.processes > 1
         self._process: GuestProcess | None = None
-        self._clock: CpuClock | None = account.clock if account and self._several else None
+        self._clock: CpuClock | None = account.clock if account and self._has_processes else None
         self._grouped = self._clock is not None
-        ours, self._theirs = socket.socketpair()
+        ours, self._guest_end = socket.socketpair()
         self.channel = HostChannel(ours, max_frame_bytes(limits.keep_bytes))
-        ours, self._zygotes = socket.socketpair()
+        ours, self._zygote_end = socket.socketpair()
         self._control = Channel(ours.detach(), SETUP_S)
         self.out = OutputPipe(limits.keep_bytes)
         try:
@@ -196,7 +197,7 @@ class Guest:
 
     @property
     def process(self) -> GuestProcess:
-        """The first process of its namespace: all others of the guest end with it."""
+        """The first process of its namespace: all other processes of the guest end with it."""
         assert self._process
         return self._process
 
@@ -206,9 +207,10 @@ class Guest:
         return self._clock or self.process
 
     def cpu_s(self, end: GuestExit) -> float:
-        """The same once it is dead: by the group's word where there is one, else by the kernel's last one."""
-        counted = self.clock.cpu_s()
-        return counted if self._grouped else max(end.cpu_s, counted)
+        """Return the CPU time of a dead guest: its control group's count if there is one, else the kernel's last
+        value."""
+        cpu_s = self.clock.cpu_s()
+        return cpu_s if self._grouped else max(end.cpu_s, cpu_s)
 
     @property
     def streams(self) -> tuple[OutputPipe, OutputPipe]:
@@ -216,104 +218,117 @@ class Guest:
         return self.out, self.err
 
     def send_descriptors(self, send: Callable[[list[int]], None], stdin: int, extra: Sequence[int]) -> None:
-        """Give the guest's ends to the zygote, and learn its process from it."""
+        """Send the guest's descriptors to the zygote, and receive the guest's pidfd from it."""
         theirs = [stdin, self.out.write_fd, self.err.write_fd]
         try:
-            send([*theirs, self._theirs.fileno(), *extra, self._zygotes.fileno()])
+            send([*theirs, self._guest_end.fileno(), *extra, self._zygote_end.fileno()])
         finally:
             for handle in theirs:
                 os.close(handle)
-            self._theirs.close()
-            self._zygotes.close()
+            self._guest_end.close()
+            self._zygote_end.close()
             if self._account:
-                self._account.close_doors()
+                self._account.close_procs_files()
             if self._folder:
                 self._folder.close_trees()
         begun, handles = self._control.receive(1)
         if not handles:
             raise SandboxError(f"no guest could be started: {begun.get('failed')}")
         self._process = GuestProcess(handles[0])
-        if self._several and not self._grouped:
+        if self._has_processes and not self._grouped:
             self._clock = ProcessTreeClock(self._process)
 
     def wait_until_started(self, limits: Limits) -> list[int]:
-        """Until the walls are up, by a deadline; gives the descriptor that came with the word, if one did."""
+        """Wait, with a deadline, until isolation is set up; return the descriptor that came with that message, if
+        any."""
         handles: list[int] = []
 
-        def hear() -> bool:
+        def receive() -> bool:
             handles.extend(self.channel.receive_descriptors())
             for frame in self.channel.read_frames():
                 self.check_started(frame)
             return self.started
 
         watch = Watchdog(self.process, limits, self.streams)
-        watch.wait({self.channel.fileno(): hear, self.control: lambda: True})
+        watch.wait({self.channel.fileno(): receive, self.control: lambda: True})
         if not self.started:
             raise self.make_start_error()
         return handles
 
     def make_start_error(self) -> SandboxError:
-        """Why there are no walls."""
+        """Return an error with the reason why isolation could not be set up."""
         self.err.drain()
         return SandboxError(f"the walls could not be put up: {self.err.text().strip() or 'no word of it'}")
 
     def check_started(self, frame: bytes) -> None:
-        """The first frame, which says that the walls are up."""
+        """Check the first frame, which reports that isolation is set up."""
         if frame != _STARTED:
             raise ForgedMessage("it did not say that it has started")
         self.started = True
 
     @property
     def control(self) -> int:
-        """The descriptor that is ready once it has ended."""
+        """The descriptor that becomes ready when the guest has ended."""
         return self._control.fileno()
 
     def wait_for_exit(self) -> GuestExit:
-        """How it ended; waits for it, so it must be on its way."""
+        """Wait until the guest has ended, and return how; it must be ending already."""
         try:
-            said, _ = self._control.receive()
+            message, _ = self._control.receive()
         except (OSError, EOFError) as error:
             raise SandboxError(f"the sandbox broke: {error}") from None
-        return msgspec.convert(said, GuestExit)
+        return msgspec.convert(message, GuestExit)
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel killed something of it for want of memory since this was last asked."""
+        """Return whether the kernel killed one of its processes for lack of memory since the last call."""
         return self._account is not None and self._account.ran_out_of_memory()
 
     def renew_memory(self, limits: Limits, own_mb: float) -> None:
-        """What it holds by now does not count against the limit of the turn to come."""
+        """Renew the memory limit for the next turn: what the guest uses now does not count against it."""
         if self._account:
             self._account.renew_limit(limits, own_mb)
 
+    def add_output(self, result: Result, value: str | None, limits: Limits) -> Result:
+        """Return the result with stdout, stderr and the value, each cut to what is kept."""
+        for stream in self.streams:
+            stream.drain()
+        cut = value is not None and len(value) > limits.keep_bytes
+        return msgspec.structs.replace(
+            result,
+            stdout=self.out.text(),
+            stderr=self.err.text(),
+            value=value[: limits.keep_bytes] if value is not None else None,
+            truncated=cut or self.out.truncated or self.err.truncated,
+            stdout_cut=self.out.truncated,
+            isolation=self.isolation,
+        )
+
     def close(self) -> None:
-        """End it and everything in it, and let go."""
+        """Kill the guest with all its processes, and close its descriptors."""
         if self._process:
             self._process.kill()
             self._process.has_ended(GUEST_KILL_S)
             self._process.close()
-        for held in (self.out, self.err, self.channel, self._control):
-            held.close()
+        for resource in (self.out, self.err, self.channel, self._control):
+            resource.close()
         if self._account:
             self._account.close()
         if self._folder:
             self._folder.close()
 
 
-_report_decoder = msgspec.json.Decoder(GuestReport)
-
-
 class GuestRun:
-    """A program under way in a guest of the role `run`."""
+    """A program running in a guest of the role `run`."""
 
     def __init__(self, guest: Guest, limits: Limits, shared_core: bool = False) -> None:
         self._guest, self._limits = guest, limits
-        self._watch = Watchdog(guest.process, limits, guest.streams, clock=guest.clock, shared_core=shared_core)
+        self._watchdog = Watchdog(guest.process, limits, guest.streams, clock=guest.clock, shared_core=shared_core)
         self._report = GuestReport()
 
     def wait_for_result(self) -> Result:
         """Wait for the end and describe it."""
         guest = self._guest
-        self._watch.wait({guest.channel.fileno(): self._read_channel, guest.control: lambda: True})
+        self._watchdog.wait({guest.channel.fileno(): self._read_channel, guest.control: lambda: True})
         if guest.channel.open:
             self._read_channel()
         if not guest.started:
@@ -328,37 +343,29 @@ class GuestRun:
         except (ForgedMessage, msgspec.DecodeError):  # it wrote nonsense where it should not have
             channel.open = False
         if not channel.open:
-            self._watch.unregister(channel.fileno())
+            self._watchdog.unregister(channel.fileno())
         return False
 
     def _handle_frame(self, frame: bytes) -> None:
         if self._guest.started:
-            self._report = _report_decoder.decode(frame)
+            self._report = decode_guest_report(frame)
         else:
             self._guest.check_started(frame)
-            self._watch.begin()
+            self._watchdog.begin()
 
     def _describe(self) -> Result:
-        guest, watch, end = self._guest, self._watch, self._guest.wait_for_exit()
-        cpu = watch.cpu_since_begin(guest.cpu_s(end))
-        value, cut = clip_value(self._report.value, self._limits)
-        for stream in guest.streams:
-            stream.drain()
-        status = watch.kill_status or self._find_status(end.ended, cpu)
-        return Result(
+        guest, watchdog, end = self._guest, self._watchdog, self._guest.wait_for_exit()
+        cpu, value = watchdog.cpu_since_begin(guest.cpu_s(end)), self._report.value
+        status = watchdog.kill_status or self._find_status(end.ended, cpu)
+        result = Result(
             status=status,
-            stdout=guest.out.text(),
-            stderr=guest.err.text(),
-            value=value,
             error=self._report.error,
             exit=end.ended if end.ended >= 0 else None,
-            seconds=watch.seconds,
+            seconds=watchdog.seconds,
             cpu_seconds=cpu,
             peak_mb=end.peak_kb / 1024,
-            truncated=cut or guest.out.truncated or guest.err.truncated,
-            stdout_cut=guest.out.truncated,
-            isolation=guest.isolation,
         )
+        return guest.add_output(result, value, self._limits)
 
     def _find_status(self, code: int, cpu_s: float) -> RunStatus:
         if (code == -signal.SIGKILL or self._limits.processes > 1) and self._guest.ran_out_of_memory():
@@ -367,10 +374,3 @@ class GuestRun:
         if code >= 0 and self._report.error is not None:
             return status_of_report(self._report)
         return status_of_death(code, cpu_s, self._limits)
-
-
-def clip_value(value: str | None, limits: Limits) -> tuple[str | None, bool]:
-    """The value as far as it is kept, and whether there was more."""
-    if value is None or len(value) <= limits.keep_bytes:
-        return value, False
-    return value[: limits.keep_bytes], True

@@ -1,7 +1,7 @@
 """Launch guests: the Provider interface, the launcher on top of it, user ids, and the proof that isolation works.
 
-Providers (`backends/`) differ only behind the Provider interface. As root every guest gets a user id of its own, since
-the kernel counts processes by user. Before anybody's code runs, `inner/proof.py` is run as untrusted code and tries
+Providers (`backends/`) differ only behind the Provider interface. As root every guest gets its own user id, since the
+kernel counts processes by user. Before any user's code runs, `inner/proof.py` is run as untrusted code and tries
 everything that must not work.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +29,7 @@ FEW_FIRST_UID, FEW_PAST_UID = 61_000, 65_000
 
 
 class UserIds:
-    """One number after another, from a random one on: other sandboxes of this machine draw from the same range."""
+    """Counts up from a random user id: other sandboxes of this machine use the same range."""
 
     def __init__(self) -> None:
         self._first, self._past = uid_range()
@@ -37,7 +37,7 @@ class UserIds:
         self._lock = threading.Lock()
 
     def next(self) -> int:
-        """A user that no other guest has."""
+        """Return a user id that no other guest has."""
         with self._lock:
             uid = self._next
             self._next = uid + 1 if uid + 1 < self._past else self._first
@@ -45,7 +45,7 @@ class UserIds:
 
 
 def uid_range() -> tuple[int, int]:
-    """Far from every real user; inside a container that has only the first 65,536, at their end."""
+    """Return a range far from every real user; in a container that has only the first 65,536 ids, the end of those."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
     except OSError:
@@ -57,45 +57,47 @@ def uid_range() -> tuple[int, int]:
 
 
 class Provider(Protocol):
-    """Launches guests to order. `isolation` says which walls are really in force."""
+    """Launches guests. `isolation` lists the layers that are really in force."""
 
     isolation: tuple[str, ...]
 
     @property
     def alive(self) -> bool:
-        """Whether it takes orders."""
+        """Whether it can launch guests."""
 
     def open_account(self, role: str, limits: Limits) -> MemoryAccount | None:
-        """Where a new guest's memory is counted, if it is."""
+        """Open the account that counts a new guest's memory, if this provider counts it."""
 
     def mount(self, folder: HostFolder, uid: int) -> int:
-        """A folder of the host as a guest of this user can mount it, by a descriptor; Refused where it cannot."""
+        """Return a descriptor by which a guest of this user can mount a folder of the host, or raise
+        SandboxUnsupported."""
 
     def launch(self, order: dict[str, JSON], handles: list[int]) -> None:
         """Launch a guest with a role of `inner/roles.py`.
 
-        The descriptors are its stdin, stdout, stderr, channel and what else it is to have; then as many as the order
-        has `doors`, which it goes through, and what `mount` gave, if the order says so. The last but one is the letter
-        to the guest, with its code and files (the order only says whether it is `filled` with any): nobody but the
-        guest itself may read it into its memory. The last one is the control line, on which the provider says
-        {"begun"} with the pidfd of the guest, or {"failed"}; and at last {"ended"}.
+        The descriptors are its stdin, stdout, stderr, channel and further ones for its role; then `procs_files` of the
+        order counts the files by which it joins control groups; then what `mount` returned, if the order has `mount`.
+        The last but one is the payload with the guest's code and files (`has_files` in the order: whether there are
+        files): only the guest itself may read it into its memory. The last one is the control channel, on which the
+        provider sends {"begun"} with the pidfd of the guest, or {"failed"}; and finally {"ended"}.
         """
 
     def ping(self) -> bool:
-        """Whether it lives, by its own word: asked when something has died that nobody here had killed."""
+        """Return whether it answers: called when a process has died that the host did not kill."""
 
     def read_last_output(self) -> str:
-        """What it complained of."""
+        """Return the end of its error output."""
 
     def close(self) -> None:
-        """End everything in it."""
+        """End it with all its guests."""
 
 
 NO_REQUIREMENTS = IsolationRequirements()
 
 
 class GuestLauncher:
-    """A provider that is up. Synchronous: whoever calls it has a thread to spare. Several threads may."""
+    """Launches guests with a running provider. Synchronous, for use in worker threads; several threads may share
+    one."""
 
     def __init__(
         self, provider: Provider, uids: UserIds, requirements: IsolationRequirements = NO_REQUIREMENTS
@@ -110,7 +112,7 @@ class GuestLauncher:
         return self._provider.alive
 
     def check_provider_alive(self) -> None:
-        """SandboxError unless the provider lives: what died without our doing may have died with it."""
+        """Raise SandboxError unless the provider is alive: a guest that we did not kill may have died with it."""
         if not self._provider.ping():
             raise SandboxError(
                 f"the sandbox broke: it was killed, or does not answer; {self._provider.read_last_output()}"
@@ -128,45 +130,48 @@ class GuestLauncher:
         extra: Sequence[int] = (),
         request: Mapping[str, JSON] | None = None,
     ) -> Guest:
-        """A new guest in a role of `inner/roles.py`, which finds what is in `request` there as well; copies of the
-        `extra` descriptors are its 4, 5, ... Its working folder has these files in it, or is this one of the host's."""
+        """Launch a guest in a role of `inner/roles.py`, which receives `request` as well.
+
+        Copies of the `extra` descriptors are its 4, 5, ... Its working folder contains `files`, or is `folder` of the
+        host.
+        """
         layers, uid = self._requirements.list_layers(self.isolation, limits, folder is not None), self._user_ids.next()
-        with ExitStack() as held:
+        with ExitStack() as cleanup:
             account = self._provider.open_account(role, limits)
-            held.callback(account.close if account else _do_nothing)
-            shown = self._open_folder(folder, uid) if folder is not None else None
-            held.callback(shown.close if shown else _do_nothing)
+            cleanup.callback(account.close if account else _do_nothing)
+            host_folder = self._open_folder(folder, uid) if folder is not None else None
+            cleanup.callback(host_folder.close if host_folder else _do_nothing)
             try:
-                letter = make_payload(code, files, request)
-                held.callback(os.close, letter)
-                stream = make_stdin(stdin)
-                held.callback(os.close, stream)
-                guest = Guest(limits, layers, account, shown)
+                payload = make_payload(code, files, request)
+                cleanup.callback(os.close, payload)
+                stdin_fd = make_stdin(stdin)
+                cleanup.callback(os.close, stdin_fd)
+                guest = Guest(limits, layers, account, host_folder)
             except OSError as error:
                 words = f"no guest could be started: {error} (each holds 5 descriptors: ulimit -n)"
                 raise SandboxError(words) from None
-            held.pop_all()  # they are the guest's from here on
-        doors, trees = account.doors if account else (), shown.trees if shown else ()
+            cleanup.pop_all()  # they are the guest's from here on
+        procs_files, trees = account.procs_files if account else (), host_folder.trees if host_folder else ()
         order: dict[str, JSON] = {
             "role": role,
-            "filled": bool(files),
+            "has_files": bool(files),
             "limits": {**limits.to_request(), "spare_mb": account.spare_mb if account else None},
             "uid": uid,
-            "doors": len(doors),
+            "procs_files": len(procs_files),
             "mount": bool(trees),
         }
-        beside = [*extra, *doors, *trees, letter]
+        others = [*extra, *procs_files, *trees, payload]
         try:
-            guest.send_descriptors(lambda handles: self._provider.launch(order, handles), stream, beside)
+            guest.send_descriptors(lambda handles: self._provider.launch(order, handles), stdin_fd, others)
         except (OSError, EOFError, SandboxError) as error:
             guest.close()
             raise SandboxError(f"the sandbox broke: {error}; {self._provider.read_last_output()}") from None
         finally:
-            os.close(letter)
+            os.close(payload)
         return guest
 
     def _open_folder(self, path: str, uid: int) -> HostFolder:
-        """A folder of the host, ready to be mounted."""
+        """Open a folder of the host and prepare its mount."""
         folder = HostFolder(path)
         try:
             folder.trees.append(self._provider.mount(folder, uid))
@@ -179,7 +184,7 @@ class GuestLauncher:
         return folder
 
     def run(self, code: str, stdin: bytes, files: Mapping[str, bytes], limits: Limits) -> Result:
-        """One fresh run; SandboxError when the walls could not be put up or the zygote died."""
+        """Run code in a fresh guest; SandboxError when isolation could not be set up or the zygote died."""
         guest = self.launch("run", limits, code=code, stdin=stdin, files=files)
         try:
             return GuestRun(guest, limits).wait_for_result()
@@ -199,13 +204,9 @@ PROOF_LIMITS = Limits(seconds=10.0, wall_seconds=60.0)
 
 
 def prove_isolation(launcher: GuestLauncher, requirements: IsolationRequirements) -> GuestLauncher:
-    """Have untrusted code try the walls; SandboxError, and no slot, when one does not stand."""
-    return _close_on_error(launcher, lambda: _run_proof(launcher, requirements))
-
-
-def _close_on_error(launcher: GuestLauncher, act: Callable[[], None]) -> GuestLauncher:
+    """Check isolation with untrusted code; SandboxError, and the launcher is closed, when something forbidden works."""
     try:
-        act()
+        _run_proof(launcher, requirements)
     except BaseException:
         launcher.close()
         raise

@@ -1,4 +1,4 @@
-"""Limits of untrusted code, and checks of what users pass in.
+"""Limits of untrusted code, and checks of the arguments that users pass.
 
 Every limit applies to the code alone, never to the start of the interpreter. Arguments (code, stdin, files, sizes) are
 checked before anything is started with them: a user's mistake is a UsageError, not a failure of the sandbox.
@@ -15,22 +15,22 @@ from rollbook.errors import UsageError
 
 MAX_THREADS = 64
 MAX_SECONDS, MAX_LIMIT = 1_000_000_000, 1_000_000
-"""More than anybody has, and few enough for the kernel's own numbers."""
+"""Larger than any real use, and small enough for the kernel's number formats."""
 
 
 class Limits(msgspec.Struct, frozen=True):
     """CPU seconds, memory beyond the interpreter's own, printed and written bytes, processes."""
 
     seconds: float = 5.0
-    """CPU time of the code; a wall clock stands behind it."""
+    """CPU time of the code. `wall_seconds` limits the elapsed time."""
     memory_mb: int = 256
     output_kb: int = 64
-    """What is kept of each of stdout, stderr and the value; the rest is drained and dropped."""
+    """How much is kept of each of stdout, stderr and the value; the rest is read and dropped."""
     processes: int = 1
     """1 forbids other processes; threads are always allowed."""
     files_mb: int = 16
     wall_seconds: float | None = None
-    """The longest it may take by the clock; max(1, 4 x seconds) unless given."""
+    """Limit of the elapsed time; max(1, 4 x seconds) by default."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "wall_seconds"):
@@ -46,7 +46,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def wall_s(self) -> float:
-        """The wall clock's limit."""
+        """The limit of the elapsed time."""
         return self.wall_seconds or max(1.0, 4 * self.seconds)
 
     @property
@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True):
         return self.output_kb << 10
 
     def to_request(self) -> dict[str, float | int]:
-        """What the zygote is told."""
+        """Return the limits as they are sent to the zygote."""
         return {
             "seconds": self.seconds,
             "memory_mb": self.memory_mb,
@@ -66,8 +66,8 @@ class Limits(msgspec.Struct, frozen=True):
         }
 
 
-def _is_number(value: object, kind: type | UnionType, most: int) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and 0 < value <= most  # type: ignore[operator]
+def _is_number(value: object, kind: type | UnionType, maximum: int) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and 0 < value <= maximum  # type: ignore[operator]
 
 
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4000
@@ -76,13 +76,13 @@ PAGE = 4096
 
 
 def check_text(what: str, value: object) -> None:
-    """Code, tests, names: all of them are texts."""
+    """Raise UsageError unless a value (code, tests, a name) is a text."""
     if not isinstance(value, str):
         raise UsageError(f"{what}: give a text (str), not {type(value).__name__}")
 
 
 def encode_stdin(stdin: str | bytes) -> bytes:
-    """What a program reads."""
+    """Return the stdin of a program as bytes."""
     if isinstance(stdin, str):
         return stdin.encode(errors="replace")
     if not isinstance(stdin, bytes):
@@ -91,20 +91,20 @@ def encode_stdin(stdin: str | bytes) -> bytes:
 
 
 def choose_limits(limits: Limits | None, default: Limits) -> Limits:
-    """The limits of this one, or the usual ones."""
+    """Return the given limits, or the default ones."""
     if limits is not None and not isinstance(limits, Limits):
         raise UsageError(f"limits: give Limits(...), not {type(limits).__name__}")
     return limits or default
 
 
 def check_size(size: int | None) -> None:
-    """How many runs there are at a time."""
+    """Raise UsageError unless this is a number of concurrent runs."""
     if size is not None and (not isinstance(size, int) or size < 1):
         raise UsageError(f"size={size!r}: give a whole number of runs at a time, at least 1")
 
 
 def check_files(files: Mapping[str, bytes], limits: Limits) -> None:
-    """A run's files lie in its own folder, and fit into it."""
+    """Raise UsageError unless the files of a run have names inside its folder and fit into it."""
     if not isinstance(files, Mapping):
         raise UsageError(f"files: give names and contents, {{'a.txt': b'...'}}, not {type(files).__name__}")
     check_names(files)
@@ -118,7 +118,7 @@ def check_files(files: Mapping[str, bytes], limits: Limits) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Names of files, none of which is the folder of another."""
+    """Raise UsageError unless these are names of files, none of which is also the folder of another."""
     folders = set()
     for name in names:
         check_text("file name", name)

@@ -1,4 +1,5 @@
-"""When an output equals the expected one. The rule is part of a task: the same answer must get the same verdict."""
+"""Decide whether an output equals the expected one. The rule is part of a task: the same answer must get the same
+verdict."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from rollbook.core import JSON
 
 Spaces: TypeAlias = Literal["exact", "lines", "words"]
 _NUMBER = re.compile(r"[+-]?([0-9]++(\.[0-9]*+)?|\.[0-9]++)([eE][+-]?[0-9]++)?").fullmatch
-"""As programs print them: what else Python reads as a number (1_000, other scripts' digits, inf) is just a word. Long
-runs of digits are never taken apart again: what is printed may be meant to keep us busy."""
+"""Numbers as programs print them. Other forms that Python accepts (1_000, digits of other scripts, inf) are plain
+words. The possessive quantifiers never backtrack over long runs of digits: output may be designed to keep us busy."""
 _INTEGER = re.compile(r"[+-]?[0-9]+").fullmatch
 _SPACES = " \t\n\r\x0b\x0c"
 _words = re.compile(rf"[^{_SPACES}]+").findall
-"""White space is ASCII's: other scripts' spaces are characters like all others."""
+"""White space is ASCII's: spaces of other scripts are ordinary characters."""
 
 LAST_DIGITS = 1e-9
+"""A tolerance up to LAST_DIGITS is meant for the last digits of floats; near 0 it then counts only as NOISE."""
 NOISE = 1e-12
 """A tolerance no larger than the first is for the last digits of floats: what lies near 0 is then only noise."""
 
@@ -28,10 +30,10 @@ NOISE = 1e-12
 class Rule(msgspec.Struct, frozen=True):
     """How printed output is compared.
 
-    `spaces`: exact, every byte counts; lines, each line is compared word by word, and how much white space lies around
-    its words, or around the whole, does not count; words, line breaks are white space too. Numbers are compared as
-    numbers, two integers as they are written. `tolerance`: how far two numbers may lie apart, relative to the larger
-    or absolutely; two integers never may. `case`: whether A is a.
+    `spaces`: exact, every byte counts; lines, each line is compared word by word, and white space around its words or
+    around the whole output does not count; words, line breaks are white space too. Numbers are compared as numbers, two
+    integers as they are written. `tolerance`: how far two numbers may be apart, relative to the larger or absolutely;
+    two integers must be equal. `case`: whether A differs from a.
     """
 
     spaces: Spaces = "lines"
@@ -39,15 +41,15 @@ class Rule(msgspec.Struct, frozen=True):
     case: bool = True
 
     def same(self, expected: str, printed: str) -> bool:
-        """Whether the output is the expected one."""
+        """Return whether the output equals the expected one."""
         if not self.case:
             expected, printed = expected.lower(), printed.lower()
         if expected == printed or self.spaces == "exact":
             return expected == printed
         if self.spaces == "words":
             return self._same_words(_words(expected), _words(printed))
-        ours, theirs = expected.strip(_SPACES).split("\n"), printed.strip(_SPACES).split("\n")
-        return len(ours) == len(theirs) and all(map(self._same_line, ours, theirs))
+        expected_lines, printed_lines = expected.strip(_SPACES).split("\n"), printed.strip(_SPACES).split("\n")
+        return len(expected_lines) == len(printed_lines) and all(map(self._same_line, expected_lines, printed_lines))
 
     def _same_line(self, one: str, two: str) -> bool:
         return one == two or self._same_words(_words(one), _words(two))
@@ -66,16 +68,17 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def are_near(one: float, two: float, tolerance: float, absolute: float | None = None) -> bool:
-    """Whether two numbers lie no further apart than allowed."""
+    """Return whether two numbers are no further apart than allowed."""
     finite = math.isfinite(one) and math.isfinite(two)  # two numbers beyond all floats may be quite different ones
     absolute = tolerance if absolute is None else absolute
     return tolerance > 0 and finite and math.isclose(one, two, rel_tol=tolerance, abs_tol=absolute)
 
 
 def same_value(expected: JSON, value: JSON, tolerance: float = 1e-9) -> bool:
-    """Whether a returned value is the expected one, which came from JSON: a tuple is a list, a key may be a text.
+    """Return whether a returned value equals the expected one, which came from JSON: a tuple is a list, a key may be a
+    text.
 
-    True is not 1. A float may lie `tolerance` apart; where an integer is expected it must also be nearest to that one,
+    True is not 1. A float may be `tolerance` apart; where an integer is expected it must also be nearest to that one,
     and two integers must be equal.
     """
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None or value is None:
@@ -104,5 +107,5 @@ def _is_near(expected: float, value: float, tolerance: float) -> bool:
 
 
 def _are_same_dicts(expected: dict[str, JSON], value: dict[str, JSON], tolerance: float) -> bool:
-    named = {str(key): item for key, item in expected.items()}
-    return named.keys() == value.keys() and all(same_value(named[key], value[key], tolerance) for key in named)
+    by_text = {str(key): item for key, item in expected.items()}
+    return by_text.keys() == value.keys() and all(same_value(by_text[key], value[key], tolerance) for key in by_text)

@@ -1,4 +1,5 @@
-"""What became of a run (Result) and of tests (Verdict): never an exit code or a word of the code under test alone."""
+"""Results of runs (Result) and of tests (Verdict): neither rests only on an exit code or on output of the code under
+test."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ StateOutcome: TypeAlias = Literal["kept", "lost", "rolled back"]
 
 
 class ProgramError(msgspec.Struct, frozen=True):
-    """The exception that ended a program. Its own words: never a reason to trust it."""
+    """The exception that ended a program, as the program reported it: not to be trusted."""
 
     type: str
     message: str
@@ -20,7 +21,8 @@ class ProgramError(msgspec.Struct, frozen=True):
 
 
 class GuestReport(msgspec.Struct, frozen=True):
-    """What the child says about itself: a value, an exit or an error, and whether that is Python's MemoryError."""
+    """What a guest reports about its own end: a value, an exit or an error, and whether that is Python's
+    MemoryError."""
 
     value: str | None = None
     exit: int | None = None
@@ -28,12 +30,15 @@ class GuestReport(msgspec.Struct, frozen=True):
     memory: bool = False
 
 
+decode_guest_report = msgspec.json.Decoder(GuestReport).decode
+
+
 class Result(msgspec.Struct, frozen=True):
-    """One run. The status comes from the kernel and the clock; value and error are the program's own words.
+    """One run. The status comes from the kernel and the clock; value and error are reported by the program itself.
 
     ok: ended by itself with 0. error: an exception or another exit code. timeout: out of CPU or wall time. memory: a
-    MemoryError that it could have caught, or the kernel's kill, which it could not: error.type says which. output:
-    printed without end. crash: died of a signal. killed: someone else killed it.
+    MemoryError that the program could have caught, or a kill by the kernel, which it could not: error.type tells them
+    apart. output: printed without end. crash: died of a signal. killed: another process killed it.
     """
 
     status: RunStatus
@@ -42,18 +47,19 @@ class Result(msgspec.Struct, frozen=True):
     value: str | None = None
     error: ProgramError | None = None
     exit: int | None = None
-    """The code with which it ended: of a run, unless it was killed; of a turn, only if it asked to exit."""
+    """The exit code: of a run, unless it was killed; of a turn, only if it called exit."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_mb: float = 0.0
     truncated: bool = False
-    """Whether more came of stdout, stderr or the value than is kept."""
+    """Whether stdout, stderr or the value was longer than what is kept."""
     stdout_cut: bool = False
     isolation: tuple[str, ...] = ()
     state: StateOutcome | None = None
-    """Of a session's turn: what it made is kept, or lost with all before it, or undone alone (files are never)."""
+    """For a turn of a session: its changes are kept, or lost together with all earlier ones, or rolled back alone
+    (files are never rolled back)."""
     restarted: bool = False
-    """Whether this turn began a session afresh whose state an earlier one had lost."""
+    """Whether this turn began with a fresh state because an earlier turn had lost it."""
 
 
 VerdictReason: TypeAlias = Literal[
@@ -64,10 +70,10 @@ VerdictReason: TypeAlias = Literal[
 class Verdict(msgspec.Struct, frozen=True):
     """Whether the code passed, and if not, why.
 
-    failed: a test said no. error, exit: the code raised, or ended by itself. refused: the tests ask what only objects
-    of the code could answer, and nobody said that this is good enough, or what only works in one process. Others are as
-    in Result. `weak`: it was allowed, and the verdict rests on it. `fraction` is the part of the tests that passed,
-    where they are counted.
+    failed: a test failed. error, exit: the code raised, or ended by itself. refused: the tests need answers that only
+    objects of the code could give, and `allow_weak` was not set; or they only work in one process with the code. Other
+    reasons are as in Result. `weak`: such answers were allowed, and the verdict rests on them. `fraction` is the share
+    of tests that passed, where they are counted.
     """
 
     passed: bool

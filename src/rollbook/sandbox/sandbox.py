@@ -36,15 +36,16 @@ T = TypeVar("T")
 MAX_SESSIONS, MAX_WAITING_RUNS = 256, 10_000
 HTTP_PREFIXES = ("http://", "https://")
 PROVIDER_ENV = "ROLLBOOK_SANDBOX"
-"""The variable that names the provider where nobody else does: beside a worker, the address of a server."""
+"""The environment variable that names the default provider: for a worker next to a sandbox server, the server's
+address."""
 
 
 class Sandbox:
-    """Runs untrusted Python. Use as a context, async or plain; `run` for the one, `run_sync` for the other.
+    """Runs untrusted Python. Use as a context, async (`run`) or plain (`run_sync`).
 
-    `size` runs go on at a time and `waiting` more may wait; whoever comes then gets a SandboxError at once, awaiting or
-    not. `require="full"` refuses walls that are not complete; `allow_weaker` takes what there is without namespaces.
-    Without a `provider` it is the one that ROLLBOOK_SANDBOX names, or the built-in one.
+    `size` runs proceed at a time and `waiting` more may wait; further ones raise SandboxError at once, awaited or not.
+    `require="full"` refuses incomplete isolation; `allow_weaker` accepts what there is without namespaces. The default
+    `provider` is the one that ROLLBOOK_SANDBOX names, or the built-in one.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Sandbox:
         self._user_ids = UserIds()
         self._requirements = make_requirements(require, allow_weaker)
         self._zygote_factory = ZygoteFactory(list(packages), self._user_ids, self._requirements)
-        self._waiting, self._places = waiting, Semaphore(self._size)
+        self._waiting, self._run_slots = waiting, Semaphore(self._size)
         self._room = BoundedSemaphore(self._size + waiting)
         self._idle_launchers: queue.Queue[GuestLauncher | None] = queue.Queue()
         self._threads: ThreadPoolExecutor | None = None
@@ -103,15 +104,15 @@ class Sandbox:
         await run_to_completion(self.close)
 
     def close(self) -> None:
-        """End every zygote and all that runs in them."""
+        """End every zygote and all guests."""
         self._session_pool.kill()
-        for slot in list(self._launchers):
-            slot.close()
+        for launcher in list(self._launchers):
+            launcher.close()
         if self._threads:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
-        for slot in self._launchers:  # one may have come up meanwhile
-            slot.close()
+        for launcher in self._launchers:  # one may have started meanwhile
+            launcher.close()
         self._launchers.clear()
         self._session_pool.close()
 
@@ -131,17 +132,17 @@ class Sandbox:
         return self._zygote_factory.new_launcher()
 
     def _add_launcher(self) -> GuestLauncher:
-        slot = self._new_launcher()
-        self._launchers.add(slot)
-        return slot
+        launcher = self._new_launcher()
+        self._launchers.add(launcher)
+        return launcher
 
     @property
     def isolation(self) -> tuple[str, ...]:
-        """Which walls are really in force."""
+        """The layers of isolation that are really in force."""
         if self.remote:
             return self.remote.isolation
-        slots = list(self._launchers)  # threads of ours change it
-        return slots[0].isolation if slots else ()
+        launchers = list(self._launchers)  # our threads change it
+        return launchers[0].isolation if launchers else ()
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
@@ -168,35 +169,35 @@ class Sandbox:
     ) -> Result:
         """Run code in a fresh child."""
         check_text("code", code)
-        data, allowed = encode_stdin(stdin), choose_limits(limits, self.limits)
-        check_files(files or {}, allowed)
+        data, run_limits = encode_stdin(stdin), choose_limits(limits, self.limits)
+        check_files(files or {}, run_limits)
         if self.remote:
-            return self.remote.run(code, data, files or {}, allowed)
-        return self.use_launcher(lambda slot: slot.run(code, data, files or {}, allowed))
+            return self.remote.run(code, data, files or {}, run_limits)
+        return self.use_launcher(lambda launcher: launcher.run(code, data, files or {}, run_limits))
 
     def use_launcher(self, work: Callable[[GuestLauncher], T]) -> T:
-        """Do something with a zygote that nobody else has meanwhile, in one of the pool's threads."""
-        slot = self._idle_launchers.get(timeout=WAIT_S)
+        """Call `work` with a zygote that no other caller uses meanwhile, in one of the pool's threads."""
+        launcher = self._idle_launchers.get(timeout=WAIT_S)
         keep = False
         try:
-            if slot and not slot.alive:
-                self._drop_launcher(slot)
-                slot = None
-            slot = slot or self._add_launcher()
-            result = work(slot)
+            if launcher and not launcher.alive:
+                self._drop_launcher(launcher)
+                launcher = None
+            launcher = launcher or self._add_launcher()
+            result = work(launcher)
             keep = True
         except SandboxUnsupported:
             keep = True
             raise
         finally:
-            self._idle_launchers.put(slot if keep else None)
-            if slot and not keep:
-                self._drop_launcher(slot)
+            self._idle_launchers.put(launcher if keep else None)
+            if launcher and not keep:
+                self._drop_launcher(launcher)
         return result
 
-    def _drop_launcher(self, slot: GuestLauncher) -> None:
-        self._launchers.discard(slot)
-        slot.close()
+    def _drop_launcher(self, launcher: GuestLauncher) -> None:
+        self._launchers.discard(launcher)
+        launcher.close()
 
     run = async_method(_run)
     run_sync = blocking_method(_run)
@@ -208,9 +209,9 @@ class Sandbox:
         files: Mapping[str, bytes] | None = None,
         folder: str | PathLike[str] | None = None,
     ) -> Session:
-        """Turns that share their state, a context of its own. With `snapshot`, a turn that dies is rolled back.
+        """Return a session: a context whose turns share their state. With `snapshot`, a turn that dies is rolled back.
 
-        It begins with `files` in a folder of its own, or works in `folder`, one of the host's, to read and to write.
+        It begins with `files` in its own folder, or works in `folder`, one of the host's, to read and to write.
         """
         limits = choose_limits(limits, self.limits)
         check_files(files or {}, limits)
@@ -218,9 +219,9 @@ class Sandbox:
             raise UsageError("session: files lie in the session's own folder; give them or a folder of the host")
         if snapshot and limits.processes != 1:
             raise UsageError(f"limit processes={limits.processes}: a session that takes snapshots has 1")
-        place = None if folder is None else os.fspath(folder)
-        begin = partial(self._begin_session, limits, snapshot, dict(files or {}), place)
-        return Session(self._session_pool, self._pool(), limits, begin, self._places)
+        host_folder = None if folder is None else os.fspath(folder)
+        begin = partial(self._begin_session, limits, snapshot, dict(files or {}), host_folder)
+        return Session(self._session_pool, self._pool(), limits, begin, self._run_slots)
 
     def _begin_session(
         self, limits: Limits, snapshot: bool, files: dict[str, bytes], folder: str | None
@@ -229,18 +230,20 @@ class Sandbox:
             if folder is not None:
                 raise SandboxUnsupported(f"folder {folder}: a sandbox that is served elsewhere cannot mount it")
             return self.remote.open_session(limits, snapshot, files)
-        kind = SnapshotState if snapshot else PersistentState
-        slot = self._session_pool.get_launcher()
+        state_class = SnapshotState if snapshot else PersistentState
+        launcher = self._session_pool.get_launcher()
         try:
-            return kind(slot, limits, files, folder)
+            return state_class(launcher, limits, files, folder)
         except SandboxError:
-            if slot.alive:
+            if launcher.alive:
                 raise
-        return kind(self._session_pool.get_launcher(), limits, files, folder)  # it died just now: another one, once
+        return state_class(
+            self._session_pool.get_launcher(), limits, files, folder
+        )  # it died just now: another one, once
 
 
 def check_provider(name: str) -> str:
-    """The name of a provider, or the address of a sandbox that is served elsewhere."""
+    """Return the name of a provider, or the address of a sandbox server, if it is valid."""
     if name in ("built-in", "bubblewrap") or name.startswith(HTTP_PREFIXES):
         return name
     raise UsageError(f"provider {name!r}: there are built-in, bubblewrap and http://HOST:PORT/TOKEN")

@@ -2,7 +2,7 @@
 
 Also what sessions need: the pool that bounds how many are open (one zygote for all of them, started with the first),
 the queue that runs the turns of a session one after another on threads shared with others, and the wrappers that make
-an async and a blocking method of one body, so that its signature is written once.
+an async and a blocking method from one function, so that its signature is written once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAIT_S = 3600.0
 
 
 class ThreadOwner(Protocol):
-    """Who has threads to do things in."""
+    """An object that can run functions in its threads."""
 
     def _submit(self, work: Callable[[], Any]) -> Future[Any]: ...
 
@@ -40,7 +40,7 @@ W = TypeVar("W", bound=ThreadOwner)
 
 
 def async_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
-    """The body, done in one of its owner's threads while the loop goes on."""
+    """Make a method that runs the body in one of its owner's threads and awaits it."""
 
     @wraps(body)
     async def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -51,7 +51,7 @@ def async_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W
 
 
 def blocking_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], T]:
-    """The body, done in one of its owner's threads while this one waits."""
+    """Make a method that runs the body in one of its owner's threads and waits for it."""
 
     @wraps(body)
     def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,26 +62,26 @@ def blocking_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenat
 
 
 async def run_to_completion(work: Callable[[], T]) -> T:
-    """Done in a thread, and cancelled only when it is done: what opens or closes must not be left halfway."""
-    done = asyncio.get_running_loop().run_in_executor(None, work)
+    """Run `work` in a thread; a cancellation takes effect only when it is done, so that nothing stays half open or
+    closed."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None
-    while not done.done():
+    while not future.done():
         try:
-            await asyncio.wait([done])
+            await asyncio.wait([future])
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled:
-        done.exception()  # nobody else will ask for it
+        future.exception()  # mark it as retrieved: nothing else does
         raise cancelled
-    return done.result()
+    return future.result()
 
 
-R = TypeVar("R")
 MAX_WAITING = 1000
 
 
 class SerialQueue:
-    """Pieces of work wait here without a thread; only the first in line has one."""
+    """Runs pieces of work one after another. Only the first one occupies a thread; the others wait without one."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -89,31 +89,28 @@ class SerialQueue:
         self._busy = self._closed = False
         self._lock = threading.Lock()
 
-    def submit(self, work: Callable[[], R]) -> Future[R]:
-        """Do this after all that came before it."""
-        future: Future[R] = Future()
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` after everything submitted before it."""
+        future: Future[T] = Future()
         with self._lock:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
             if len(self._waiting) >= MAX_WAITING:
                 raise SandboxFull(f"{MAX_WAITING} turns wait for one session: await some of them first")
             self._waiting.append((future, work))
-            first, self._busy = not self._busy, True
-        if first:
+            is_first, self._busy = not self._busy, True
+        if is_first:
             self._start_worker()
         return future
 
     def try_acquire(self) -> bool:
-        """Be the one who works, in one's own thread, if nobody else does or waits; whoever gets a yes gives it back."""
+        """Reserve the queue for work in the caller's thread, if nothing runs or waits; after True the caller must
+        release it."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
             was_busy, self._busy = self._busy, True
         return not was_busy
-
-    def release(self) -> None:
-        """Whoever came meanwhile is next."""
-        self._run_following()
 
     def _start_worker(self) -> None:
         try:
@@ -130,18 +127,19 @@ class SerialQueue:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
                 future.set_exception(error)
-        self._run_following()
+        self.release()
 
-    def _run_following(self) -> None:
+    def release(self) -> None:
+        """Start the next piece of work, if one waits."""
         with self._lock:
-            go_on = self._busy = bool(self._waiting)
-        if go_on:  # not by `_busy`: whoever came since has hired somebody already
+            has_more = self._busy = bool(self._waiting)
+        if has_more:  # not by `_busy`: a submit since then has started a worker itself
             self._start_worker()
 
     def close(self) -> None:
-        """Nothing more is done; whoever waits is told."""
+        """Start nothing more; work that waits fails with SandboxError."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, deque()
@@ -153,44 +151,35 @@ class SerialQueue:
 PER_SESSION = ("memory_mb", "processes", "files_mb")
 
 
-class SessionRegistry(Protocol):
-    """Where sessions live: it has room for so many."""
-
-    def add(self, session: Session) -> None:
-        """Take a place, or SandboxError."""
-
-    def remove(self, session: Session) -> None:
-        """Give it back."""
-
-
 class SessionState(Protocol):
-    """What a session has made so far, in whatever processes."""
+    """The state that the turns of a session have built so far, in one or more processes."""
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
-        """Go on from here."""
+        """Run a turn that continues from this state."""
 
     def close(self) -> None:
-        """Let it go."""
+        """Discard the state."""
 
 
 class Session:
-    """Use as a context, async or plain; `run` for the one, `run_sync` for the other. Turns run one at a time, in order.
+    """Use as a context, async (`run`) or plain (`run_sync`). Turns run one at a time, in order.
 
     A turn that ends the process (a timeout, a crash, an exit, a kill) loses the state, unless the session takes
-    snapshots: then it is rolled back. The turn after a loss begins afresh, with the first files, and says so.
+    snapshots: then it is rolled back. The turn after a loss starts with a fresh state and the first files, and reports
+    `restarted`.
     """
 
     def __init__(
         self,
-        registry: SessionRegistry,
-        pool: Executor,
+        sessions: SessionPool,
+        threads: Executor,
         limits: Limits,
         begin: Callable[[], SessionState],
         slots: Semaphore,
     ) -> None:
         self.limits = limits
-        self._registry, self._begin, self._slots = registry, begin, slots
-        self._queue = SerialQueue(pool)
+        self._sessions, self._begin, self._slots = sessions, begin, slots
+        self._queue = SerialQueue(threads)
         self._state: SessionState | None = None
         self._open = False
 
@@ -199,7 +188,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether what earlier turns made is still there; if not, the next turn begins afresh."""
+        """Whether the state of earlier turns still exists; if not, the next turn starts with a fresh one."""
         return self._state is not None
 
     def _turn(self, code: str, limits: Limits | None = None) -> Result:
@@ -210,7 +199,7 @@ class Session:
             raise SandboxError("the session is not open: use it as a context")
         restarted = self._state is None
         state = self._state or self._begin()
-        self._state = None  # whatever is raised from here on, the state is no longer to be trusted
+        self._state = None  # after any exception from here on the state cannot be trusted
         try:
             result = state.run_turn({"code": code}, limits)
         except BaseException:
@@ -224,18 +213,19 @@ class Session:
 
     def _turn_blocking(self, code: str, limits: Limits | None = None) -> Result:
         """Run code in the session. Of the limits, a turn may have its own seconds, wall_seconds and output_kb."""
-        if self._slots.acquire(blocking=False):  # to change threads would take as long as the turn
+        if self._slots.acquire(blocking=False):  # changing threads would take as long as the turn
             try:
-                done = self._turn_if_idle(code, limits)
+                result = self._turn_if_idle(code, limits)
             finally:
                 self._slots.release()
-            if done:
-                return done
-        waiting: Future[Result] = self._queue.submit(partial(self._turn, code, limits))
-        return waiting.result(WAIT_S)
+            if result:
+                return result
+        future: Future[Result] = self._queue.submit(partial(self._turn, code, limits))
+        return future.result(WAIT_S)
 
     def _turn_if_idle(self, code: str, limits: Limits | None) -> Result | None:
-        """In this thread, if nobody is before us and there is a state: a zygote ends with the thread that starts it."""
+        """Run the turn in this thread if the queue is idle and there is a state: a zygote ends with the thread that
+        starts it."""
         if not self._queue.try_acquire():
             return None
         try:
@@ -247,28 +237,28 @@ class Session:
     run_sync = _turn_blocking
 
     def _enter(self) -> Session:
-        self._registry.add(self)
+        self._sessions.add(self)
         try:
             self._state, self._open = self._begin(), True
         except BaseException:
-            self._registry.remove(self)
+            self._sessions.remove(self)
             raise
         return self
 
     def _leave(self) -> None:
         if self._open:
             self.close_state()
-            self._registry.remove(self)
+            self._sessions.remove(self)
 
     def close_state(self) -> None:
-        """Let go of the state, in a thread that has the session to itself."""
+        """Discard the state, in a thread that has the session to itself."""
         self._open = False
         if self._state:
             self._state.close()
             self._state = None
 
     def abandon(self) -> None:
-        """The sandbox is closed: whoever waits for a turn is told."""
+        """End the session because the sandbox is closed: turns that wait fail with SandboxError."""
         self._queue.close()
         self.close_state()
 
@@ -293,7 +283,7 @@ class Session:
 
 
 def check_turn_limits(limits: Limits | None, session: Limits) -> Limits:
-    """A turn's limits; what cannot change from turn to turn must be the session's."""
+    """Return a turn's limits; UsageError when one differs that is fixed for the session."""
     limits = choose_limits(limits, session)
     for name in PER_SESSION:
         if getattr(limits, name) != getattr(session, name):
@@ -305,31 +295,31 @@ def check_turn_limits(limits: Limits | None, session: Limits) -> Limits:
 
 
 class SessionPool:
-    """A bounded number of sessions. Between turns they hold descriptors and memory, but no thread and no slot."""
+    """A bounded number of sessions. Between turns they hold descriptors and memory, but no thread and no run slot."""
 
-    def __init__(self, start: Callable[[], GuestLauncher], most: int) -> None:
-        self._start_launcher, self._most = start, most
+    def __init__(self, start: Callable[[], GuestLauncher], max_sessions: int) -> None:
+        self._start_launcher, self._max_sessions = start, max_sessions
         self._launcher: GuestLauncher | None = None
         self._sessions: set[Session] = set()
         self._lock = threading.Lock()
         self._closed = False
 
     def add(self, session: Session) -> None:
-        """Take a place."""
+        """Register a session; SandboxFull when there are too many."""
         with self._lock:
-            if len(self._sessions) >= self._most:
+            if len(self._sessions) >= self._max_sessions:
                 raise SandboxFull(
-                    f"{self._most} sessions are open: close some, or allow more with Sandbox(sessions=...)"
+                    f"{self._max_sessions} sessions are open: close some, or allow more with Sandbox(sessions=...)"
                 )
             self._sessions.add(session)
 
     def remove(self, session: Session) -> None:
-        """Give it back."""
+        """Remove a session."""
         with self._lock:
             self._sessions.discard(session)
 
     def get_launcher(self) -> GuestLauncher:
-        """The zygote; a new one when it has died, with all that it held."""
+        """Return the launcher with the zygote; start a new one when it has died, with all its sessions."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
@@ -340,14 +330,14 @@ class SessionPool:
             return self._launcher
 
     def kill(self) -> None:
-        """End every session, so that no turn goes on; threads may still hold them."""
+        """End the processes of every session, so that no turn continues; threads may still use the sessions."""
         with self._lock:
             self._closed = True
             if self._launcher:
                 self._launcher.close()
 
     def close(self) -> None:
-        """Let go of what the sessions held, once no thread works for them."""
+        """Discard the states of all sessions, once no thread works for them."""
         for session in list(self._sessions):
             session.abandon()
         self._sessions.clear()

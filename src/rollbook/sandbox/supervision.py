@@ -1,12 +1,12 @@
 """Supervise a guest from outside: processes held by pidfd, CPU clocks, cores, output pipes, deadlines.
 
-Untrusted code cannot touch these clocks: what runs is drained and watched from outside, and killed when its time is up.
-A process is held by its descriptor, so that no other can be meant. CPU time of several processes is summed from /proc
-where no control group counts it.
+Untrusted code cannot change these clocks: its output is read and its time measured from outside, and it is killed when
+its time is up. A process is identified by its pidfd, so that no other process can be meant. CPU time of several
+processes is summed from /proc where no control group counts it.
 
 Two processes that take turns (two guests, or a guest and the thread that waits for it) share a core at first: each
 waits while the other works, and on two cores every message wakes up a core that has fallen asleep, which costs more
-than the message itself. Whoever is still busy after a moment may use every core.
+than the message itself. A process that is still busy after a moment may use every core.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ KILL_ROUNDS = 16
 
 
 class MemorySize(NamedTuple):
-    """The most memory that a process has ever held at once, and what it holds by now that is no file's."""
+    """The most memory that a process has ever used at once, and what it uses now apart from files."""
 
     peak_mb: float
     own_mb: float
 
 
 class GuestProcess:
-    """Can be stopped, continued, killed and asked for its CPU time from outside, whatever it does."""
+    """A process that can be stopped, continued, killed and measured from outside, whatever it does."""
 
     def __init__(self, pidfd: int) -> None:
         self.pidfd = pidfd
@@ -48,16 +48,16 @@ class GuestProcess:
         self._cpu_s = 0.0
 
     def cpu_s(self) -> float:
-        """The CPU time of all its threads; the last that was known once it is gone."""
+        """Return the CPU time of all its threads; once it is gone, the last known value."""
         self._cpu_s = read_cpu_s(self.pid) or self._cpu_s
         return self._cpu_s
 
     def peak_mb(self) -> float:
-        """The most memory it has ever held at once; 0 when it is gone or the kernel does not tell."""
+        """Return the most memory it has ever used at once; 0 when it is gone or the kernel does not report it."""
         return self.read_memory().peak_mb
 
     def read_memory(self) -> MemorySize:
-        """The memory it has."""
+        """Return the memory it uses."""
         try:
             with open(f"/proc/{self.pid}/status", "rb", buffering=0) as file:
                 text = file.read(8192)
@@ -68,16 +68,16 @@ class GuestProcess:
         )
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it is still there."""
+        """Send a signal, if it still exists."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
         self.send_signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Let none of its threads run until it is continued."""
+        """Stop all its threads until it is resumed."""
         self.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -85,13 +85,14 @@ class GuestProcess:
         self.send_signal(signal.SIGCONT)
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has ended, with all its threads."""
+        """Return whether it has ended, with all its threads."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def exit_code(self) -> int | None:
-        """How it ended, minus the signal if one ended it; None when it has been reaped or the kernel does not tell."""
+        """Return its exit code, or minus the signal that ended it; None when it has been reaped or the kernel does not
+        report it."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -101,7 +102,7 @@ class GuestProcess:
         return os.waitstatus_to_exitcode(int(fields[49]))
 
     def kill_others(self) -> bool:
-        """End all that it has started, while it is stopped; False when there is no end of them."""
+        """Kill all processes that it has started, while it is stopped; return False when new ones keep appearing."""
         for _ in range(KILL_ROUNDS):
             others = [p for p in find_members(self.pid) if p.pid != self.pid and not is_dead(p.pid)]
             if not others:
@@ -112,45 +113,45 @@ class GuestProcess:
         return False
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close its pidfd."""
         os.close(self.pidfd)
 
 
 def _read_megabytes(status: bytes, name: bytes) -> float:
-    """A line of what /proc says of a process; 0 when it does not."""
+    """Return one field of /proc/PID/status; 0 when it is missing."""
     _, _, rest = status.partition(name)
     return int(rest.split(maxsplit=1)[0]) / 1024 if rest else 0.0
 
 
 def read_cpu_s(pid: int) -> float:
-    """The CPU time of all threads of a process, to the nanosecond; 0 when it is gone."""
+    """Return the CPU time of all threads of a process, to the nanosecond; 0 when it is gone."""
     try:
-        return time.clock_gettime((~pid << 3) | 2)  # how the kernel names the clock of another process
+        return time.clock_gettime((~pid << 3) | 2)  # the kernel's id of another process's CPU clock
     except OSError:
         return 0.0
 
 
 def read_pid(pidfd: int) -> int:
-    """The process's number, or -1 once it has been reaped."""
+    """Return the pid, or -1 once the process has been reaped."""
     with open(f"/proc/self/fdinfo/{pidfd}", "rb", buffering=0) as file:
-        _, found, rest = file.read(4096).partition(b"Pid:")
-    if not found:
+        _, label, rest = file.read(4096).partition(b"Pid:")
+    if not label:
         raise OSError("the kernel does not tell a pidfd's pid")
     return int(rest.split(maxsplit=1)[0])
 
 
 def is_dead(pid: int) -> bool:
-    """Whether a process is gone, or is a zombie that nobody has reaped."""
+    """Return whether a process is gone, or is a zombie that was not reaped."""
     return _read_state(pid) in "ZX"
 
 
 def is_asleep(pid: int) -> bool:
-    """Whether a process's first thread waits for something else than a core."""
+    """Return whether a process's first thread waits for something else than a core."""
     return _read_state(pid) == "S"
 
 
 def _read_state(pid: int) -> str:
-    """The kernel's letter for what a process does; none when there is no such process."""
+    """Return the kernel's letter for the state of a process; empty when there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -159,32 +160,32 @@ def _read_state(pid: int) -> str:
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 HAS_CHILD_LISTS = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-"""Whether this kernel keeps lists of children; without, all processes there are have to be looked through."""
+"""Whether this kernel keeps lists of children; without them all processes have to be searched."""
 
 
 class CpuClock(Protocol):
-    """Whose CPU time is looked at."""
+    """Measures CPU time."""
 
     def cpu_s(self) -> float:
-        """The CPU time so far; never less than before."""
+        """Return the CPU time so far; never less than before."""
 
 
 class ProcessTreeClock:
-    """A process and all that it has started. Orphans come to the first process of the namespace, so that nobody who
-    lives is missed; of the dead, those are counted that somebody has waited for, or that were there at a look."""
+    """Measures a process and all that it has started. The first process of the namespace adopts orphans, so no living
+    process is missed; dead ones count if they were waited for, or were seen by an earlier measurement."""
 
     def __init__(self, process: GuestProcess) -> None:
         self._root = find_namespace_init(process.pid)
-        self._most = 0.0
+        self._last_cpu_s = 0.0
 
     def cpu_s(self) -> float:
-        """Of all of them together, as far as it can be seen."""
-        self._most = max(self._most, sum(map(read_total_cpu_s, list_descendants(self._root))))
-        return self._most
+        """Return the CPU time of all of them together, as far as it can be seen."""
+        self._last_cpu_s = max(self._last_cpu_s, sum(map(read_total_cpu_s, list_descendants(self._root))))
+        return self._last_cpu_s
 
 
 def find_namespace_init(pid: int) -> int:
-    """Who takes the orphans: the process itself, or where a program of its own put up the walls, that one."""
+    """Return the process that adopts orphans: the process itself, or the program that started it in a namespace."""
     with suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
         fields = dict(line.split(":", 1) for line in file)
         if fields["NSpid"].split()[-1] != "1":
@@ -193,17 +194,17 @@ def find_namespace_init(pid: int) -> int:
 
 
 def list_descendants(root: int) -> list[int]:
-    """A process and its descendants."""
+    """Return a process and its descendants."""
     if not HAS_CHILD_LISTS:
         return [process.pid for process in find_members(root)]
-    found = [root]
-    for pid in found:
-        found += list_children(pid)
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += list_children(pid)
+    return pids
 
 
 def list_children(pid: int) -> list[int]:
-    """Of all threads of a process; none when it is gone."""
+    """Return the children of all threads of a process; none when it is gone."""
     if not HAS_CHILD_LISTS:
         return [process.pid for process in find_members(pid) if process.parent == pid]
     try:
@@ -214,12 +215,12 @@ def list_children(pid: int) -> list[int]:
 
 
 def read_total_cpu_s(pid: int) -> float:
-    """The CPU time of a process and of the children that it has waited for."""
+    """Return the CPU time of a process and of the children that it has waited for."""
     fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if not fields:
         return 0.0
-    user, system, users, systems = (int(field) / TICKS_PER_S for field in fields[11:15])
-    return (read_cpu_s(pid) or user + system) + users + systems
+    user, system, child_user, child_system = (int(field) / TICKS_PER_S for field in fields[11:15])
+    return (read_cpu_s(pid) or user + system) + child_user + child_system
 
 
 def _read_file(path: str) -> bytes:
@@ -237,7 +238,7 @@ _core_numbers: Iterator[int] = count(random.randrange(1 << 16))  # other process
 
 
 def next_core() -> int | None:
-    """One of those that we may use, each in its turn; None where nobody can choose."""
+    """Return one of the cores that we may use, each in turn; None where cores cannot be chosen."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     allowed = sorted(os.sched_getaffinity(0))
@@ -245,30 +246,30 @@ def next_core() -> int | None:
 
 
 def move_to_this_core(pid: int) -> None:
-    """Have a process run on the core of this thread, which is about to wait for it."""
+    """Move a process to the core of this thread, which is about to wait for it."""
     if _current_core:
         with suppress(OSError):  # it is gone, or we may not use this core any more
             os.sched_setaffinity(pid, [_current_core()])
 
 
 def release_cores(pid: int) -> bool:
-    """Let a process, and all that it has started, use every core that we may use; whether somebody could not before.
+    """Let a process and all that it has started use every core that we may use; return whether any could not before.
 
-    What is born while we walk has the core of whoever started it: we walk again until nobody is found on one. Who is
-    on the way then is seen only later: whoever was told of somebody should come again.
+    A process started meanwhile inherits the core of its parent: the walk is repeated until it finds none. Processes
+    that are just being started are seen only later: after True the caller should call again.
     """
     allowed = os.sched_getaffinity(0)
     for walk in range(MAX_WALKS):
-        freed = [
+        released = [
             _release_thread(thread, allowed) for process in list_descendants(pid) for thread in _list_threads(process)
         ]
-        if not any(freed):
+        if not any(released):
             return walk > 0
     return True
 
 
 def _release_thread(thread: int, allowed: set[int]) -> bool:
-    """Whether there was something to be done."""
+    """Return whether the thread had to be released."""
     try:
         if os.sched_getaffinity(thread) == allowed:
             return False
@@ -290,17 +291,17 @@ MAX_BLOCKS = 32
 
 
 class OutputPipe:
-    """A pipe being drained: its head is kept, the rest is counted."""
+    """A pipe that is read to its end: the beginning is kept, the rest is counted."""
 
     def __init__(self, keep: int) -> None:
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
-        self._keep, self._held = keep, bytearray()
+        self._keep, self._data = keep, bytearray()
         self.total = 0
         self.open = True
 
     def drain(self) -> None:
-        """Take what is there; of a writer who is faster than we are, no more than a pipe can ever hold."""
+        """Read what is there; if the writer is faster than we are, no more than a pipe can ever hold."""
         for _ in range(MAX_BLOCKS):
             try:
                 data = os.read(self.read_fd, PIPE_BLOCK)
@@ -308,14 +309,14 @@ class OutputPipe:
                 return
             self.open = bool(data)
             self.total += len(data)
-            if len(self._held) < self._keep:
-                self._held += data[: self._keep - len(self._held)]
+            if len(self._data) < self._keep:
+                self._data += data[: self._keep - len(self._data)]
             if len(data) < PIPE_BLOCK:
                 return
 
     def reset(self, keep: int) -> None:
         """Forget what came, and keep this much of what comes."""
-        self._keep, self._held, self.total = keep, bytearray(), 0
+        self._keep, self._data, self.total = keep, bytearray(), 0
 
     @property
     def truncated(self) -> bool:
@@ -323,32 +324,32 @@ class OutputPipe:
         return self.total > self._keep
 
     def text(self) -> str:
-        """What is kept; bytes that are no text are shown as such."""
-        return self._held.decode(errors="replace")
+        """Return what is kept; bytes that are not UTF-8 become replacement characters."""
+        return self._data.decode(errors="replace")
 
     def close_both(self) -> None:
-        """Close both ends: nobody came to write."""
+        """Close both ends, when there is no writer."""
         os.close(self.write_fd)
         self.close()
 
     def close(self) -> None:
-        """Let go."""
+        """Close the reading end."""
         os.close(self.read_fd)
 
 
 SETUP_S = 30.0
 MAX_DYING_S = 30.0
 MAX_POLL_S = 3600.0
-"""Nothing is waited for any longer without a look: the kernel counts milliseconds in few bits."""
+"""Nothing is waited for longer without a check: the kernel counts milliseconds in few bits."""
 FLOOD_BYTES = 64 << 20
 CORES = max(1, min(os.cpu_count() or 1, MAX_THREADS))
 
 
 class Watchdog:
-    """A stretch of code under way. Until `begin`, only the deadline for the set-up counts.
+    """Enforces the limits of code that is running. Until `begin`, only the deadline for the set-up counts.
 
-    What is killed when it is due is the process; whose CPU time counts is the clock's business. `shared_core`: it began
-    on one core with another, and is released from there when it takes long.
+    `process` is killed when a limit is reached; `clock` measures the CPU time. `shared_core`: it starts on one core
+    with another process, and is released from there when it takes long.
     """
 
     def __init__(
@@ -363,19 +364,19 @@ class Watchdog:
         self._process, self._limits, self._streams = process, limits, streams
         self._clock = clock or process
         self.kill_status: RunStatus | None = None
-        self._due = time.monotonic() + setup_s
+        self._deadline = time.monotonic() + setup_s
         self._began: float | None = None
         self._cpu_before = 0.0
-        self._together, self._apart = shared_core, math.inf
+        self._shared_core, self._release_at = shared_core, math.inf
         self._poll = select.poll()
 
     def begin(self) -> None:
-        """The clocks start here."""
+        """Start the clocks."""
         self._cpu_before = self._clock.cpu_s()
         self._began = time.monotonic()
-        self._due = self._began + self._limits.wall_s
-        if self._together:
-            self._apart = self._began + TOGETHER_S
+        self._deadline = self._began + self._limits.wall_s
+        if self._shared_core:
+            self._release_at = self._began + TOGETHER_S
 
     @property
     def seconds(self) -> float:
@@ -388,19 +389,19 @@ class Watchdog:
         return self.cpu_since_begin(self._clock.cpu_s())
 
     def cpu_since_begin(self, cpu_s: float) -> float:
-        """What of a process's CPU time was used since it began."""
+        """Return how much of a process's CPU time was used since the clocks started."""
         return max(0.0, cpu_s - self._cpu_before)
 
     def wait(self, handlers: Mapping[int, Callable[[], bool]]) -> None:
-        """Until a line that has something to say says that it is over."""
+        """Wait until a handler of a ready descriptor returns True."""
         pipes = {stream.read_fd: stream for stream in self._streams if stream.open}
         for handle in (*pipes, *handlers):
             self._poll.register(handle, select.POLLIN)
-        over = False
-        while not over:
+        is_over = False
+        while not is_over:
             for handle, event in self._poll.poll(max(1, min(self._poll_timeout_s(), MAX_POLL_S) * 1000)):
                 if handle in handlers:
-                    over = handlers[handle]() or over
+                    is_over = handlers[handle]() or is_over
                 else:
                     pipes[handle].drain()
                 if event & select.POLLHUP and (handle in handlers or not pipes[handle].open):
@@ -408,22 +409,22 @@ class Watchdog:
             self._check_limits()
 
     def unregister(self, handle: int) -> None:
-        """A line that has nothing more to say."""
+        """Stop polling a descriptor."""
         with suppress(KeyError):
             self._poll.unregister(handle)
 
     def _poll_timeout_s(self) -> float:
-        """How long nothing can be due: on every core CPU time runs no faster than the wall clock."""
-        wall = min(self._due, self._apart) - time.monotonic()
+        """Return how long no limit can be reached: on every core CPU time runs no faster than the wall clock."""
+        wall = min(self._deadline, self._release_at) - time.monotonic()
         if self._began is None or self.kill_status:
             return wall
         return max(0.002, min(wall, (self._limits.seconds - self.cpu_seconds) / CORES))
 
     def _check_limits(self) -> None:
         now = time.monotonic()
-        if now > self._apart:
-            self._apart = now + TOGETHER_S if release_cores(self._process.pid) else math.inf
-        late = now > self._due
+        if now > self._release_at:
+            self._release_at = now + TOGETHER_S if release_cores(self._process.pid) else math.inf
+        late = now > self._deadline
         if self.kill_status:
             if late:
                 raise SandboxError(f"process {self._process.pid} does not die")
@@ -436,14 +437,14 @@ class Watchdog:
             self.kill("output")
 
     def kill(self, status: RunStatus) -> None:
-        """End it, for this reason if there was none before."""
+        """Kill the process; the first reason is the one recorded."""
         self.kill_status = self.kill_status or status
-        self._due = time.monotonic() + MAX_DYING_S
+        self._deadline = time.monotonic() + MAX_DYING_S
         self._process.kill()
 
 
 def status_of_death(code: int | None, cpu_s: float, limits: Limits) -> RunStatus:
-    """One word for a process that ended without a report that anybody asked for."""
+    """Return the status of a process that ended without a valid report."""
     if code == -signal.SIGKILL:
         return "timeout" if cpu_s >= limits.seconds else "killed"
     if code is None or code < 0:
@@ -452,12 +453,12 @@ def status_of_death(code: int | None, cpu_s: float, limits: Limits) -> RunStatus
 
 
 def out_of_memory(limits: Limits) -> GuestReport:
-    """What is said of a program that the kernel has killed, or a part of it, since there was no memory left."""
+    """Return the report of a program that the kernel killed, in whole or in part, because its memory was used up."""
     return GuestReport(error=ProgramError("OutOfMemory", f"killed: more than {limits.memory_mb} MB in all"))
 
 
 def status_of_report(report: GuestReport) -> RunStatus:
-    """One word for what code says of itself."""
+    """Return the status that a report of the code stands for."""
     if report.error is not None:
         return "memory" if report.memory else "error"
     return "error" if report.exit else "ok"

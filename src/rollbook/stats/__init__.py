@@ -1,7 +1,7 @@
 """Statistics of scored rollouts: estimators, columns, metrics, comparisons and row selection.
 
 Pure functions over arrays; nothing here reads a file or prints. Everything but `row_selection` needs NumPy: import it
-when numbers are wanted, not before.
+only when numbers are needed.
 """
 
 from rollbook._exports import export_lazily

@@ -1,6 +1,6 @@
-"""Scored rollouts as columns of numbers, and what they are for every task: counts, sums, rewards in order, votes.
+"""Scored rollouts as columns of numbers, and their statistics for every task: counts, sums, sorted rewards, votes.
 
-A rollout takes about fifty bytes, however long it is. Partial columns merge without reading anything again.
+A rollout takes about fifty bytes, however long it is. Partial columns are merged without reading anything again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NO_ANSWER = -1
 
 
 class TextIds(dict[str | None, int]):
-    """Texts as small numbers, each text held once: `names[text]` gives a new number to a new text.
+    """Maps texts to small numbers, each text stored once: `ids[text]` assigns a new number to a new text.
 
-    None, where it is to have a number, is put in beforehand.
+    If None needs a number, add it beforehand.
     """
 
     def __missing__(self, text: str | None) -> int:
@@ -32,32 +32,33 @@ class TextIds(dict[str | None, int]):
 
     @property
     def texts(self) -> list[str]:
-        """The texts by their numbers."""
+        """The texts in the order of their numbers."""
         return [text for text in self if text is not None]
 
 
 @dataclass(frozen=True)
 class RewardParts:
-    """The reward parts of rollouts: of which rollout (its place in the columns), under which name, how much."""
+    """The reward parts of rollouts: the index of the rollout in the columns, the number of the part's name, and its
+    value."""
 
     place: Ints
     name: Ints
     value: Floats
 
     def where(self, mask: Bools) -> RewardParts:
-        """The parts of the chosen rollouts, whose places close up."""
-        kept = mask[self.place]
-        moved = np.cumsum(mask, dtype=np.int32) - 1
-        return RewardParts(moved[self.place[kept]], self.name[kept], self.value[kept])
+        """Return the parts of the selected rollouts, with the indices they have after the selection."""
+        selected = mask[self.place]
+        new_index = np.cumsum(mask, dtype=np.int32) - 1
+        return RewardParts(new_index[self.place[selected]], self.name[selected], self.value[selected])
 
     def shift(self, by: int) -> RewardParts:
-        """The same behind so many other rollouts."""
+        """Return the parts with indices shifted behind `by` other rollouts."""
         return RewardParts(self.place + np.int32(by), self.name, self.value)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One entry a scored rollout. `task` is the row of its task, `answer` the number of its answer or SILENT."""
+    """One entry per scored rollout. `task` is the row of its task, `answer` the number of its answer or NO_ANSWER."""
 
     task: Ints
     reward: Floats
@@ -73,13 +74,14 @@ class Columns:
         return len(self.task)
 
     def where(self, mask: Bools) -> Columns:
-        """Some of the rollouts."""
+        """Return the selected rollouts."""
         if mask.all():
             return self
         return Columns(**{name: getattr(self, name)[mask] for name in SCALAR_COLUMNS}, parts=self.parts.where(mask))
 
 
 SCALAR_COLUMNS = [field.name for field in fields(Columns) if field.name != "parts"]
+COST_COLUMNS = [name for name in SCALAR_COLUMNS if name not in ("task", "reward", "answer")]
 COLUMN_TYPES: Mapping[str, DTypeLike] = {
     **dict.fromkeys(SCALAR_COLUMNS, np.int64),
     "truncated": np.bool_,
@@ -91,11 +93,11 @@ def make_columns(
     task: Sequence[int],
     reward: Sequence[float],
     answer: Sequence[int] | None = None,
-    **more: Sequence[float],
+    **others: Sequence[float],
 ) -> Columns:
-    """Columns from plain sequences; what is not given is nothing: no answer, no tokens, no time."""
+    """Make columns from plain sequences; missing columns are zero: no answer, no tokens, no time."""
     size = len(task)
-    rest = {name: np.asarray(more.get(name, np.zeros(size)), COLUMN_TYPES[name]) for name in SCALAR_COLUMNS[3:]}
+    rest = {name: np.asarray(others.get(name, np.zeros(size)), COLUMN_TYPES[name]) for name in COST_COLUMNS}
     return Columns(
         task=np.asarray(task, np.int64),
         reward=np.asarray(reward, np.float64),
@@ -105,17 +107,18 @@ def make_columns(
     )
 
 
-def merge_columns(several: Sequence[Columns]) -> Columns:
-    """All rollouts of partial columns; tasks, answers and names of parts have the same numbers in all of them."""
-    if not several:
+def merge_columns(partials: Sequence[Columns]) -> Columns:
+    """Return all rollouts of partial columns, whose tasks, answers and part names must be numbered alike."""
+    if not partials:
         return make_columns([], [])
-    starts = np.cumsum([0, *(len(each) for each in several)])
-    moved = [each.parts.shift(int(start)) for each, start in zip(several, starts, strict=False)]
+    starts = np.cumsum([0, *(len(columns) for columns in partials)])
+    shifted = [columns.parts.shift(int(start)) for columns, start in zip(partials, starts, strict=False)]
     parts = RewardParts(
-        *(np.concatenate([getattr(each, name) for each in moved]) for name in ("place", "name", "value"))
+        *(np.concatenate([getattr(columns, name) for columns in shifted]) for name in ("place", "name", "value"))
     )
     return Columns(
-        **{name: np.concatenate([getattr(each, name) for each in several]) for name in SCALAR_COLUMNS}, parts=parts
+        **{name: np.concatenate([getattr(columns, name) for columns in partials]) for name in SCALAR_COLUMNS},
+        parts=parts,
     )
 
 
@@ -123,9 +126,10 @@ PASS_THRESHOLD = 1.0
 
 
 class TaskStats:
-    """One entry a task with a score, by ascending row in tasks.jsonl.
+    """One entry per task with a score, by ascending row in tasks.jsonl.
 
-    `groups` has the environment of every row, where there are several: one that reports no answers has no votes.
+    `groups` has the environment of every row, where there are several: an environment that reports no answers has no
+    votes.
     """
 
     def __init__(self, columns: Columns, threshold: float = PASS_THRESHOLD, groups: Ints | None = None) -> None:
@@ -138,7 +142,7 @@ class TaskStats:
         self.rows: Ints = by_task[self._starts]
         self.n: Ints = np.diff(self._starts, append=len(order))
         self.threshold = threshold
-        with np.errstate(over="ignore"):  # sums that overflow make a number undefined, not wrong
+        with np.errstate(over="ignore"):  # a sum that overflows makes a number undefined, not wrong
             self.total = self._sum_by_task(self.rewards)
         self.passed = self._sum_by_task((self.rewards >= threshold).astype(np.float64))
 
@@ -150,7 +154,7 @@ class TaskStats:
         return sums
 
     def sum_column(self, name: str) -> Floats:
-        """The sum of a column over each task's rollouts."""
+        """Return the sum of a column over each task's rollouts."""
         column: Floats = getattr(self._columns, name)[self._order].astype(np.float64)
         return self._sum_by_task(column)
 
@@ -167,7 +171,7 @@ class TaskStats:
 
     @property
     def scale(self) -> Floats:
-        """The size of each task's rewards, against which rounding is told from a difference."""
+        """The size of each task's rewards: differences that are tiny relative to it are rounding."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @cached_property
@@ -181,10 +185,11 @@ class TaskStats:
     def stds(self) -> Floats:
         """The sample standard deviation of each task; meaningless where n is 1."""
         with np.errstate(over="ignore", invalid="ignore"):
-            size = self.high - self.low  # from the lowest and by the width: neither an offset nor a unit costs digits
-            off = (self.rewards - np.repeat(self.low, self.n)) / np.repeat(np.where(size > 0, size, 1.0), self.n)
-            squares = (off - np.repeat(self._sum_by_task(off) / self.n, self.n)) ** 2
-            return size * np.sqrt(self._sum_by_task(squares) / np.maximum(self.n - 1, 1))
+            # Relative to the lowest reward and in units of the range, so that no offset or unit costs digits.
+            width = self.high - self.low
+            offsets = (self.rewards - np.repeat(self.low, self.n)) / np.repeat(np.where(width > 0, width, 1.0), self.n)
+            squares = (offsets - np.repeat(self._sum_by_task(offsets) / self.n, self.n)) ** 2
+            return width * np.sqrt(self._sum_by_task(squares) / np.maximum(self.n - 1, 1))
 
     @property
     def binary(self) -> bool:
@@ -192,64 +197,65 @@ class TaskStats:
         return bool(np.all((self.rewards == 0.0) | (self.rewards == 1.0)))
 
     def covered_mask(self, k: int) -> Bools:
-        """The tasks with at least k scored rollouts: only they have numbers @k."""
+        """Return the tasks with at least k scored rollouts: only they have numbers @k."""
         return self.n >= k
 
     def pass_at(self, k: int) -> Floats:
-        """pass@k of the covered tasks."""
-        held = self.covered_mask(k)
-        return pass_at_k(self.n[held], self.passed[held], k)
+        """Return pass@k of the covered tasks."""
+        covered = self.covered_mask(k)
+        return pass_at_k(self.n[covered], self.passed[covered], k)
 
     def pass_hat(self, k: int) -> Floats:
-        """pass^k of the covered tasks."""
-        held = self.covered_mask(k)
-        return pass_hat_k(self.n[held], self.passed[held], k)
+        """Return pass^k of the covered tasks."""
+        covered = self.covered_mask(k)
+        return pass_hat_k(self.n[covered], self.passed[covered], k)
 
     def best_at(self, k: int) -> Floats:
-        """best@k of the covered tasks."""
-        held = self.covered_mask(k)
-        return best_at_k(self.rewards[np.repeat(held, self.n)], self.n[held], k)
+        """Return best@k of the covered tasks."""
+        covered = self.covered_mask(k)
+        return best_at_k(self.rewards[np.repeat(covered, self.n)], self.n[covered], k)
 
     def maj_at(self, ks: Sequence[int], seed: int = 0) -> dict[int, MajorityEstimate]:
-        """maj@k of the tasks that vote, for every k that any of them has; none where no rollout has an answer."""
-        wanted = [k for k in ks if self.voting_mask(k).any()]
-        votes = maj_at_k(self.ballots, wanted, seed) if wanted else {}
-        return {k: votes[k].where(self.voting_mask(k)) for k in wanted}
+        """Return maj@k of the voting tasks, for every k that any of them has; empty where no rollout has an answer."""
+        voting_ks = [k for k in ks if self.voting_mask(k).any()]
+        votes = maj_at_k(self.ballots, voting_ks, seed) if voting_ks else {}
+        return {k: votes[k].where(self.voting_mask(k)) for k in voting_ks}
 
     def voting_mask(self, k: int) -> Bools:
-        """The tasks that have a maj@k: with at least k scored rollouts, of an environment that reports answers."""
+        """Return the tasks that have a maj@k: with at least k scored rollouts, in an environment that reports
+        answers."""
         return self.covered_mask(k) & self.voting
 
     @cached_property
     def voting(self) -> Bools:
-        """The tasks of environments of which any rollout has an answer."""
-        spoken = self._columns.task[self._columns.answer != NO_ANSWER]
+        """The tasks of environments in which any rollout has an answer."""
+        answering = self._columns.task[self._columns.answer != NO_ANSWER]
         if self._groups is None:
-            return np.full(len(self), bool(len(spoken)))
-        return np.isin(self._groups[self.rows], np.unique(self._groups[spoken]))
+            return np.full(len(self), bool(len(answering)))
+        return np.isin(self._groups[self.rows], np.unique(self._groups[answering]))
 
     @cached_property
     def ballots(self) -> Ballots:
-        """The votes of every task, the most popular answer first."""
+        """The votes of every task, the most frequent answer first."""
         task, _, counts, totals, first = self._answer_counts
         size = len(self)
         silent = self.n - np.bincount(task, counts, minlength=size).astype(np.int64)
-        rest = self.total - np.bincount(task, totals, minlength=size)
-        worth = np.where(silent > 0, rest / np.maximum(silent, 1), 0.0)
-        return Ballots(counts, totals / counts, np.diff(first, append=len(task)), silent, worth)
+        silent_total = self.total - np.bincount(task, totals, minlength=size)
+        silent_score = np.where(silent > 0, silent_total / np.maximum(silent, 1), 0.0)
+        return Ballots(counts, totals / counts, np.diff(first, append=len(task)), silent, silent_score)
 
     @cached_property
     def majority_answers(self) -> tuple[Ints, Floats]:
-        """The answer given most often in each task (SILENT where none was), and its share of the answers given.
+        """The most frequent answer of each task (NO_ANSWER where there is none), and its share of the answers.
 
-        Among equals it is the one with the smallest number, so that the choice does not depend on chance.
+        A tie goes to the smallest number, so that the choice does not depend on chance.
         """
         task, answer, counts, _, first = self._answer_counts
-        held = np.flatnonzero(np.diff(first, append=len(task)))
+        answered = np.flatnonzero(np.diff(first, append=len(task)))
         votes = np.bincount(task, counts, minlength=len(self))
         chosen, share = np.full(len(self), NO_ANSWER), np.zeros(len(self))
-        chosen[held] = answer[first[held]]
-        share[held] = counts[first[held]] / votes[held]
+        chosen[answered] = answer[first[answered]]
+        share[answered] = counts[first[answered]] / votes[answered]
         return chosen, share
 
     @cached_property
@@ -257,13 +263,13 @@ class TaskStats:
         """(task, answer, count, sum of rewards) of every answer of every task, and where each task begins."""
         owner = np.repeat(np.arange(len(self)), self.n)
         answer = self._columns.answer[self._order]
-        spoke = answer != NO_ANSWER
-        owner, answer, reward = owner[spoke], answer[spoke], self.rewards[spoke]
+        answered = answer != NO_ANSWER
+        owner, answer, reward = owner[answered], answer[answered], self.rewards[answered]
         order = np.lexsort((answer, owner))
         owner, answer, reward = owner[order], answer[order], reward[order]
-        new = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(answer, prepend=-1) != 0))
-        counts = np.diff(new, append=len(owner))
-        totals = np.add.reduceat(reward, new) if len(new) else np.zeros(0)
-        ranked = np.lexsort((answer[new], -counts, owner[new]))
-        task = owner[new][ranked]
-        return task, answer[new][ranked], counts[ranked], totals[ranked], np.searchsorted(task, np.arange(len(self)))
+        starts = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(answer, prepend=-1) != 0))
+        counts = np.diff(starts, append=len(owner))
+        totals = np.add.reduceat(reward, starts) if len(starts) else np.zeros(0)
+        ranked = np.lexsort((answer[starts], -counts, owner[starts]))
+        task = owner[starts][ranked]
+        return task, answer[starts][ranked], counts[ranked], totals[ranked], np.searchsorted(task, np.arange(len(self)))

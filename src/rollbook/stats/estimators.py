@@ -1,7 +1,7 @@
-"""The estimators, pure functions: what is undefined is None or left out, and NaN cannot occur.
+"""The estimators, as pure functions: an undefined value is None or left out, and NaN cannot occur.
 
 pass@k, pass^k, best@k (the expected maximum of k rewards, which is not pass@k), means, clustered errors, intervals.
-Counts come as arrays with one entry a task: n scored rollouts, of which c passed.
+Counts are arrays with one entry per task: n scored rollouts, of which c passed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ T95 = (
 """Student's quantiles of 0.975 for 1, 2, ... 20 degrees of freedom."""
 
 ROUNDING = 1e-13
-"""Differences below that share of what they are differences of are only rounding."""
+"""Differences below this share of the values that were subtracted are rounding."""
 
 
 def passes(reward: float, threshold: float = 1.0) -> bool:
-    """Whether a reward counts as a pass."""
+    """Return whether a reward counts as a pass."""
     return reward >= threshold
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
-    """The chance that at least one of k rollouts, drawn without replacement, passes: 1 - C(n-c, k) / C(n, k).
+    """Return the chance that at least one of k rollouts, drawn without replacement, passes: 1 - C(n-c, k) / C(n, k).
 
     Unbiased for k independent tries. Every n must be at least k.
 
@@ -46,7 +46,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
 
 
 def pass_hat_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
-    """The chance that all of k rollouts, drawn without replacement, pass: C(c, k) / C(n, k).
+    """Return the chance that all of k rollouts, drawn without replacement, pass: C(c, k) / C(n, k).
 
     >>> pass_hat_k([4], [3], 2).tolist()
     [0.5]
@@ -63,7 +63,7 @@ def _check_counts(n: ArrayLike, c: ArrayLike, k: int) -> tuple[Floats, Floats]:
 
 
 def _share_of_choices(n: Floats, m: Floats, k: int) -> Floats:
-    """C(m, k) / C(n, k) as a product of k factors between 0 and 1, which can neither overflow nor cancel."""
+    """Return C(m, k) / C(n, k) as a product of k factors between 0 and 1, which can neither overflow nor cancel."""
     share = np.ones_like(n)
     for i in range(k):
         share *= np.maximum(m - i, 0.0) / (n - i)
@@ -71,14 +71,14 @@ def _share_of_choices(n: Floats, m: Floats, k: int) -> Floats:
 
 
 def mean_or_none(total: float, n: int) -> float | None:
-    """The mean of n numbers; None for none."""
+    """Return the mean of n numbers; None for none."""
     return finite_or_none(total / n) if n else None
 
 
 def sample_std(values: Floats) -> float | None:
-    """The sample standard deviation (n - 1 below); None for fewer than two, and where it overflows.
+    """Return the sample standard deviation (n - 1); None for fewer than two values, and where it overflows.
 
-    Taken about the mean of the distances from one of the values, so that a common offset costs no digits.
+    Computed from the distances to one of the values, so that a common offset costs no digits.
 
     >>> sample_std(np.array([1e7, 1e7 + 1, 1e7 + 2]))
     1.0
@@ -86,16 +86,16 @@ def sample_std(values: Floats) -> float | None:
     if len(values) < 2:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        off = values - values[0]
-        size = float(np.max(np.abs(off)))  # squares of what is divided by it neither overflow nor vanish
-        return finite_or_none(size * float(np.std(off / size, ddof=1))) if size else 0.0
+        offsets = values - values[0]
+        size = float(np.max(np.abs(offsets)))  # squares of values divided by it neither overflow nor vanish
+        return finite_or_none(size * float(np.std(offsets / size, ddof=1))) if size else 0.0
 
 
 def clustered_error(n: Floats, totals: Floats, scale: float | None = None) -> float | None:
-    """The standard error of the mean of all rollouts, the rollouts of one task counted as one draw.
+    """Return the standard error of the mean of all rollouts; the rollouts of one task count as one draw.
 
-    `scale` is the size of the numbers the totals were made of, where that is not their own. None for fewer than two
-    tasks, and where the tasks do not differ: no spread was seen, so nothing is known of it.
+    `scale` is the size of the numbers that were summed, where it is not that of the totals. None for fewer than two
+    tasks, and where the tasks do not differ: without spread the error is unknown.
     """
     tasks, count = len(n), float(np.sum(n))
     if tasks < 2 or not count:
@@ -107,16 +107,17 @@ def clustered_error(n: Floats, totals: Floats, scale: float | None = None) -> fl
 
 
 def confidence_interval(centre: float | None, error: float | None, tasks: int) -> Interval | None:
-    """The 95% interval, Student's with one degree of freedom less than tasks; None where either is undefined."""
+    """Return the 95% interval, by Student's t with tasks - 1 degrees of freedom; None where centre or error is
+    undefined."""
     if centre is None or error is None:
         return None
-    reach = t95(tasks - 1) * error
-    low, high = centre - reach, centre + reach
+    half_width = t95(tasks - 1) * error
+    low, high = centre - half_width, centre + half_width
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def t95(freedom: int) -> float:
-    """Student's quantile of 0.975: from the table, beyond it by the expansion about the normal one.
+    """Return Student's quantile of 0.975: from the table, beyond it by the expansion around the normal one.
 
     >>> [round(t95(freedom), 4) for freedom in (1, 9, 40, 10**9)]
     [12.7062, 2.2622, 2.0211, 1.96]
@@ -130,31 +131,31 @@ def t95(freedom: int) -> float:
 
 
 def clip_interval(bounds: Interval | None, low: float, high: float) -> Interval | None:
-    """The part of an interval that the quantity can take."""
+    """Return the part of an interval that the quantity can take."""
     return None if bounds is None else (max(bounds[0], low), min(bounds[1], high))
 
 
 def finite_or_none(value: float) -> float | None:
-    """The number, or None where it overflowed."""
+    """Return the number, or None where it overflowed."""
     return float(value) if math.isfinite(value) else None
 
 
 def default_ks(counts: ArrayLike) -> list[int]:
-    """Powers of two up to the most common number of rollouts a task, and that number itself.
+    """Return the powers of two up to the most common number of rollouts per task, and that number itself.
 
     >>> default_ks([6, 6, 6, 5, 0])
     [1, 2, 4, 6]
     """
-    seen = np.asarray(counts, np.int64)
-    seen = seen[seen > 0]
-    if not len(seen):
+    sizes = np.asarray(counts, np.int64)
+    sizes = sizes[sizes > 0]
+    if not len(sizes):
         return [1]
-    top = int(np.argmax(np.bincount(seen)))
+    top = int(np.argmax(np.bincount(sizes)))
     return sorted({2**i for i in range(top.bit_length())} | {top})
 
 
 def best_at_k(rewards: Floats, n: NDArray[np.integer], k: int) -> Floats:
-    """The expected maximum over all choices of k of a task's n rewards, which lie side by side in ascending order.
+    """Return the expected maximum over all choices of k of a task's n rewards, given side by side in ascending order.
 
     >>> best_at_k(np.array([0.0, 0.5, 1.0]), np.array([3]), 2).round(4).tolist()
     [0.8333]
@@ -169,7 +170,7 @@ def best_at_k(rewards: Floats, n: NDArray[np.integer], k: int) -> Floats:
 
 
 def _best_weights(n: int, k: int) -> Floats:
-    """The chance of the i-th smallest of n to be the largest of k: C(i-1, k-1) / C(n, k), from the top down."""
+    """Return the chance of the i-th smallest of n to be the largest of k: C(i-1, k-1) / C(n, k), from the top down."""
     ranks = np.arange(n, k, -1, dtype=np.float64)
     falling = np.concatenate([[k / n], k / n * np.cumprod((ranks - k) / (ranks - 1))])
     return np.concatenate([np.zeros(k - 1), falling[::-1]])

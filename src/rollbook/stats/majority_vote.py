@@ -1,10 +1,10 @@
-"""maj@k: the expected value of a vote among k rollouts, over every choice of k; exact where cheap, else drawn.
+"""maj@k: the expected value of a vote among k rollouts, over every choice of k; exact where cheap, else sampled.
 
-Votes count answers; the answer with the most votes wins and ties share. An answer is worth the mean score of the
-rollouts that gave it. A rollout without an answer does not vote; where nobody votes, the vote is worth what the
-rollouts without an answer scored on average. So maj@1 is the mean.
+Votes count answers; the answer with the most votes wins, and tied answers share the win. An answer is worth the mean
+score of the rollouts that gave it. A rollout without an answer does not vote; where no rollout votes, the vote is worth
+the mean score of the rollouts without an answer. So maj@1 is the mean.
 
-The exact value needs the share of the win that each answer can expect, counted over every choice of k. A generating
+The exact value needs the expected share of the win of each answer, counted over every choice of k. A generating
 function in z counts the rollouts chosen; y marks every other answer with as many votes. Sharing a tie among t + 1 is
 the integral of y^t from 0 to 1, which Gauss's rule gives exactly with (t + 1) / 2 nodes.
 """
@@ -24,18 +24,15 @@ from rollbook.stats.estimators import Floats
 
 Ints = NDArray[np.integer]
 
-
-IntArray = NDArray[np.integer]
-
 MAX_PATTERN_CELLS = 1e7
 """How many numbers one pattern of votes may need at once."""
 
 MAX_LOG_CHOICES = log(1e300)
-"""Beyond that the number of choices no longer fits a float."""
+"""Beyond it the number of choices does not fit a float."""
 
 
-def estimate_steps(counts: IntArray, silent: IntArray, top: int) -> Floats:
-    """About how many multiplications the shares of each pattern take up to k = `top`; infinite where that is too much.
+def estimate_steps(counts: Ints, silent: Ints, top: int) -> Floats:
+    """Return roughly how many multiplications the shares of each pattern take up to k = `top`; infinite where too many.
 
     A pattern is a row: how many rollouts gave each answer, and how many gave none.
     """
@@ -43,10 +40,10 @@ def estimate_steps(counts: IntArray, silent: IntArray, top: int) -> Floats:
     nodes = np.cumsum([0, *(ceil(min(top // votes, counts.shape[1]) / 2) for votes in range(1, top + 1))])
     cost = nodes[np.minimum(counts.max(axis=1, initial=0), top)] * (np.minimum(counts, top) + 1).sum(axis=1)
     fits = {int(size): _fits_float(int(size), top) for size in np.unique(n)}
-    able = np.array([fits[int(size)] for size in n], np.bool_) & bool(
+    feasible = np.array([fits[int(size)] for size in n], np.bool_) & bool(
         counts.shape[1] * nodes[1] * top <= MAX_PATTERN_CELLS
     )
-    return np.where(able, 2.0 * top * cost, np.inf)
+    return np.where(feasible, 2.0 * top * cost, np.inf)
 
 
 def _fits_float(n: int, top: int) -> bool:
@@ -54,68 +51,71 @@ def _fits_float(n: int, top: int) -> bool:
     return lgamma(n + 1) - lgamma(chosen + 1) - lgamma(n - chosen + 1) < MAX_LOG_CHOICES
 
 
-def vote_shares(counts: IntArray, silent: IntArray, ks: Sequence[int]) -> dict[int, Floats]:
-    """For each k the expected share of the win of every answer; the last column: how often nobody votes."""
-    at_once = max(1, int(4e6 // (max(ks) ** 2 * max(1, counts.shape[1]))))
-    found: dict[int, list[Floats]] = {k: [] for k in ks}
-    for start in range(0, len(counts), at_once):
-        some = slice(start, start + at_once)
-        for k, shares in _compute_shares(counts[some], silent[some], ks).items():
-            found[k].append(shares)
-    return {k: np.concatenate(parts) if parts else np.zeros((0, counts.shape[1] + 1)) for k, parts in found.items()}
+def vote_shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, Floats]:
+    """Return for each k the expected share of the win of every answer; the last column: how often no rollout votes."""
+    portion_size = max(1, int(4e6 // (max(ks) ** 2 * max(1, counts.shape[1]))))
+    portions: dict[int, list[Floats]] = {k: [] for k in ks}
+    for start in range(0, len(counts), portion_size):
+        portion = slice(start, start + portion_size)
+        for k, shares in _compute_shares(counts[portion], silent[portion], ks).items():
+            portions[k].append(shares)
+    return {k: np.concatenate(parts) if parts else np.zeros((0, counts.shape[1] + 1)) for k, parts in portions.items()}
 
 
-def _compute_shares(counts: IntArray, silent: IntArray, ks: Sequence[int]) -> dict[int, Floats]:
+def _compute_shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, Floats]:
     tasks, answers = counts.shape
     top = max(ks)
     ways = count_choices(np.column_stack([counts, silent]), top)
     subsets = np.maximum(count_choices(counts.sum(axis=1) + silent, top), 1.0)
     shares = {k: np.zeros((tasks, answers + 1)) for k in ks}
     for votes in range(1, min(top, int(counts.max(initial=0))) + 1):
-        for at, won in _count_wins(counts, ways, votes, top):
+        for index, wins in _count_wins(counts, ways, votes, top):
             for k in ks:
                 if k >= votes:
-                    shares[k][:, at] += won[:, k - votes] / subsets[:, k]
+                    shares[k][:, index] += wins[:, k - votes] / subsets[:, k]
     for k in ks:
         shares[k][:, -1] = ways[:, -1, k] / subsets[:, k]
     return shares
 
 
-def _count_wins(counts: IntArray, ways: Floats, votes: int, top: int) -> Iterator[tuple[int, Floats]]:
-    """For each answer: in how many choices of `votes` + s rollouts it wins with so many votes, ties shared, by s."""
-    room = top - votes
+def _count_wins(counts: Ints, ways: Floats, votes: int, top: int) -> Iterator[tuple[int, Floats]]:
+    """Yield for each answer in how many choices of `votes` + s rollouts it wins with `votes` votes, ties shared, by
+    s."""
+    max_power = top - votes
     answers = counts.shape[1]
     y, weights = gauss_nodes(ceil(min(top // votes, answers) / 2))
     most = counts.max(axis=0)
-    factors = [_make_factor(ways[:, at], min(votes, int(most[at]), room), votes, y) for at in range(answers)]
-    behind = [np.ones((len(counts), 1, 1))]
+    factors = [
+        _make_factor(ways[:, index], min(votes, int(most[index]), max_power), votes, y) for index in range(answers)
+    ]
+    products_after = [np.ones((len(counts), 1, 1))]
     for factor in reversed(factors[1:]):
-        behind.append(multiply_polynomials(behind[-1], factor, room))
-    before = ways[:, -1, None, : room + 1]
-    for at in range(int((most >= votes).sum())):
-        rest = multiply_polynomials(before, behind[answers - 1 - at], room)
-        won = np.einsum("tgs,g->ts", np.broadcast_to(rest, (len(counts), len(y), rest.shape[2])), weights)
-        yield at, ways[:, at, votes, None] * _pad(won, room + 1)
-        before = multiply_polynomials(before, factors[at], room)
+        products_after.append(multiply_polynomials(products_after[-1], factor, max_power))
+    product_before = ways[:, -1, None, : max_power + 1]
+    for index in range(int((most >= votes).sum())):
+        rest = multiply_polynomials(product_before, products_after[answers - 1 - index], max_power)
+        wins = np.einsum("tgs,g->ts", np.broadcast_to(rest, (len(counts), len(y), rest.shape[2])), weights)
+        yield index, ways[:, index, votes, None] * _pad(wins, max_power + 1)
+        product_before = multiply_polynomials(product_before, factors[index], max_power)
 
 
 def _make_factor(ways: Floats, most: int, votes: int, y: Floats) -> Floats:
-    """How many ways an answer has to get 0, 1, ... `most` votes; as many as the winner's are marked by y."""
+    """Return how many ways an answer has to get 0, 1, ... `most` votes; a tie with the winner is marked by y."""
     factor = np.repeat(ways[:, None, : most + 1], len(y), axis=1)
     if most == votes:
         factor[:, :, votes] *= y
     return factor
 
 
-def multiply_polynomials(left: Floats, right: Floats, room: int) -> Floats:
-    """The product of polynomials (last axis) up to the power `room`."""
+def multiply_polynomials(left: Floats, right: Floats, max_power: int) -> Floats:
+    """Return the product of polynomials (last axis) up to the power `max_power`."""
     if left.shape[2] < right.shape[2]:
         left, right = right, left
-    size = min(left.shape[2] + right.shape[2] - 1, room + 1)
+    size = min(left.shape[2] + right.shape[2] - 1, max_power + 1)
     product = np.zeros((left.shape[0], max(left.shape[1], right.shape[1]), size))
     for power in range(min(right.shape[2], size)):
-        kept = min(left.shape[2], size - power)
-        product[:, :, power : power + kept] += right[:, :, power, None] * left[:, :, :kept]
+        length = min(left.shape[2], size - power)
+        product[:, :, power : power + length] += right[:, :, power, None] * left[:, :, :length]
     return product
 
 
@@ -123,8 +123,8 @@ def _pad(values: Floats, size: int) -> Floats:
     return np.pad(values, ((0, 0), (0, size - values.shape[1])))
 
 
-def count_choices(n: IntArray, top: int) -> Floats:
-    """C(n, k) for every n and, on a further axis, every k up to `top`.
+def count_choices(n: Ints, top: int) -> Floats:
+    """Return C(n, k) for every n and, on a further axis, every k up to `top`.
 
     >>> count_choices(np.array([4]), 5).tolist()
     [[1.0, 4.0, 6.0, 4.0, 1.0, 0.0]]
@@ -135,7 +135,7 @@ def count_choices(n: IntArray, top: int) -> Floats:
 
 
 def gauss_nodes(count: int) -> tuple[Floats, Floats]:
-    """Gauss's nodes and weights on the unit interval: exact for polynomials of degree 2 x count - 1."""
+    """Return Gauss's nodes and weights on the unit interval: exact for polynomials of degree 2 x count - 1."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     return (nodes + 1) / 2, weights / 2
 
@@ -153,9 +153,10 @@ DRAWN_AT_ONCE = 1e6
 
 @dataclass(frozen=True)
 class Ballots:
-    """The votes of tasks: `counts` and mean `scores` of every answer, task after task, the most popular first.
+    """The votes of tasks: `counts` and mean `scores` of every answer, task after task, the most frequent first.
 
-    `answers` says how many answers a task has; `silent` and `silent_score` are of its rollouts without an answer.
+    `answers` is the number of answers of each task; `silent` and `silent_score` describe its rollouts without an
+    answer.
     """
 
     counts: Ints
@@ -185,19 +186,19 @@ class Ballots:
         return np.repeat(np.arange(len(self)), self.answers)
 
     def sum_by_task(self, values: Floats) -> Floats:
-        """Values of the answers, added up by task."""
+        """Sum values of the answers by task."""
         totals: Floats = np.bincount(self.owners, values, minlength=len(self)).astype(np.float64, copy=False)
         return totals
 
     @cached_property
     def single_vote_values(self) -> Floats:
-        """What a vote of one is worth: the mean."""
+        """The value of a vote of one rollout: the mean."""
         means: Floats = (self.sum_by_task(self.counts * self.scores) + self.silent * self.silent_score) / self.n
         return means
 
     @cached_property
     def full_vote_values(self) -> Floats:
-        """What the vote of all rollouts of a task is worth: there is only one choice of all."""
+        """The value of a vote of all rollouts of a task: there is only one choice of all."""
         most = np.zeros(len(self), np.int64)
         np.maximum.at(most, self.owners, self.counts)
         wins = self.counts == most[self.owners]
@@ -205,17 +206,18 @@ class Ballots:
         return np.where(self.answers > 0, shared, self.silent_score)
 
     def to_table(self, tasks: Bools, values: NDArray[S], width: int) -> NDArray[S]:
-        """Values of the answers of some tasks: one row a task, one column an answer, zeros behind."""
-        held: NDArray[S] = np.zeros((int(tasks.sum()), width), values.dtype)
+        """Return values of the answers of some tasks: one row per task, one column per answer, padded with zeros."""
+        table: NDArray[S] = np.zeros((int(tasks.sum()), width), values.dtype)
         chosen = np.repeat(tasks, self.answers)
-        place = np.arange(len(values)) - np.repeat(self.starts[:-1], self.answers)
-        held[np.repeat(np.arange(len(held)), self.answers[tasks]), place[chosen]] = values[chosen]
-        return held
+        column = np.arange(len(values)) - np.repeat(self.starts[:-1], self.answers)
+        table[np.repeat(np.arange(len(table)), self.answers[tasks]), column[chosen]] = values[chosen]
+        return table
 
 
 @dataclass(frozen=True)
 class MajorityEstimate:
-    """maj@k by task; which of the values were drawn and not counted, and the variance that leaves in them."""
+    """maj@k by task; which of the values were sampled instead of counted, and the variance that sampling leaves in
+    them."""
 
     values: Floats
     drawn: Bools
@@ -223,17 +225,17 @@ class MajorityEstimate:
 
     @property
     def error(self) -> float | None:
-        """The standard error that drawing leaves in the mean over the tasks; None where nothing was drawn."""
+        """The standard error that sampling leaves in the mean over the tasks; None where nothing was sampled."""
         return float(np.sqrt(self.variances.sum()) / len(self.values)) if self.drawn.any() else None
 
     def where(self, chosen: Bools) -> MajorityEstimate:
-        """Some of the tasks."""
+        """Return the selected tasks."""
         return MajorityEstimate(self.values[chosen], self.drawn[chosen], self.variances[chosen])
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Tasks with about as many answers, by their patterns of votes; `which` says which pattern a task has."""
+    """Tasks with similar numbers of answers, by their patterns of votes; `which` is the pattern of each task."""
 
     tasks: Bools
     counts: Ints
@@ -241,15 +243,15 @@ class _Block:
     which: Ints
 
     def estimate_costs(self, k: int) -> Floats:
-        """What each pattern costs to count for one k; nothing where there is no choice to count over."""
+        """Return what each pattern costs to count for one k; 0 where there is only one choice."""
         costs = np.zeros(len(self.counts))
-        open_ = self.counts.sum(axis=1) + self.silent > k
-        costs[open_] = np.maximum(estimate_steps(self.counts[open_], self.silent[open_], k), 1.0)
+        has_choice = self.counts.sum(axis=1) + self.silent > k
+        costs[has_choice] = np.maximum(estimate_steps(self.counts[has_choice], self.silent[has_choice], k), 1.0)
         return costs
 
 
 def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, MajorityEstimate]:
-    """The value of a vote of k for every k, each found without regard to the others.
+    """Return the value of a vote of k for every k, each computed independently of the others.
 
     A task with fewer than k rollouts has none: leave it out.
 
@@ -262,29 +264,29 @@ def maj_at_k(ballots: Ballots, ks: Sequence[int], seed: int = 0) -> dict[int, Ma
 
 
 def _estimate_at_k(ballots: Ballots, blocks: Sequence[_Block], k: int, seed: int) -> MajorityEstimate:
-    """One k: of one and of all is known, what is cheap is counted, and the rest drawn."""
+    """Votes of one and of all rollouts are known, cheap patterns are counted, and the rest is sampled."""
     size = len(ballots)
     values = ballots.single_vote_values.copy() if k == 1 else np.where(ballots.n == k, ballots.full_vote_values, 0.0)
-    found = MajorityEstimate(values, np.zeros(size, np.bool_), np.zeros(size))
+    estimate = MajorityEstimate(values, np.zeros(size, np.bool_), np.zeros(size))
     if k > 1 and blocks:
         costs = [block.estimate_costs(k) for block in blocks]
-        dearest = _find_cost_limit(np.concatenate(costs))
-        for block, each in zip(blocks, costs, strict=True):
-            _fill_exact(ballots, block, (each > 0) & (each <= dearest), k, found)
-            found.drawn[block.tasks] = (each > dearest)[block.which]
-        _fill_drawn(ballots, np.flatnonzero(found.drawn), k, seed, found)
-    return found
+        cost_limit = _find_cost_limit(np.concatenate(costs))
+        for block, pattern_costs in zip(blocks, costs, strict=True):
+            _fill_exact(ballots, block, (pattern_costs > 0) & (pattern_costs <= cost_limit), k, estimate)
+            estimate.drawn[block.tasks] = (pattern_costs > cost_limit)[block.which]
+        _fill_drawn(ballots, np.flatnonzero(estimate.drawn), k, seed, estimate)
+    return estimate
 
 
 def _find_cost_limit(costs: Floats) -> float:
-    """The dearest pattern that is still counted, if the cheap ones are counted first."""
+    """Return the cost of the most expensive pattern that is still counted, if the cheap ones are counted first."""
     kinds, times = np.unique(costs, return_counts=True)
     within = int(np.searchsorted(np.cumsum(kinds * times), EXACT_STEPS, "right"))
     return float(kinds[within - 1]) if within else 0.0
 
 
 def _group_by_width(ballots: Ballots) -> Iterator[_Block]:
-    """A table of one width would be as wide as the task with most answers: tasks of like width get one of their own."""
+    """Group tasks by their number of answers: a single table would be as wide as the task with the most answers."""
     widths = 2 ** np.ceil(np.log2(np.maximum(ballots.answers, 1))).astype(np.int64)
     for width in np.unique(widths).tolist():
         tasks = widths == width
@@ -294,52 +296,52 @@ def _group_by_width(ballots: Ballots) -> Iterator[_Block]:
 
 
 def find_distinct_rows(patterns: Ints) -> tuple[Ints, Ints]:
-    """The rows that occur, and which of them each row is; few patterns of votes stand for very many tasks."""
+    """Return the distinct rows, and which of them each row is; very many tasks have few patterns of votes."""
     packed = np.ascontiguousarray(patterns, np.uint32)
     keys = [row.tobytes() for row in packed]
-    places: dict[bytes, int] = {}
-    which = np.array([places.setdefault(key, len(places)) for key in keys], np.int64)
-    first = np.zeros(len(places), np.int64)
+    numbers: dict[bytes, int] = {}
+    which = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    first = np.zeros(len(numbers), np.int64)
     first[which[::-1]] = np.arange(len(which))[::-1]
     return patterns[first], which
 
 
-def _fill_exact(ballots: Ballots, block: _Block, cheap: Bools, k: int, found: MajorityEstimate) -> None:
-    """Put in the exact values of the tasks with the cheap patterns."""
+def _fill_exact(ballots: Ballots, block: _Block, cheap: Bools, k: int, estimate: MajorityEstimate) -> None:
+    """Fill in the exact values of the tasks with the cheap patterns."""
     if not cheap.any():
         return
-    done = block.tasks.copy()
-    done[block.tasks] = cheap[block.which]
+    tasks = block.tasks.copy()
+    tasks[block.tasks] = cheap[block.which]
     which = (np.cumsum(cheap) - 1)[block.which[cheap[block.which]]]
-    scores = ballots.to_table(done, ballots.scores, block.counts.shape[1])
+    scores = ballots.to_table(tasks, ballots.scores, block.counts.shape[1])
     share = vote_shares(block.counts[cheap], block.silent[cheap], [k])[k][which]
-    found.values[done] = (share[:, :-1] * scores).sum(axis=1) + share[:, -1] * ballots.silent_score[done]
+    estimate.values[tasks] = (share[:, :-1] * scores).sum(axis=1) + share[:, -1] * ballots.silent_score[tasks]
 
 
-def _fill_drawn(ballots: Ballots, tasks: Ints, k: int, seed: int, found: MajorityEstimate) -> None:
-    """Put in values from random choices of k of each task's rollouts."""
+def _fill_drawn(ballots: Ballots, tasks: Ints, k: int, seed: int, estimate: MajorityEstimate) -> None:
+    """Fill in values from random choices of k of each task's rollouts."""
     rng = np.random.default_rng([k, seed])
     cells = int((ballots.answers[tasks] + 1).sum())
     draws = int(np.clip(DRAWN_COUNTS / max(1, cells), FEWEST_DRAWS, MOST_DRAWS))
     for task in tasks.tolist():
-        worth = _draw_values(ballots, task, k, draws, rng)
-        found.values[task], found.variances[task] = worth.mean(), worth.var(ddof=1) / draws
+        drawn_values = _draw_values(ballots, task, k, draws, rng)
+        estimate.values[task], estimate.variances[task] = drawn_values.mean(), drawn_values.var(ddof=1) / draws
 
 
 def _draw_values(ballots: Ballots, task: int, k: int, draws: int, rng: np.random.Generator) -> Floats:
-    """What the vote is worth in every draw; few draws at a time are held."""
-    mine = slice(ballots.starts[task], ballots.starts[task + 1])
-    scores, nobody = ballots.scores[mine], float(ballots.silent_score[task])
-    given = np.append(ballots.counts[mine], ballots.silent[task])
-    at_once = max(1, int(DRAWN_AT_ONCE // len(given)))
-    sizes = [min(at_once, draws - start) for start in range(0, draws, at_once)]
-    drawn = (rng.multivariate_hypergeometric(given, k, size) for size in sizes)
-    return np.concatenate([_value_votes(votes[:, :-1], scores, nobody) for votes in drawn])
+    """Return the value of the vote in every draw; only a few draws are in memory at a time."""
+    own_answers = slice(ballots.starts[task], ballots.starts[task + 1])
+    scores, silent_score = ballots.scores[own_answers], float(ballots.silent_score[task])
+    counts = np.append(ballots.counts[own_answers], ballots.silent[task])
+    portion_size = max(1, int(DRAWN_AT_ONCE // len(counts)))
+    sizes = [min(portion_size, draws - start) for start in range(0, draws, portion_size)]
+    drawn = (rng.multivariate_hypergeometric(counts, k, size) for size in sizes)
+    return np.concatenate([_value_votes(votes[:, :-1], scores, silent_score) for votes in drawn])
 
 
 def _value_votes(votes: Ints, scores: Floats, silent_score: float) -> Floats:
-    """What each of many votes is worth."""
+    """Return the value of each of many votes."""
     most = votes.max(axis=1, initial=0)
     wins = (votes == most[:, None]) & (most > 0)[:, None]
-    worth = (wins * scores).sum(axis=1) / np.maximum(wins.sum(axis=1), 1)
-    return np.where(most > 0, worth, silent_score)
+    values = (wins * scores).sum(axis=1) / np.maximum(wins.sum(axis=1), 1)
+    return np.where(most > 0, values, silent_score)

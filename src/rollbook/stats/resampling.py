@@ -14,20 +14,20 @@ from rollbook.stats.estimators import Floats, Interval, clustered_error
 BOOTSTRAP_DRAWS = 1000
 PERMUTATIONS = 10_000
 MAX_ENUMERATED_TASKS = 14
-"""Up to so many tasks that moved, every choice of signs is counted."""
+"""Up to this many tasks with a difference, every choice of signs is enumerated."""
 
 MAX_COUNTED_FLIPS = 1000
-"""Up to so many coins the tail is counted in whole numbers."""
+"""Up to this many tasks the tail is counted in whole numbers."""
 
 SMALLEST_P = sys.float_info.min
 MAX_PERMUTATION_CELLS = 2e7
-"""How many numbers one draw after another may take; fewer permutations where there are very many tasks."""
+"""How many numbers all permutations together may take; there are fewer permutations for very many tasks."""
 
 
 def bootstrap_interval(
     n: Floats, totals: Floats, scale: float | None = None, *, seed: int = 0, draws: int = BOOTSTRAP_DRAWS
 ) -> Interval | None:
-    """The 95% interval of the mean of all rollouts when tasks are drawn again, percentile by percentile.
+    """Return the 95% percentile interval of the mean of all rollouts when tasks are resampled.
 
     None where the clustered error is: fewer than two tasks, or tasks that do not differ.
     """
@@ -44,7 +44,8 @@ def bootstrap_interval(
 
 
 def _draw_by_kind(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np.random.Generator) -> Floats:
-    """Drawing tasks is drawing how often each kind of task comes: the same law, and cheap where few kinds occur."""
+    """Draw how often each kind of task occurs: the same distribution as drawing tasks, and cheap where there are few
+    kinds."""
     counts = rng.multinomial(int(times.sum()), times / times.sum(), size=draws)
     sums: Floats = counts @ pairs
     return sums[:, 1] / sums[:, 0]
@@ -52,14 +53,14 @@ def _draw_by_kind(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np
 
 def _draw_by_index(n: Floats, totals: Floats, draws: int, rng: np.random.Generator) -> Floats:
     means = []
-    for some in _split_draws(draws, len(n)):
-        drawn = rng.integers(0, len(n), (some, len(n)))
-        means.append(totals[drawn].sum(axis=1) / n[drawn].sum(axis=1))
+    for portion in _split_draws(draws, len(n)):
+        indices = rng.integers(0, len(n), (portion, len(n)))
+        means.append(totals[indices].sum(axis=1) / n[indices].sum(axis=1))
     return np.concatenate(means)
 
 
 class PermutationResult(NamedTuple):
-    """The p of a permutation test, and how many choices of signs were drawn for it; 0: all of them were counted."""
+    """The p of a permutation test, and how many sign choices were drawn for it; 0: all of them were enumerated."""
 
     p: float
     drawn: int
@@ -68,7 +69,7 @@ class PermutationResult(NamedTuple):
 def permutation_test(
     differences: Floats, *, seed: int = 0, permutations: int = PERMUTATIONS
 ) -> PermutationResult | None:
-    """The chance of a mean difference at least as large if each task's sign were a coin's; None without tasks.
+    """Return the chance of a mean difference at least as large if each task's sign were random; None without tasks.
 
     Few tasks: over every choice of signs. More: over drawn ones, the observed one among them, so it is never 0.
 
@@ -77,23 +78,23 @@ def permutation_test(
     """
     if not len(differences):
         return None
-    moved = differences[differences != 0]
-    least = abs(float(differences.sum())) - 1e-12 * float(np.abs(differences).sum())
-    if not math.isfinite(least):
+    nonzero = differences[differences != 0]
+    observed = abs(float(differences.sum())) - 1e-12 * float(np.abs(differences).sum())
+    if not math.isfinite(observed):
         return None  # sums that overflow
-    if len(moved) <= MAX_ENUMERATED_TASKS:
-        return PermutationResult(float((np.abs(_enumerate_signed_sums(moved)) >= least).mean()), 0)
+    if len(nonzero) <= MAX_ENUMERATED_TASKS:
+        return PermutationResult(float((np.abs(_enumerate_signed_sums(nonzero)) >= observed).mean()), 0)
     rng = np.random.default_rng(seed)
-    sizes, times = np.unique(np.abs(moved), return_counts=True)
+    sizes, times = np.unique(np.abs(nonzero), return_counts=True)
     permutations = max(1000, min(permutations, int(MAX_PERMUTATION_CELLS / len(sizes))))
     sums = np.concatenate(
-        [_draw_signed_sums(sizes, times, some, rng) for some in _split_draws(permutations, len(sizes))]
+        [_draw_signed_sums(sizes, times, portion, rng) for portion in _split_draws(permutations, len(sizes))]
     )
-    return PermutationResult((1 + int((np.abs(sums) >= least).sum())) / (1 + permutations), permutations)
+    return PermutationResult((1 + int((np.abs(sums) >= observed).sum())) / (1 + permutations), permutations)
 
 
 def _enumerate_signed_sums(values: Floats) -> Floats:
-    """The sums under all choices of signs."""
+    """Return the sums under all choices of signs."""
     sums = np.zeros(1)
     for value in values.tolist():
         sums = np.concatenate([sums + value, sums - value])
@@ -101,7 +102,7 @@ def _enumerate_signed_sums(values: Floats) -> Floats:
 
 
 def _split_draws(draws: int, size: int) -> list[int]:
-    """Draws of a size in portions that fit into a few megabytes."""
+    """Split draws of a size into portions that fit into a few megabytes."""
     at_once = max(1, int(1e6 // max(1, size)))
     return [min(at_once, draws - start) for start in range(0, draws, at_once)]
 
@@ -113,17 +114,20 @@ def _draw_signed_sums(sizes: Floats, times: NDArray[np.integer], permutations: i
 
 
 def sign_test(up: int, down: int) -> float | None:
-    """The chance of a split at least as uneven among so many coins; None where no task moved, and never 0.
+    """Return the chance of a split at least as uneven if each sign were random; None where no task differs, and never
+    0.
 
     >>> sign_test(5, 0), sign_test(3, 3)
     (0.0625, 1.0)
     """
-    flips, few = up + down, min(up, down)
+    flips, smaller = up + down, min(up, down)
     if not flips:
         return None
     if flips <= MAX_COUNTED_FLIPS:
-        tail = sum(math.comb(flips, i) for i in range(few + 1)) / (1 << flips)
+        tail = sum(math.comb(flips, i) for i in range(smaller + 1)) / (1 << flips)
     else:
-        logs = (math.lgamma(flips + 1) - math.lgamma(i + 1) - math.lgamma(flips - i + 1) for i in range(few + 1))
-        tail = math.fsum(math.exp(each - flips * math.log(2)) for each in logs)
+        log_counts = (
+            math.lgamma(flips + 1) - math.lgamma(i + 1) - math.lgamma(flips - i + 1) for i in range(smaller + 1)
+        )
+        tail = math.fsum(math.exp(log_count - flips * math.log(2)) for log_count in log_counts)
     return max(SMALLEST_P, min(1.0, 2 * tail))

@@ -1,8 +1,8 @@
-"""Selecting rows by expressions: a safe expression language, and `curate`, which filters, sorts, buckets and draws.
+"""Select rows by expressions: a safe expression language, and `curate`, which filters, sorts, buckets and draws.
 
-Expressions use Python's own grammar, of which only what is listed here is accepted: comparisons (chained too),
-`and or not`, `+ - * /`, `in`, numbers, text, lists and names; nothing is ever called. What is unknown (null) stays
-unknown: a comparison with it is neither true nor false, and such a row is not kept. Needs no NumPy.
+Expressions use Python's grammar, restricted to what is listed here: comparisons (chained too), `and or not`, `+ - * /`,
+`in`, numbers, text, lists and names; nothing is ever called. An unknown value (null) stays unknown: a comparison with
+it is neither true nor false, and such a row is not kept. Needs no NumPy.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from rollbook.errors import UsageError
 
 Row: TypeAlias = Mapping[str, JSON]
 Evaluator: TypeAlias = Callable[[Row], JSON]
+LabelledRow: TypeAlias = tuple[JSON, str | None, bytes]
+"""The sort value of a row, its bucket, and its line."""
 
 ARITHMETIC: dict[type[ast.operator], Callable[[JSON, JSON], JSON]] = {
     ast.Add: operator.add,
@@ -39,19 +41,19 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[JSON, JSON], JSON]] = {
     ast.GtE: operator.ge,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-    ast.In: lambda item, held: item in held,
-    ast.NotIn: lambda item, held: item not in held,
+    ast.In: lambda item, container: item in container,
+    ast.NotIn: lambda item, container: item not in container,
 }
 MAX_CHARS, MAX_DEPTH = 10_000, 100
 MAX_INT_BITS = 1024
-"""Whole numbers beyond what a float can hold are refused, and unknown where they come out of a calculation."""
+"""Whole numbers beyond what a float can hold are refused, and unknown where a calculation yields them."""
 
 _AT_K = re.compile(r"(pass|maj|best)@(\d+)")
 _HAT_K = re.compile(r"pass\^(\d+)")
 
 
 def to_identifier(column: str) -> str:
-    """The name of a column in expressions.
+    """Return the name of a column in expressions.
 
     >>> [to_identifier(column) for column in ("pass@4", "pass^4", "maj@16", "mean")]
     ['pass_4', 'pass_hat_4', 'maj_16', 'mean']
@@ -60,12 +62,12 @@ def to_identifier(column: str) -> str:
 
 
 def rename_columns(row: Row) -> dict[str, JSON]:
-    """A row under the names that expressions use."""
+    """Return a row under the names that expressions use."""
     return {to_identifier(column): value for column, value in row.items()}
 
 
 class Expression:
-    """An expression, understood once and then asked of many rows.
+    """An expression, parsed once and then evaluated for many rows.
 
     >>> Expression("0 < mean < 1 and n >= 8")({"mean": 0.5, "n": 16})
     True
@@ -83,26 +85,26 @@ class Expression:
         self._evaluate = self._build(tree.body, MAX_DEPTH)
 
     def __call__(self, row: Row) -> JSON:
-        """The value for a row, whose keys are names as in `rename_columns`; None is unknown."""
+        """Return the value for a row, whose keys are names as `rename_columns` makes them; None is unknown."""
         try:
             return self._evaluate(row)
         except TypeError as error:
             raise self._error(f"{error}, for {row.get('id', 'a row')}") from None
 
     def matches(self, row: Row) -> bool:
-        """Whether the expression is true of a row."""
+        """Return whether the expression is true for a row."""
         value = self(row)
         if not isinstance(value, bool | None):
             raise self._error(f"is {value!r} and not true or false; compare it with something, as in `mean > 0`")
         return value is True
 
     def check_names(self, known: Iterable[str]) -> None:
-        """Refuse names that no row has."""
-        have = sorted(set(known))
-        for name in sorted(self.names.difference(have)):
-            close = get_close_matches(name, have, 1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            raise self._error(f"unknown name {name}; {meant}known: {', '.join(have)}")
+        """Raise UsageError for a name that no row has."""
+        known_names = sorted(set(known))
+        for name in sorted(self.names.difference(known_names)):
+            close = get_close_matches(name, known_names, 1)
+            suggestion = f"did you mean {close[0]}? " if close else ""
+            raise self._error(f"unknown name {name}; {suggestion}known: {', '.join(known_names)}")
 
     def _error(self, why: str) -> UsageError:
         shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
@@ -154,8 +156,8 @@ class Expression:
         compares = [COMPARISONS.get(type(op)) for op in node.ops]
         if None in compares:
             raise self._error("`is` is not allowed; use == or !=")
-        values = [self._build(each, depth) for each in (node.left, *node.comparators)]
-        links = [each for each in compares if each is not None]
+        values = [self._build(operand, depth) for operand in (node.left, *node.comparators)]
+        links = [compare for compare in compares if compare is not None]
         return lambda row: _compare_chain(links, [value(row) for value in values])
 
     def _logical(self, node: ast.BoolOp, depth: int) -> Evaluator:
@@ -181,13 +183,13 @@ def _calculate(operate: Callable[[JSON, JSON], JSON], left: JSON, right: JSON) -
 
 
 def _compare_chain(compares: list[Callable[[JSON, JSON], JSON]], values: list[JSON]) -> bool | None:
-    """a < b < c: false as soon as one link is, unknown where one is unknown."""
+    """Evaluate a < b < c: false as soon as one link is, unknown where one is unknown."""
     links = zip(compares, pairwise(values), strict=True)
     return _combine_logical(False, (None if None in pair else compare(*pair) for compare, pair in links))
 
 
 def _combine_logical(decisive: bool, values: Iterable[JSON]) -> bool | None:
-    """`or` (decisive: True) and `and` (decisive: False), in which the unknown decides nothing."""
+    """Evaluate `or` (decisive: True) and `and` (decisive: False); an unknown value decides nothing."""
     unknown = False
     for value in values:
         if value is None:
@@ -216,14 +218,14 @@ _is_label = re.compile(r"\[[^\s,]+, [^\s,]+[\])]").fullmatch
 
 @dataclass(frozen=True)
 class Buckets:
-    """The values of an expression cut at ascending edges; each bucket has its lower edge, the last one both."""
+    """The values of an expression cut at ascending edges; each bucket includes its lower edge, the last one both."""
 
     value: Expression
     edges: tuple[float, ...]
 
     @classmethod
     def parse(cls, text: str) -> Buckets:
-        """`mean:0,0.25,0.5,1`, or a UsageError."""
+        """Parse `mean:0,0.25,0.5,1`, or raise UsageError."""
         value, colon, cuts = text.rpartition(":")
         try:
             edges = tuple(float(cut) for cut in cuts.split(","))
@@ -236,14 +238,14 @@ class Buckets:
 
     @property
     def labels(self) -> list[str]:
-        """The buckets as they are written down."""
+        """The names of the buckets."""
         pairs = list(pairwise(self.edges))
         return [
             f"[{_format_edge(low)}, {_format_edge(high)}{']' if high == self.edges[-1] else ')'}" for low, high in pairs
         ]
 
     def label_row(self, row: Mapping[str, JSON]) -> str | None:
-        """The bucket a row falls into; None if into none."""
+        """Return the bucket of a row; None if it is in none."""
         value = self.value(row)
         if value is not None and not isinstance(value, int | float):
             raise UsageError(f"--bucket {self.value.text}: {str(value)[:40]!r} is not a number; buckets divide numbers")
@@ -253,14 +255,14 @@ class Buckets:
 
 
 def _format_edge(value: float) -> str:
-    """An edge, short unless that would be another number."""
+    """Format an edge, short unless that would be another number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
 @dataclass(frozen=True)
 class CurateOptions:
-    """What is asked of the rows. `per_bucket` are drawn from each bucket by the seed; `limit` comes last."""
+    """How to select rows. `per_bucket` rows are drawn from each bucket by the seed; `limit` is applied last."""
 
     keep: Expression | None = None
     sort: Expression | None = None
@@ -277,7 +279,8 @@ class CurateOptions:
 
 @dataclass
 class CuratedRows:
-    """The rows chosen, as lines without their newlines, and how many rows of every bucket there are and are chosen."""
+    """The selected rows, as lines without their newlines, and how many rows each bucket has and how many were
+    selected."""
 
     rows: int = 0
     matched: int = 0
@@ -287,28 +290,28 @@ class CuratedRows:
 
 
 def curate(lines: Iterable[bytes], options: CurateOptions) -> CuratedRows:
-    """Choose among rows, one JSON object a line; names that no row has are refused with those there are."""
-    choice, known = CuratedRows(), set[str]()
-    held: list[tuple[JSON, str | None, bytes]] = []
+    """Select among rows, one JSON object per line; a name that no row has is refused, with a list of the known ones."""
+    result, known = CuratedRows(), set[str]()
+    matched: list[LabelledRow] = []
     for line in lines:
         row = decode(line)
         values = rename_columns(row)
         known.update(values)
-        choice.rows += 1
+        result.rows += 1
         if options.keep is None or options.keep.matches(values):
-            choice.matched += 1
+            result.matched += 1
             label = options.buckets.label_row(values) if options.buckets else None
-            held.append((options.sort(values) if options.sort else None, label, _add_label(row, line, label)))
+            matched.append((options.sort(values) if options.sort else None, label, _add_label(row, line, label)))
     for expression in (options.keep, options.sort, options.buckets.value if options.buckets else None):
-        if expression is not None and choice.rows:
+        if expression is not None and result.rows:
             expression.check_names(known)
-    chosen = _sort_rows(_draw_from_buckets(held, options), options)[: options.limit]
-    choice.lines = [line for _, _, line in chosen]
+    chosen = _sort_rows(_draw_from_buckets(matched, options), options)[: options.limit]
+    result.lines = [line for _, _, line in chosen]
     if options.buckets:
-        choice.outside = sum(label is None for _, label, _ in held)
-        there, taken = (Counter(label for _, label, _ in rows) for rows in (held, chosen))
-        choice.buckets = {label: (there[label], taken[label]) for label in options.buckets.labels}
-    return choice
+        result.outside = sum(label is None for _, label, _ in matched)
+        available, selected = (Counter(label for _, label, _ in rows) for rows in (matched, chosen))
+        result.buckets = {label: (available[label], selected[label]) for label in options.buckets.labels}
+    return result
 
 
 def _add_label(row: dict[str, JSON], line: bytes, label: str | None) -> bytes:
@@ -319,29 +322,25 @@ def _add_label(row: dict[str, JSON], line: bytes, label: str | None) -> bytes:
     return encode(row | {BUCKET_FIELD: label})
 
 
-def _draw_from_buckets(
-    held: list[tuple[JSON, str | None, bytes]], options: CurateOptions
-) -> list[tuple[JSON, str | None, bytes]]:
-    """From each bucket as many as are wanted, in the order they came."""
+def _draw_from_buckets(rows: list[LabelledRow], options: CurateOptions) -> list[LabelledRow]:
+    """Draw from each bucket as many rows as wanted, in their original order."""
     if options.buckets is None:
-        return held
+        return rows
     rng = random.Random(options.seed)
     chosen: set[int] = set()
     for label in options.buckets.labels:
-        places = [at for at, (_, found, _) in enumerate(held) if found == label]
-        wanted = len(places) if options.per_bucket is None else min(options.per_bucket, len(places))
-        chosen.update(rng.sample(places, wanted))
-    return [held[at] for at in sorted(chosen)]
+        indices = [index for index, (_, row_label, _) in enumerate(rows) if row_label == label]
+        wanted = len(indices) if options.per_bucket is None else min(options.per_bucket, len(indices))
+        chosen.update(rng.sample(indices, wanted))
+    return [rows[index] for index in sorted(chosen)]
 
 
-def _sort_rows(
-    held: list[tuple[JSON, str | None, bytes]], options: CurateOptions
-) -> list[tuple[JSON, str | None, bytes]]:
-    """By the value asked for, what has none last; equal ones stay in their order."""
+def _sort_rows(rows: list[LabelledRow], options: CurateOptions) -> list[LabelledRow]:
+    """Sort by the value of the sort expression, rows without one last; equal ones keep their order."""
     if options.sort is None:
-        return held
-    some, none = [each for each in held if each[0] is not None], [each for each in held if each[0] is None]
+        return rows
+    with_value, without_value = [row for row in rows if row[0] is not None], [row for row in rows if row[0] is None]
     try:
-        return sorted(some, key=lambda each: each[0], reverse=options.descending) + none
+        return sorted(with_value, key=lambda row: row[0], reverse=options.descending) + without_value
     except TypeError:
         raise UsageError(f"--sort {options.sort.text}: its values cannot be compared with each other") from None

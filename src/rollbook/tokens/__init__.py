@@ -1,6 +1,6 @@
-"""Turns to exact token sequences: merge and fork, the token sidecar, padding and masks. Pure functions.
+"""Turn turns into exact token sequences: merge and fork, the token sidecar, padding and masks. Pure functions.
 
-Nothing here tokenizes text: token ids come from the server that sampled them, or they do not exist.
+Nothing here tokenizes text: token ids come from the server that sampled them, or there are none.
 """
 
 from rollbook._exports import export_lazily

@@ -1,4 +1,4 @@
-"""Sequences to padded arrays: prompts on the left, responses on the right, as trainers take them."""
+"""Sequences as padded arrays: prompts on the left, responses on the right, as trainers expect them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Batch:
         return int(self.input_ids.shape[1] - self.response_mask.shape[1])
 
     def sequences(self) -> list[Sequence]:
-        """The sequences again, without padding."""
+        """Return the sequences without padding."""
         width = self._prompt_width
         prompt_lengths = self.attention_mask[:, :width].sum(axis=1)
         response_lengths = self.attention_mask[:, width:].sum(axis=1)
@@ -66,7 +66,7 @@ class Batch:
 
 
 def batch(sequences: Rows[Sequence], pad_id: int) -> Batch:
-    """One batch of all the sequences, row by row in their order."""
+    """Make one batch of all the sequences, row by row in their order."""
     import numpy as np
 
     rows = len(sequences)
@@ -77,15 +77,15 @@ def batch(sequences: Rows[Sequence], pad_id: int) -> Batch:
     mask = np.zeros((rows, longest), np.int64)
     logprobs = np.zeros((rows, longest), np.float32)
     positions = np.zeros((rows, width + longest), np.int64)
-    counting = np.arange(width + longest)
+    numbers = np.arange(width + longest)
     for row, s in enumerate(sequences):
-        held, start, end = s.arrays, width - len(s.prompt_ids), len(s.response_ids)
+        arrays, start, end = s.arrays, width - len(s.prompt_ids), len(s.response_ids)
         last = width + end
-        ids[row, start:width] = held.prompt_ids
-        ids[row, width:last] = held.response_ids
+        ids[row, start:width] = arrays.prompt_ids
+        ids[row, width:last] = arrays.response_ids
         attention[row, start:last] = 1
-        positions[row, start:last] = counting[: last - start]
+        positions[row, start:last] = numbers[: last - start]
         positions[row, last:] = max(last - start - 1, 0)
-        mask[row, :end] = held.mask
-        logprobs[row, :end] = held.logprobs
+        mask[row, :end] = arrays.mask
+        logprobs[row, :end] = arrays.logprobs
     return Batch(ids, attention, positions, mask, logprobs, tuple(s.fork for s in sequences))

@@ -1,7 +1,7 @@
-"""Turns to token sequences for training: what provably continues becomes one sequence, anything else forks.
+"""Merge turns into token sequences for training: a turn that provably continues extends its sequence, any other forks.
 
-A sequence is one prompt and one response that a trainer can use as they are. How far two lists of ids agree is found at
-the speed of list comparison.
+A sequence is one prompt and one response that a trainer can use as they are. The common prefix of two lists of ids is
+found at the speed of list comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rollbook.errors import TokenError
 
 
 def shared_prefix_length(one: list[int], other: list[int]) -> int:
-    """The number of leading ids the two share: linear, by halving, so that each step is one comparison in C.
+    """Return the number of leading ids the two share: linear, by halving, so that each step is one comparison in C.
 
     >>> shared_prefix_length([5, 6, 7], [5, 6, 8, 9])
     2
@@ -35,7 +35,7 @@ def shared_prefix_length(one: list[int], other: list[int]) -> int:
 
 
 def overlap_length(tail: list[int], head: list[int]) -> int:
-    """The length of the longest end of `tail` that `head` begins with, in linear time.
+    """Return the length of the longest end of `tail` that `head` begins with, in linear time.
 
     >>> overlap_length([1, 2, 3, 4], [3, 4, 9])
     2
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 class Fork(msgspec.Struct, frozen=True):
-    """Why a sequence begins anew: the turn that did not continue, and the first position where it differs."""
+    """Why a new sequence begins: the turn that did not continue, and the first position where it differs."""
 
     turn: int
     at: int
@@ -77,7 +77,7 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class SequenceArrays(NamedTuple):
-    """The same numbers in flat memory, as a batch takes them."""
+    """The numbers of a sequence as arrays, for batches."""
 
     prompt_ids: Ids
     response_ids: Ids
@@ -86,7 +86,7 @@ class SequenceArrays(NamedTuple):
 
 
 class Sequence(msgspec.Struct, frozen=True, dict=True):
-    """Ids the model saw and sampled. `mask` is 1 on what it sampled; only there must a logprob be finite.
+    """Ids that the model saw and sampled. `mask` is 1 on sampled tokens; only there must a logprob be finite.
 
     `fork` is None where the sequence begins with the first turn of its rollout.
     """
@@ -107,14 +107,14 @@ class Sequence(msgspec.Struct, frozen=True, dict=True):
         if ((arrays.mask != 0) & (arrays.mask != 1)).any():
             raise TokenError(f"a mask holds 0 and 1 only, not {sorted(set(self.mask) - {0, 1})[:3]}")
         unknown = ~np.isfinite(arrays.logprobs)
-        if len(wrong := np.flatnonzero(unknown & (arrays.mask == 1))):
-            at = int(wrong[0])
-            raise TokenError(f"the logprob of sampled token {at} of {len(self.mask)} is {self.logprobs[at]}")
-        arrays.logprobs[unknown] = 0.0  # nothing of it is trained, but 0 times NaN would be NaN in a loss
+        if len(invalid := np.flatnonzero(unknown & (arrays.mask == 1))):
+            index = int(invalid[0])
+            raise TokenError(f"the logprob of sampled token {index} of {len(self.mask)} is {self.logprobs[index]}")
+        arrays.logprobs[unknown] = 0.0  # these tokens are not trained, but 0 times NaN would be NaN in a loss
 
     @cached_property
     def arrays(self) -> SequenceArrays:
-        """The numbers as arrays, made once, when the sequence is: a batch only copies them."""
+        """The numbers as arrays, made once with the sequence: a batch only copies them."""
         import numpy as np
 
         return SequenceArrays(
@@ -134,20 +134,20 @@ class Sequence(msgspec.Struct, frozen=True, dict=True):
 
 
 def _to_array(values: list[Any], what: str, dtype: Any) -> NDArray[Any]:
-    """A flat array of a list of numbers; whole and not negative, unless they are logprobs."""
+    """Return a flat array of a list of numbers; whole and not negative, unless they are logprobs."""
     import numpy as np
 
     try:
-        found = np.array(values)
-        wide = found.astype(dtype, copy=False)
+        array = np.array(values)
+        converted = array.astype(dtype, copy=False)
     except (OverflowError, TypeError, ValueError) as error:
         raise TokenError(f"a sequence holds {what} that are none: {error}") from None
-    fits = found.dtype.kind in ("fiuO" if what == "logprobs" else "iub")
-    if found.size and (found.ndim != 1 or not fits):
+    fits = array.dtype.kind in ("fiuO" if what == "logprobs" else "iub")
+    if array.size and (array.ndim != 1 or not fits):
         raise TokenError(f"a sequence holds {what} that are none: {str(values)[:60]}")
-    if what == "token ids" and found.size and int(wide.min()) < 0:
-        raise TokenError(f"a sequence holds the token id {int(wide.min())}")
-    return wide
+    if what == "token ids" and array.size and int(converted.min()) < 0:
+        raise TokenError(f"a sequence holds the token id {int(converted.min())}")
+    return converted
 
 
 SHORTER = "the prompt is shorter than what was held"
@@ -158,30 +158,32 @@ ANSWER_DIFFERS = "the last answer came back as other tokens: edited, or tokenise
 
 
 def merge(turns: Iterable[Turn]) -> list[Sequence]:
-    """Sequences in which every sampled token is trained once; each turn goes on with the last of them, or begins one.
+    """Return sequences in which every sampled token is trained once; each turn continues the last sequence, or begins
+    one.
 
     >>> first = Turn(prompt_ids=[1, 2], ids=[3], logprobs=[-0.5])
     >>> then = Turn(prompt_ids=[1, 2, 3, 4], ids=[5], logprobs=[-0.25])
     >>> [(s.prompt_ids, s.response_ids, s.mask) for s in merge([first, then])]
     [([1, 2], [3, 4, 5], [1, 0, 1])]
     """
-    done: list[Sequence] = []
-    draft: _SequenceBuilder | None = None
+    sequences: list[Sequence] = []
+    builder: _SequenceBuilder | None = None
     for index, turn in enumerate(turns):
         if _sampled_nothing(turn):
             continue
         prompt, ids, logprobs = require_tokens(turn, index)
-        if draft is None:
-            draft = _SequenceBuilder(prompt, None)
-        elif not draft.continues(prompt):
-            done.append(draft.build())
-            draft = _SequenceBuilder(prompt, draft.make_fork(index, prompt))
-        draft.add(prompt, ids, logprobs)
-    return done if draft is None else [*done, draft.build()]
+        if builder is None:
+            builder = _SequenceBuilder(prompt, None)
+        elif not builder.continues(prompt):
+            sequences.append(builder.build())
+            builder = _SequenceBuilder(prompt, builder.make_fork(index, prompt))
+        builder.add(prompt, ids, logprobs)
+    return sequences if builder is None else [*sequences, builder.build()]
 
 
 def require_tokens(turn: Turn, index: int = 0) -> tuple[list[int], list[int], list[float]]:
-    """The prompt ids, sampled ids and logprobs of a turn; a TokenError if one is absent or two disagree."""
+    """Return the prompt ids, sampled ids and logprobs of a turn; TokenError if one is missing or their lengths
+    differ."""
     if turn.prompt_ids is None or turn.ids is None or turn.logprobs is None:
         raise TokenError(f"turn {index} has no token ids: its model did not report them, and they are never guessed")
     if len(turn.ids) != len(turn.logprobs):
@@ -195,37 +197,37 @@ def _sampled_nothing(turn: Turn) -> bool:
 
 
 class _SequenceBuilder:
-    """A sequence being built: `held` is all its ids so far, of which the last answer begins at `answer`."""
+    """A sequence being built: `ids` are all its ids so far, of which the last answer begins at `answer`."""
 
     def __init__(self, prompt: list[int], fork: Fork | None) -> None:
-        self.held = list(prompt)
+        self.ids = list(prompt)
         self.start = self.answer = len(prompt)
         self.mask: list[int] = []
         self.logprobs: list[float] = []
         self.origin = fork
 
     def continues(self, prompt: list[int]) -> bool:
-        return prompt[: len(self.held)] == self.held
+        return prompt[: len(self.ids)] == self.ids
 
-    def add(self, prompt: list[int], ids: list[int], logprobs: list[float]) -> None:
-        between = prompt[len(self.held) :]
+    def add(self, prompt: list[int], sampled: list[int], logprobs: list[float]) -> None:
+        between = prompt[len(self.ids) :]
         self.answer = len(prompt)
-        self.held += between
-        self.held += ids
-        self.mask += [0] * len(between) + [1] * len(ids)
+        self.ids += between
+        self.ids += sampled
+        self.mask += [0] * len(between) + [1] * len(sampled)
         self.logprobs += [0.0] * len(between) + logprobs
 
     def make_fork(self, turn: int, prompt: list[int]) -> Fork:
-        at = shared_prefix_length(self.held, prompt)
-        return Fork(turn, at, self._explain_fork(at, prompt))
+        index = shared_prefix_length(self.ids, prompt)
+        return Fork(turn, index, self._explain_fork(index, prompt))
 
-    def _explain_fork(self, at: int, prompt: list[int]) -> str:
-        if at == len(prompt):
+    def _explain_fork(self, index: int, prompt: list[int]) -> str:
+        if index == len(prompt):
             return SHORTER
-        kept = overlap_length(self.held[at:], prompt[at:])
-        if kept:
-            return ANSWER_LEFT_OUT if len(self.held) - kept > self.answer else HISTORY_LEFT_OUT
-        return HISTORY_EDITED if at < self.answer else ANSWER_DIFFERS
+        overlap = overlap_length(self.ids[index:], prompt[index:])
+        if overlap:
+            return ANSWER_LEFT_OUT if len(self.ids) - overlap > self.answer else HISTORY_LEFT_OUT
+        return HISTORY_EDITED if index < self.answer else ANSWER_DIFFERS
 
     def build(self) -> Sequence:
-        return Sequence(self.held[: self.start], self.held[self.start :], self.mask, self.logprobs, self.origin)
+        return Sequence(self.ids[: self.start], self.ids[self.start :], self.mask, self.logprobs, self.origin)

@@ -1,4 +1,5 @@
-"""A turn's record in the token sidecar: only what its prompt adds to what came before, compressed, checked.
+"""A turn's record in the token sidecar: only the ids that its prompt adds to the previous ones, compressed and
+checksummed.
 
     version u8 · shared u32 · prompt ids u32 · sampled ids u32 · crc32 u32 · zlib(ids int32, logprobs float32)
 
@@ -22,7 +23,7 @@ _BODY_START = HEADER_BYTES = _HEADER.size + _CRC.size
 
 
 def encode_tokens(turn: Turn, previous_ids: list[int]) -> bytes:
-    """The record of a turn whose ids are recorded; `previous_ids` is what decode_tokens is given too."""
+    """Return the record of a turn whose ids are known; decode_tokens must get the same `previous_ids`."""
     prompt, ids, logprobs = require_tokens(turn)
     shared = shared_prefix_length(previous_ids, prompt)
     rest = prompt[shared:]
@@ -36,7 +37,7 @@ def encode_tokens(turn: Turn, previous_ids: list[int]) -> bytes:
 
 
 def decode_tokens(record: bytes, previous_ids: list[int]) -> tuple[list[int], list[int], list[float]]:
-    """The prompt ids, sampled ids and logprobs of a record; a TokenError if a byte of it is wrong."""
+    """Return the prompt ids, sampled ids and logprobs of a record; TokenError if a byte of it is wrong."""
     _check_crc(record)
     shared, rest, sampled = read_header(record)
     if shared > len(previous_ids):
@@ -67,9 +68,9 @@ def _check_crc(record: bytes) -> None:
 
 
 def read_header(record: bytes) -> tuple[int, int, int]:
-    """How many prompt ids a record shares with what was held, how many it adds, and how many were sampled.
+    """Return how many prompt ids a record shares with the previous ones, how many it adds, and how many were sampled.
 
-    The first HEAD_BYTES of it are enough; whether they are damaged is not looked at.
+    The first HEADER_BYTES are enough; the checksum is not checked.
     """
     if len(record) < HEADER_BYTES:
         raise TokenError(f"a token record of {len(record)} bytes is cut short")

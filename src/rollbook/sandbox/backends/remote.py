@@ -19,7 +19,7 @@ from rollbook.sandbox.results import Result, Verdict
 
 CONNECT_S = 10.0
 QUEUE_S = 300.0
-"""How long a request may wait for its turn over there, beyond what its own limits allow."""
+"""How long a request may wait in the server's queue, beyond what its own limits allow."""
 MAX_ANSWER_BYTES = 64 << 20
 
 T = TypeVar("T")
@@ -39,13 +39,13 @@ class _Refusal(msgspec.Struct):
 
 
 class RemoteSandbox:
-    """Runs over HTTP. The address holds the token, as the server prints it; nothing of it is ever shown."""
+    """Runs over HTTP. The address contains the token, as the server prints it; no message shows it."""
 
     def __init__(self, url: str, packages: Sequence[str] = ()) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError("a sandbox is addressed as http://HOST:PORT/TOKEN, which `rollbook sandbox serve` prints")
-        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         health = _decode(self._request("GET", "/health", b"", CONNECT_S), _Health)
         self.isolation = ("remote", *health.isolation)
@@ -55,31 +55,31 @@ class RemoteSandbox:
             raise UsageError(f"{where} has no package {missing[0]}: serve it with --package {missing[0]}")
 
     def run(self, code: str, stdin: bytes, files: Mapping[str, bytes], limits: Limits) -> Result:
-        """One fresh run over there; SandboxError when it could not be had."""
+        """Run code on the server; SandboxError when that fails."""
         request = {"code": code, "stdin": stdin.decode(errors="replace"), **_encode_common(limits, files)}
         return self._request_result("/run", request, limits)
 
-    def grade(self, how: str, code: str, asked: Mapping[str, JSON], limits: Limits, runs: int) -> Verdict:
-        """What tests over there came to; they may take `runs` times as long as one run."""
-        request = encode({"code": code, "limits": msgspec.to_builtins(limits), **asked})
+    def grade(self, how: str, code: str, options: Mapping[str, JSON], limits: Limits, runs: int) -> Verdict:
+        """Return the verdict of tests on the server; they may take `runs` times as long as one run."""
+        request = encode({"code": code, "limits": msgspec.to_builtins(limits), **options})
         verdict = _decode(self._request("POST", f"/grade/{how}", request, runs * limits.wall_s + QUEUE_S), Verdict)
         return msgspec.structs.replace(verdict, isolation=("remote", *verdict.isolation))
 
     def open_session(self, limits: Limits, snapshot: bool, files: Mapping[str, bytes]) -> RemoteSessionState:
-        """A session over there."""
+        """Open a session on the server."""
         request = encode({"snapshot": snapshot, **_encode_common(limits, files)})
         return RemoteSessionState(
             self, _decode(self._request("POST", "/sessions", request, QUEUE_S), _SessionStarted).session
         )
 
     def run_turn(self, session: str, code: str, limits: Limits) -> Result:
-        """A turn of one."""
+        """Run a turn of a session."""
         return self._request_result(
             f"/sessions/{session}/run", {"code": code, "limits": msgspec.to_builtins(limits)}, limits
         )
 
     def end_session(self, session: str) -> None:
-        """The end of one; it would end by itself if this went wrong."""
+        """End a session; if this fails, it expires by itself."""
         with suppress(SandboxError, UsageError):
             self._request("DELETE", f"/sessions/{session}", b"", CONNECT_S)
 
@@ -87,33 +87,33 @@ class RemoteSandbox:
         result = _decode(self._request("POST", path, encode(request), limits.wall_s + QUEUE_S), Result)
         return msgspec.structs.replace(result, isolation=("remote", *result.isolation))
 
-    def _request(self, method: str, path: str, body: bytes, within_s: float) -> bytes:
-        line = self._kind(self._host, self._port, timeout=within_s)
+    def _request(self, method: str, path: str, body: bytes, timeout_s: float) -> bytes:
+        connection = self._connection_class(self._host, self._port, timeout=timeout_s)
         try:
-            line.request(method, self._path + path, body, {"Content-Type": "application/json"})
-            answer = line.getresponse()
-            said = answer.read(MAX_ANSWER_BYTES)
+            connection.request(method, self._path + path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            content = response.read(MAX_ANSWER_BYTES)
         except (OSError, HTTPException) as error:
             raise SandboxError(f"the sandbox at {self._host}:{self._port}: {error}") from None
         finally:
-            line.close()
-        if answer.status != 200:
-            raise _make_error(answer.status, said, f"{self._host}:{self._port}")
-        return said
+            connection.close()
+        if response.status != 200:
+            raise _make_error(response.status, content, f"{self._host}:{self._port}")
+        return content
 
 
 class RemoteSessionState:
-    """What a session over there has made so far."""
+    """The state of a session on the server."""
 
     def __init__(self, remote: RemoteSandbox, name: str) -> None:
         self._remote, self._name = remote, name
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
-        """Go on from here."""
+        """Run a turn that continues from this state."""
         return self._remote.run_turn(self._name, body["code"], limits)
 
     def close(self) -> None:
-        """Let it go."""
+        """Discard the state."""
         self._remote.end_session(self._name)
 
 
@@ -129,12 +129,12 @@ def _decode(data: bytes, kind: type[T]) -> T:
         raise SandboxError(f"the sandbox's answer is none: {error}") from None
 
 
-def _make_error(status: int, said: bytes, where: str) -> Exception:
+def _make_error(status: int, content: bytes, where: str) -> Exception:
     try:
-        words = msgspec.json.decode(said, type=_Refusal).error
+        message = msgspec.json.decode(content, type=_Refusal).error
     except msgspec.DecodeError:
-        words = "no sandbox answers there"
+        message = "no sandbox answers there"
     if status == 422:
-        return TestsBroken(words)
+        return TestsBroken(message)
     kind = {400: UsageError, 429: SandboxFull}.get(status, SandboxError)
-    return kind(f"the sandbox at {where}: HTTP {status}: {words}")
+    return kind(f"the sandbox at {where}: HTTP {status}: {message}")

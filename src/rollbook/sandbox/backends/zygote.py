@@ -1,6 +1,6 @@
-"""The built-in provider: a zygote, a clean process behind walls that forks a guest for every order.
+"""The built-in provider: a zygote, a clean isolated process that forks a guest for every order.
 
-The strongest isolation that this machine gives is found by trying, and proven before anybody's code runs.
+The strongest isolation that this machine supports is found by trying, and proven before any user's code runs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from rollbook.sandbox.isolation import (
     HostFolder,
     IsolationRequirements,
     base_python,
+    make_boot_code,
     make_configuration,
 )
 from rollbook.sandbox.launcher import GuestLauncher, UserIds, prove_isolation
@@ -40,86 +41,96 @@ PING_S = 10.0
 
 
 class ZygoteProvider:
-    """The built-in provider: a process behind walls that forks a guest for every order."""
+    """An isolated process that forks a guest for every order."""
 
     def __init__(
         self, config: dict[str, JSON], python: str, groups: ControlGroups | None = None, log: Path | None = None
     ) -> None:
         self._root_folder = tempfile.mkdtemp(prefix=cgroups.owner_prefix())
         self._memory: ZygoteMemory | None = None
-        self._weak = config["tier"] != "namespaces"
+        self._weak = config["level"] != "namespaces"
         self._closed = False
-        (orders, theirs), (mounts, launchers) = socket.socketpair(), socket.socketpair()
-        given = (theirs.fileno(), launchers.fileno())
-        boot = f"import sys; sys.path.insert(0, {str(PACKAGE_FOLDER)!r}); from inner import zygote; zygote.main{given}"
+        (orders, zygote_orders), (mounts, launcher_mounts) = socket.socketpair(), socket.socketpair()
+        boot = make_boot_code("zygote", f"{zygote_orders.fileno()}, {launcher_mounts.fileno()}")
         self._orders, self._mounts = Channel(orders.detach(), START_S), Channel(mounts.detach(), PING_S)
         self._lock, self._mounting = threading.Lock(), threading.Lock()
-        self._child = Child([python, *PYTHON_FLAGS, "-c", boot], env=PYTHON_ENVIRONMENT, pass_fds=given, log=log)
-        theirs.close()
-        launchers.close()
+        self._child = Child(
+            [python, *PYTHON_FLAGS, "-c", boot],
+            env=PYTHON_ENVIRONMENT,
+            pass_fds=(zygote_orders.fileno(), launcher_mounts.fileno()),
+            log=log,
+        )
+        zygote_orders.close()
+        launcher_mounts.close()
         try:
             self._memory = memory = ZygoteMemory(groups, self._child.pid)
-            told = {"here": str(PACKAGE_FOLDER), "stage": self._root_folder, "grouped": memory.grouped}
-            self._orders.send({**config, **told})
-            reply, _ = self._orders.receive()
+            settings = {
+                "import_folder": str(PACKAGE_FOLDER),
+                "root_folder": self._root_folder,
+                "grouped": memory.grouped,
+            }
+            self._orders.send({**config, **settings})
+            answer, _ = self._orders.receive()
         except (OSError, EOFError, SandboxError) as error:
             tail = self._child.last_log_line()
             self.close()
             raise SandboxError(f"the sandbox did not come up: {tail or error}") from None
         memory.set_baseline()
-        self.isolation = (*map(str, reply["ready"]), *([CGROUP_LAYER] if memory.grouped else []))
+        self.isolation = (*map(str, answer["ready"]), *([CGROUP_LAYER] if memory.grouped else []))
         if not self._weak:
-            shutil.rmtree(self._root_folder, ignore_errors=True)  # by now it has its root, and no name leads there
+            shutil.rmtree(self._root_folder, ignore_errors=True)  # it has its own root by now, which has no path here
 
     @property
     def alive(self) -> bool:
-        """Whether it takes orders. It says nothing on its line: what is to be heard there is that it is gone."""
+        """Whether it accepts orders. It never sends anything on the channel of orders: that is readable only once it
+        has died."""
         poll = select.poll()
         poll.register(self._orders, select.POLLIN)
         return not self._closed and not poll.poll(0)
 
     def open_account(self, role: str, limits: Limits) -> MemoryAccount | None:
-        """Where a new guest's memory is counted."""
+        """Open the account that counts a new guest's memory."""
         if role == "snapshot" and self._weak:
             raise SandboxUnsupported("sessions that take snapshots need namespaces")
         return self._memory.open_account(role, limits) if self._memory else None
 
     def mount(self, folder: HostFolder, uid: int) -> int:
-        """A folder of the host as a guest of this user can mount it: the zygote's launcher sees to it."""
+        """Return a descriptor by which a guest of this user can mount a folder of the host: the zygote's launcher makes
+        it."""
         if self._weak:
             raise SandboxUnsupported(f"folder {folder.path}: without namespaces nothing can be mounted")
         with self._mounting:
-            self._mounts.send({"path": folder.path, "uid": uid}, [folder.handle])
+            self._mounts.send({"path": folder.path, "uid": uid}, [folder.fd])
             answer, handles = self._mounts.receive(1)
         if not handles:
             raise SandboxUnsupported(f"folder {folder.path}: it cannot be mounted: {answer['failed']}")
         return handles[0]
 
     def launch(self, order: dict[str, JSON], handles: list[int]) -> None:
-        """Have a guest launched; what becomes of it is told on its control line."""
+        """Launch a guest; its end is reported on its control channel."""
         with self._lock:
             self._orders.send(order, handles)
 
     def ping(self) -> bool:
-        """Whether it lives, by its own word: an order without a role is answered and nothing else."""
+        """Return whether it answers: an order without a role only gets an answer."""
         ours, theirs = socket.socketpair()
-        line = Channel(ours.detach(), PING_S)
+        channel = Channel(ours.detach(), PING_S)
         try:
             with theirs:
                 self.launch({}, [theirs.fileno()])
-            line.receive()
+            channel.receive()
         except (OSError, EOFError):
             return False
         finally:
-            line.close()
+            channel.close()
         return True
 
     def read_last_output(self) -> str:
-        """What it complained of."""
+        """Return the end of its error output."""
         return self._child.log_tail(3)
 
     def close(self) -> None:
-        """End it with everything in it."""
+        """End it with all its guests."""
         self._closed = True
         self._child.kill_now()
         self._orders.close()
@@ -129,15 +140,15 @@ class ZygoteProvider:
             self._memory.close()
 
 
-NAMESPACE_TIERS = [{"tier": "namespaces", "mode": "root"}, {"tier": "namespaces", "mode": "user"}]
-WEAKER_TIERS = [{"tier": "user", "mode": "root"}, {"tier": "same-user", "mode": "user"}]
+NAMESPACE_LEVELS = [{"level": "namespaces", "mode": "root"}, {"level": "namespaces", "mode": "user"}]
+WEAKER_LEVELS = [{"level": "user", "mode": "root"}, {"level": "same-user", "mode": "user"}]
 
 
 class ZygoteFactory:
-    """Starts zygotes: the first finds out which tier there is, the others are like it.
+    """Starts zygotes: the first start finds the strongest isolation level available, later ones use the same.
 
     namespaces: of users, processes, mounts, network and IPC, with Landlock and seccomp. Weaker, and only if allowed:
-    user, where root can give each guest a user of its own; same-user, where Landlock alone keeps it from the others.
+    user, where root can give each guest a user of its own; same-user, where only Landlock separates guests.
     """
 
     def __init__(self, packages: list[str], user_ids: UserIds, requirements: IsolationRequirements) -> None:
@@ -147,7 +158,7 @@ class ZygoteFactory:
         self._groups: cgroups.ControlGroups | None = None
 
     def new_launcher(self) -> GuestLauncher:
-        """A zygote that is up."""
+        """Start a zygote and return its launcher."""
         if sys.platform != "linux":
             raise SandboxError(f"the sandbox is built of what the Linux kernel has, and this is {sys.platform}")
         with self._lock:
@@ -159,20 +170,20 @@ class ZygoteFactory:
 
     def _choose(self, config: dict[str, JSON]) -> GuestLauncher:
         reasons: list[str] = []
-        for tier in self._list_tiers():
+        for level in self._list_levels():
             try:
-                slot = prove_isolation(self._start_zygote({**config, **tier}), self._requirements)
+                launcher = prove_isolation(self._start_zygote({**config, **level}), self._requirements)
             except SandboxError as error:
-                reasons.append(f"{tier['tier']}: {error}")
+                reasons.append(f"{level['level']}: {error}")
                 continue
-            self._chosen = {**config, **tier}
-            return slot
+            self._chosen = {**config, **level}
+            return launcher
         raise SandboxError(self._explain_refusal(reasons))
 
-    def _list_tiers(self) -> Iterator[dict[str, str]]:
-        for tier in NAMESPACE_TIERS + (WEAKER_TIERS if self._requirements.allow_weaker else []):
-            if tier["mode"] == "user" or os.geteuid() == 0:
-                yield tier
+    def _list_levels(self) -> Iterator[dict[str, str]]:
+        for level in NAMESPACE_LEVELS + (WEAKER_LEVELS if self._requirements.allow_weaker else []):
+            if level["mode"] == "user" or os.geteuid() == 0:
+                yield level
 
     def _explain_refusal(self, reasons: list[str]) -> str:
         ways = f"; allow weaker walls with allow_weaker=True, --allow-weaker of `rollbook sandbox`, or {WEAKER_ENV}=1"

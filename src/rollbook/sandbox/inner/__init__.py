@@ -1,1 +1,1 @@
-"""What runs inside: the zygote and the child it forks. The standard library alone, and nothing of Rollbook."""
+"""Modules that run inside: the zygote and the guests it forks. They import only the standard library."""

@@ -1,9 +1,9 @@
-"""What a guest sees of files: a root with nothing but the interpreter in it, Landlock on top, and mounted folders.
+"""The files that a guest sees: a root with only the interpreter in it, Landlock rules on top, and mounted folders.
 
 Folders of the host are mounted by the launcher, the zygote's parent. It stays outside of the zygote's root, where
-folders of the host have names. On a line of its own the host asks it for one, {"path", "uid"} with a descriptor of the
-folder, and gets a detached mount of it, which the guest then moves to its place. Among mounts, a process can only pass
-on what it sees itself: neither the host, as an ordinary user, nor the zygote could make it.
+folders of the host have names. On a channel of its own the host sends it {"path", "uid"} with a descriptor of the
+folder, and receives a detached mount of it, which the guest then attaches. A process can only pass on mounts that it
+sees itself: neither the host, as an ordinary user, nor the zygote could make it.
 """
 
 import ctypes
@@ -21,7 +21,8 @@ from .kernel import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDON
 DEVICES = ("null", "zero", "random", "urandom")
 HOME_FOLDER = "/home"
 WORKING_FOLDER = f"{HOME_FOLDER}/box"
-"""Landlock looks past the folder that a mount lies on, at the one above: a rule for that one holds for every box."""
+"""Landlock ignores the folder that a mount is attached to and looks at the one above: a rule for that one applies to
+the working folder of every guest."""
 
 _EXECUTE, _WRITE, _READ, _READ_DIR = 1, 2, 4, 8
 _READING = _EXECUTE | _READ | _READ_DIR
@@ -30,7 +31,7 @@ _RULE_PATH = 1
 
 
 def landlock_abi() -> int:
-    """The version of Landlock this kernel has; 0 for none."""
+    """Return the version of Landlock this kernel has; 0 for none."""
     try:
         return kernel.syscall("landlock", kernel.syscall_number("landlock"), None, 0, 1)
     except OSError:
@@ -38,29 +39,29 @@ def landlock_abi() -> int:
 
 
 def apply_landlock(readable: list[str], writable: list[str]) -> None:
-    """Only these places can be read or written from here on; no TCP, no signals or abstract sockets across."""
+    """Allow only these paths to be read or written from here on; no TCP, no signals or abstract sockets across."""
     handle = make_ruleset(readable, writable)
     restrict_self(handle)
     os.close(handle)
 
 
 def make_ruleset(readable: list[str], writable: list[str]) -> int:
-    """The same, put down once for all who will want it; gives a descriptor."""
+    """Return a descriptor of such a set of rules, which can be applied many times."""
     abi = landlock_abi()
     rights = _FS_BY_ABI[max(v for v in _FS_BY_ABI if v <= abi)]
     fields = [rights] + ([3] if abi >= 4 else []) + ([3] if abi >= 6 else [])
     base = kernel.syscall_number("landlock")
     attributes = struct.pack(f"={len(fields)}Q", *fields)
-    made = kernel.syscall("landlock", base, attributes, ctypes.c_size_t(len(attributes)), 0)
+    ruleset = kernel.syscall("landlock", base, attributes, ctypes.c_size_t(len(attributes)), 0)
     for paths, allowed in ((readable, _READING), (writable, rights & ~_EXECUTE)):
         for path in filter(os.path.exists, paths):
-            _allow_path(base, made, path, allowed & rights)
-    return made
+            _allow_path(base, ruleset, path, allowed & rights)
+    return ruleset
 
 
-def restrict_self(made: int) -> None:
-    """Live by a set of rules from here on."""
-    kernel.syscall("landlock", kernel.syscall_number("landlock") + 2, made, 0)
+def restrict_self(ruleset: int) -> None:
+    """Apply a set of rules to this process."""
+    kernel.syscall("landlock", kernel.syscall_number("landlock") + 2, ruleset, 0)
 
 
 def _allow_path(base: int, ruleset: int, path: str, rights: int) -> None:
@@ -74,72 +75,73 @@ def _allow_path(base: int, ruleset: int, path: str, rights: int) -> None:
 
 
 def list_visible_paths(config: dict[str, Any]) -> list[str]:
-    """The places to read where nothing can be mounted: those with something hidden in them, entry by entry."""
-    found = list(config["shown"])
-    for place in config["places"]:
-        if not os.path.islink(place):  # it leads to a folder of which only parts are to be seen
-            found += _list_around(place, config["hidden"])
-    return found
+    """List the readable paths where nothing can be mounted: folders that contain hidden ones, entry by entry."""
+    paths = list(config["shown"])
+    for path in config["places"]:
+        if not os.path.islink(path):  # its target is a folder of which only parts are visible
+            paths += _list_around(path, config["hidden"])
+    return paths
 
 
-def _list_around(place: str, hidden: list[str]) -> list[str]:
-    if place in hidden:
+def _list_around(path: str, hidden: list[str]) -> list[str]:
+    if path in hidden:
         return []
-    if not any(folder.startswith(f"{place}/") for folder in hidden):
-        return [place]
-    return [path for name in os.listdir(place) for path in _list_around(os.path.join(place, name), hidden)]
+    if not any(folder.startswith(f"{path}/") for folder in hidden):
+        return [path]
+    return [inner for name in os.listdir(path) for inner in _list_around(os.path.join(path, name), hidden)]
 
 
 def make_root(config: dict[str, Any]) -> None:
-    """A root made of read-only views of places less what is hidden in them, four devices, and an empty box."""
-    stage = config["stage"]
+    """Make a root of read-only views of paths without what is hidden in them, four devices, and an empty working
+    folder."""
+    root = config["root_folder"]
     kernel.mount(None, "/", None, MS_REC | MS_PRIVATE)
-    kernel.mount("root", stage, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
-    for place in config["places"]:
-        _bind_read_only(place, stage)
+    kernel.mount("root", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    for path in config["places"]:
+        _bind_read_only(path, root)
     for folder in config["hidden"]:
-        if os.path.isdir(stage + folder):
-            _hide_folder(folder, [place for place in config["shown"] if place.startswith(f"{folder}/")], stage)
+        if os.path.isdir(root + folder):
+            _hide_folder(folder, [path for path in config["shown"] if path.startswith(f"{folder}/")], root)
     for device in DEVICES:
-        target = f"{stage}/dev/{device}"
-        os.makedirs(f"{stage}/dev", exist_ok=True)
+        target = f"{root}/dev/{device}"
+        os.makedirs(f"{root}/dev", exist_ok=True)
         open(target, "wb").close()
         kernel.mount(f"/dev/{device}", target, None, MS_BIND)
-    os.makedirs(stage + WORKING_FOLDER)
-    kernel.pivot_root(stage)
+    os.makedirs(root + WORKING_FOLDER)
+    kernel.pivot_root(root)
     kernel.mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
-def _hide_folder(folder: str, shown: list[str], stage: str) -> None:
-    kernel.mount("nothing", stage + folder, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=755")
-    for place in shown:
-        _bind_read_only(place, stage)
-    kernel.mount(None, stage + folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+def _hide_folder(folder: str, shown: list[str], root: str) -> None:
+    kernel.mount("nothing", root + folder, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=755")
+    for path in shown:
+        _bind_read_only(path, root)
+    kernel.mount(None, root + folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
-def _bind_read_only(place: str, stage: str) -> None:
-    target = stage + place
-    if os.path.islink(place):
+def _bind_read_only(path: str, root: str) -> None:
+    target = root + path
+    if os.path.islink(path):
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.symlink(os.readlink(place), target)
+        os.symlink(os.readlink(path), target)
         return
-    if os.path.isdir(place):
+    if os.path.isdir(path):
         os.makedirs(target, exist_ok=True)
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         open(target, "wb").close()
-    kernel.mount(place, target, None, MS_BIND | MS_REC)
+    kernel.mount(path, target, None, MS_BIND | MS_REC)
     kernel.mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_REC)
 
 
 def mount_host_folder(tree: int) -> None:
-    """A folder of the host's as the working folder: it stays when the process is gone."""
+    """Mount a folder of the host as the working folder: it outlives the process."""
     kernel.move_mount(tree, WORKING_FOLDER)
     os.chdir(WORKING_FOLDER)
 
 
 def mount_private_folder(megabytes: int, files: int) -> None:
-    """A working folder of one's own, bounded in bytes and in files, that vanishes with the process."""
+    """Mount a working folder that is limited in bytes and files and vanishes with the process."""
     kernel.mount(
         "box",
         WORKING_FOLDER,
@@ -151,23 +153,23 @@ def mount_private_folder(megabytes: int, files: int) -> None:
 
 
 def serve_mounts(mounts: Channel, zygote: int, as_root: bool) -> None:
-    """Hand out folders until the zygote has ended."""
-    ended, poll = os.pidfd_open(zygote), select.poll()
-    poll.register(ended, select.POLLIN)
+    """Answer requests for mounts until the zygote has ended."""
+    zygote_fd, poll = os.pidfd_open(zygote), select.poll()
+    poll.register(zygote_fd, select.POLLIN)
     poll.register(mounts, select.POLLIN)
     while True:
         ready = [handle for handle, _ in poll.poll()]
-        if ended in ready:
+        if zygote_fd in ready:
             os.waitpid(zygote, 0)
             return
         try:
             answer_mount_request(mounts, as_root)
-        except (OSError, EOFError):  # the host has hung up, and will end us
+        except (OSError, EOFError):  # the host has closed the channel, and will end us
             poll.unregister(mounts)
 
 
 def answer_mount_request(mounts: Channel, as_root: bool) -> None:
-    """One folder, or why not."""
+    """Send one mount, or the reason why there is none."""
     request, handles = mounts.receive(1)
     try:
         tree = make_detached_mount(request["path"], handles[0], request["uid"] if as_root else None)
@@ -179,15 +181,16 @@ def answer_mount_request(mounts: Channel, as_root: bool) -> None:
         os.close(handles[0])
 
 
-def make_detached_mount(path: str, meant: int, uid: int | None) -> int:
-    """The folder alone, without what is mounted below it: no programs, no devices, and for root, another owner."""
-    found = kernel.open_without_links(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def make_detached_mount(path: str, expected_fd: int, uid: int | None) -> int:
+    """Return a mount of the folder alone, without what is mounted below it: no programs, no devices, and for root,
+    another owner."""
+    fd = kernel.open_without_links(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not os.path.sameopenfile(found, meant):
+        if not os.path.sameopenfile(fd, expected_fd):
             raise kernel.Unsupported("another folder has that name by now")
-        tree = kernel.open_tree(found)
+        tree = kernel.open_tree(fd)
     finally:
-        os.close(found)
+        os.close(fd)
     try:
         if uid is None:
             kernel.mount_setattr(tree)
@@ -200,7 +203,8 @@ def make_detached_mount(path: str, meant: int, uid: int | None) -> int:
 
 
 def shift_owner(tree: int, uid: int) -> None:
-    """Inside, the folder's owner is the guest: it can write what the owner can, and what it makes is the owner's."""
+    """Make the guest appear as the folder's owner inside: it can write what the owner can, and new files belong to the
+    owner."""
     namespace = make_user_namespace(os.fstat(tree), uid)
     try:
         kernel.mount_setattr(tree, namespace)
@@ -211,7 +215,7 @@ def shift_owner(tree: int, uid: int) -> None:
 
 
 def make_user_namespace(owner: os.stat_result, uid: int) -> int:
-    """A user namespace that says who is whom: made by a child that stops until this is written down."""
+    """Return a user namespace that maps the owner to a uid: a child creates it and stops until the maps are written."""
     child = os.fork()
     if not child:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The forked child: shuts every door behind itself, reports that it starts, and runs the code it was given."""
+"""The forked child: it sets up its isolation, reports that it has started, and runs its code."""
 
 import ast
 import atexit
@@ -20,6 +20,7 @@ from .channel import Channel, encode_frame
 from .plain_data import LARGE
 
 NAMESPACES = "namespaces"
+SETUP_FAILED = 97
 MAX_FILES = 4096
 MAX_SIGNALS = 256
 CHANNEL = 3
@@ -27,7 +28,7 @@ STARTED = {"started": True}
 STARTED_FRAME = encode_frame(STARTED)
 MAX_OPEN_FILES = 64
 NO_CORE = 1
-"""Too small for any core, and the one size that also keeps the kernel from starting a program to take it."""
+"""Too small for any core file, and the one size that also keeps the kernel from starting a core handler."""
 BOUNDLESS = 1 << 46
 COMMON_LIMITS = {
     resource.RLIMIT_AS: BOUNDLESS,
@@ -38,27 +39,28 @@ COMMON_LIMITS = {
     resource.RLIMIT_MSGQUEUE: 0,
     resource.RLIMIT_SIGPENDING: MAX_SIGNALS,
 }
-"""Limits that all guests have, and their zygote too; what bounds a guest lies below them, or is not the kernel's."""
+"""Limits of all guests and their zygote; limits of a single guest are lower, or not enforced by the kernel."""
 BOM = "\ufeff"
-"""What some editors begin a file with; Python skips it there."""
+"""Some editors begin a file with it; Python skips it there."""
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 2000, 4000
 _decode = json.JSONDecoder().decode
 OUT_OF_MEMORY = MemoryError
-"""The real one: a program may call its own classes so."""
+"""The real class: a program may give its name to another one."""
 
 
 def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int], stays: bool, forks: bool) -> Channel:
-    """All limits and walls, from the outside in; then the host is told to start its clock.
+    """Set up all limits and isolation, from the outside in; then tell the host to start its clock.
 
-    The zygote has made for all what can be made once: the rules, the filters, and that no privileges can be gained.
+    The zygote has made what can be made once for all guests: the rules, the filters, and that no privileges can be
+    gained.
     """
-    limits, apart = request["limits"], config["tier"] == NAMESPACES
+    limits, has_namespaces = request["limits"], config["level"] == NAMESPACES
     if request.get("core") is not None:
-        with suppress(OSError):  # that core may be gone: it matters to nobody but the clock
+        with suppress(OSError):  # that core may be gone: it only affects speed
             os.sched_setaffinity(0, [request["core"]])
     if limits["processes"] > 1 or config["grouped"]:
-        join_control_groups(request["doors"], config["proc"])
-    if apart:
+        join_control_groups(request["procs_files"], config["proc"])
+    if has_namespaces:
         enter_namespaces(config, stays)
         if request["tree"] is not None:
             filesystem.mount_host_folder(request["tree"])
@@ -66,8 +68,8 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
             filesystem.mount_private_folder(limits["files_mb"], MAX_FILES)
             write_files(request["files"], filesystem.WORKING_FOLDER)
     else:
-        write_files(request["files"], request["box"])
-        os.chdir(request["box"])
+        write_files(request["files"], request["folder"])
+        os.chdir(request["folder"])
     if request["rules"] is not None:
         filesystem.restrict_self(request["rules"])
     arrange_descriptors(handles)
@@ -75,16 +77,19 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
         fork_first_process()
     set_rlimits(limits, stays, config["hard"])
     drop_privileges(config["mode"], request["uid"])
-    # How a fork ended, an ordinary user may only ask of the kernel if it is dumpable (it has no core all the same).
+    # An ordinary user can read how a fork ended only if it is dumpable (there is no core file nevertheless).
     kernel.prctl(kernel.PR_SET_DUMPABLE, int(forks and config["mode"] == "user"))
-    if not apart:
+    if not has_namespaces:
         die_with_zygote(config["zygote"])
-    filter = seccomp.cached_filter(limits["processes"] == 1, forks, request["tree"] is not None) if apart else None
+    filter = (
+        seccomp.cached_filter(limits["processes"] == 1, forks, request["tree"] is not None) if has_namespaces else None
+    )
     return start_behind_filter(filter or seccomp.make_own_filter(True, os.getpid()), forks)
 
 
 def start_behind_filter(filter: kernel.SeccompFilter, forks: bool) -> Channel:
-    """The last door; what a filter asks is answered by the host, who gets the line for it with the word."""
+    """Install the filter, the last step, and report the start. The host answers the filter's questions: its descriptor
+    is sent with the report."""
     gate = filter.install(forks)
     channel = Channel(CHANNEL)
     if gate:
@@ -95,25 +100,25 @@ def start_behind_filter(filter: kernel.SeccompFilter, forks: bool) -> Channel:
     return channel
 
 
-def join_control_groups(doors: list[int], proc: int) -> None:
-    """Join control groups of one's own, if there are any; and where memory runs out, be the one to go."""
-    for door in doors:
-        os.write(door, b"0")
+def join_control_groups(procs_files: list[int], proc: int) -> None:
+    """Join this guest's own control groups, if there are any; and be the first to be killed when memory runs out."""
+    for file in procs_files:
+        os.write(file, b"0")
     os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc), b"1000")  # all descriptors are closed later
 
 
 def die_with_zygote(zygote: int) -> None:
-    """No pid namespace ends us with the zygote, so the kernel has to; the filter sees to it that it stays so."""
+    """Have the kernel kill us when the zygote dies, since no pid namespace does; the filter forbids to change that."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != zygote:
         os._exit(1)
 
 
 def enter_namespaces(config: dict[str, Any], stays: bool) -> None:
-    """Mounts of one's own; who stays, and cannot have a uid of its own, gets a user namespace of its own.
+    """Enter a mount namespace; a guest that stays and cannot have its own uid also gets a user namespace.
 
-    The kernel counts processes by user and user namespace: without it, sessions would use up each other's. The IPC
-    namespace is the zygote's: the filter lets nobody use it.
+    The kernel counts processes by user and user namespace: without it, sessions would use up each other's limit. The
+    IPC namespace is the zygote's: the filter denies its use to all guests.
     """
     own_user = stays and config["mode"] == "user"
     kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if own_user else 0))
@@ -123,13 +128,14 @@ def enter_namespaces(config: dict[str, Any], stays: bool) -> None:
 
 
 def fork_first_process() -> None:
-    """Go on in a child. What stays behind is the first of the pid namespace: it holds nothing and reaps orphans.
+    """Continue in a child. The parent is the first process of the pid namespace: it has no descriptors and reaps
+    orphans.
 
-    It cannot be killed from inside, and with it everything ends; the process that holds the state may so change.
+    It cannot be killed from inside, and everything ends with it; so the process that holds the state can change.
     """
     if not os.fork():
         return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler would let this one signal through
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # with a handler this one signal would be delivered
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.close_from(0)
     try:
@@ -140,24 +146,26 @@ def fork_first_process() -> None:
 
 
 def drop_privileges(mode: str, uid: int) -> None:
-    """No capability (the zygote saw to it that none comes back) and, for root, a user that owns nothing."""
+    """Drop all capabilities (the zygote made sure that none can be regained) and, for root, become a user that owns
+    nothing."""
     if mode == "root":
         os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)  # which takes every capability with it
+        os.setresuid(uid, uid, uid)  # this drops every capability
     else:
         kernel.drop_capabilities()
 
 
 def read_payload(payload: int) -> dict[str, Any]:
-    """What is for this guest alone: it came past the zygote unread, whose memory every later guest has a copy of."""
-    told: dict[str, Any] = _decode(os.pread(payload, os.fstat(payload).st_size, 0).decode())
-    return told
+    """Read what is for this guest alone: the zygote did not read it, since every later guest has a copy of its
+    memory."""
+    request: dict[str, Any] = _decode(os.pread(payload, os.fstat(payload).st_size, 0).decode())
+    return request
 
 
-def write_files(files: dict[str, str], box: str) -> None:
-    """The files of a run, in its box; the host has seen to it that their names do not lead out."""
+def write_files(files: dict[str, str], folder: str) -> None:
+    """Write the files of a run to its folder; the host has checked that their names do not lead out."""
     for name, content in files.items():
-        path = os.path.join(box, name)
+        path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), mode=0o777, exist_ok=True)
         with open(path, "wb") as file:
             file.write(bytes.fromhex(content))
@@ -165,26 +173,26 @@ def write_files(files: dict[str, str], box: str) -> None:
 
 
 def arrange_descriptors(handles: list[int]) -> None:
-    """stdin, stdout, stderr, the channel and what else was given get the first descriptors; all others are closed."""
+    """Give stdin, stdout, stderr, the channel and further descriptors the first numbers, and close all others."""
     if min(handles) < len(handles):
-        above = max([*handles, len(handles)]) + 1
-        handles = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, above) for handle in handles]
-    for place, handle in enumerate(handles):
-        os.dup2(handle, place, place < CHANNEL)
+        first_free = max([*handles, len(handles)]) + 1
+        handles = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, first_free) for handle in handles]
+    for number, handle in enumerate(handles):
+        os.dup2(handle, number, number < CHANNEL)
     kernel.close_from(len(handles))
 
 
 def read_hard_limits() -> dict[int, int]:
-    """What whoever started us allows, which nobody here can raise."""
+    """Return the hard limits that we inherited, which cannot be raised here."""
     kinds = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return {what: limit for what in kinds if (limit := resource.getrlimit(what)[1]) != resource.RLIM_INFINITY}
 
 
 def set_rlimits(limits: dict[str, Any], stays: bool, hard: dict[int, int]) -> None:
-    """The kernel's own limits."""
-    kind, size = find_memory_bound(limits)
+    """Set the kernel's limits for this guest."""
+    memory_kind, size = find_memory_bound(limits)
     bounds = {
-        kind: size,
+        memory_kind: size,
         resource.RLIMIT_FSIZE: limits["files_mb"] << 20,
         resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
         resource.RLIMIT_NPROC: limits["threads"] + limits.get("threads_of_others", 0),
@@ -195,34 +203,35 @@ def set_rlimits(limits: dict[str, Any], stays: bool, hard: dict[int, int]) -> No
 
 
 def lower_limits(bounds: dict[int, int], hard: dict[int, int]) -> None:
-    """Soft and hard alike, so that none can be raised."""
+    """Set soft and hard limits alike, so that none can be raised."""
     for what, value in bounds.items():
-        least = min(value, hard[what]) if what in hard else value
-        resource.setrlimit(what, (least, least))
+        limit = min(value, hard[what]) if what in hard else value
+        resource.setrlimit(what, (limit, limit))
 
 
 def measure_memory() -> dict[str, int]:
-    """The address space and the private memory of this interpreter, which a run's limit comes on top of."""
+    """Return the address space and the private memory of this interpreter; a run's limit is added to them."""
     with open("/proc/self/statm") as file:
         fields = [int(pages) * resource.getpagesize() for pages in file.read().split()]
     return {"base_bytes": fields[0], "base_data": fields[5]}
 
 
 def find_memory_bound(limits: dict[str, Any]) -> tuple[int, int]:
-    """On the address space; where a group counts what is used, on private memory, and the rest is reserved freely."""
-    allowed, spare_mb = limits["memory_mb"] << 20, limits["spare_mb"]
+    """Return which limit applies: on the address space; or, where a group counts what is used, on private memory
+    only."""
+    extra_bytes, spare_mb = limits["memory_mb"] << 20, limits["spare_mb"]
     if spare_mb is None:
-        return resource.RLIMIT_AS, limits["base_bytes"] + allowed
-    return resource.RLIMIT_DATA, limits["base_data"] + allowed + (spare_mb << 20)
+        return resource.RLIMIT_AS, limits["base_bytes"] + extra_bytes
+    return resource.RLIMIT_DATA, limits["base_data"] + extra_bytes + (spare_mb << 20)
 
 
-def run_code(code: str, space: dict[str, Any], keep: int) -> dict[str, Any]:
-    """Run code whose last expression has a value."""
-    return make_report(lambda: evaluate_last(code, space, keep))
+def run_code(code: str, module_globals: dict[str, Any], keep: int) -> dict[str, Any]:
+    """Run code whose last expression has a value, and return a report."""
+    return make_report(lambda: evaluate_last(code, module_globals, keep))
 
 
 def make_report(work: Callable[[], str | None]) -> dict[str, Any]:
-    """Do something that runs untrusted code; what that raises is a report, never a crash of ours."""
+    """Call something that runs untrusted code; an exception becomes a report, never a crash of the guest."""
     try:
         return {"value": work()}
     except SystemExit as exit:
@@ -234,53 +243,53 @@ def make_report(work: Callable[[], str | None]) -> dict[str, Any]:
 
 
 def find_exit_code(value: object) -> int:
-    """What a program asked to exit with, as Python has it; words are said, and mean 1."""
+    """Return the exit code for a value passed to exit, as Python does: a text is printed and means 1."""
     if value is None:
         return 0
     if issubclass(type(value), int):
         code = int.__index__(value)  # type: ignore[arg-type]
         return (code if -LARGE <= code < LARGE else -1) & 0xFF
     with suppress(BaseException):  # its __str__ may do anything
-        print(value, file=sys.stderr)  # noqa: T201 - the program's own words
+        print(value, file=sys.stderr)  # noqa: T201 - the program's own message
     return 1
 
 
 def run_program(work: Callable[[], str | None]) -> dict[str, Any]:
-    """A whole program: it ends as Python ends it, when its threads have ended and what it left to the exit is done."""
+    """Run a whole program, and end it as Python does: wait for its threads, then run its exit functions."""
     report = make_report(work)
     make_report(finish_threads)
     return report
 
 
 def finish_threads() -> None:
-    """Wait for the threads that are to be waited for, then call what was left to the exit."""
+    """Wait for threads that are not daemons, then call the registered exit functions."""
     if threading := sys.modules.get("threading"):
-        for ends in reversed(getattr(threading, "_threading_atexits", ())):  # pools let their threads go
-            ends()
+        for end in reversed(getattr(threading, "_threading_atexits", ())):  # pools end their threads
+            end()
         this = threading.current_thread()
         while others := [thread for thread in threading.enumerate() if thread is not this and not thread.daemon]:
             others[0].join()
     atexit._run_exitfuncs()
 
 
-def evaluate_last(code: str, space: dict[str, Any], keep: int) -> str | None:
-    """The repr of the last expression; one character more than is kept tells that there was more."""
+def evaluate_last(code: str, module_globals: dict[str, Any], keep: int) -> str | None:
+    """Return the repr of the last expression, cut one character beyond what is kept, which shows that it was longer."""
     tree = ast.parse(code.removeprefix(BOM), "<code>")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<code>", "exec"), space)
+    exec(compile(tree, "<code>", "exec"), module_globals)
     if not isinstance(last, ast.Expr):
         return None
-    value = eval(compile(ast.Expression(last.value), "<code>", "eval"), space)
+    value = eval(compile(ast.Expression(last.value), "<code>", "eval"), module_globals)
     return None if value is None else cut_text(repr(value), keep + 1)
 
 
-def cut_text(text: str, most: int) -> str:
-    """The head of a text, even of one whose class has ideas of its own."""
-    return str.__getitem__(text, slice(most))
+def cut_text(text: str, length: int) -> str:
+    """Return the beginning of a text, even of one whose class overrides indexing."""
+    return str.__getitem__(text, slice(length))
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data, its traceback from the program's own lines on."""
+    """Return an exception as plain data, its traceback from the program's own lines on."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename != "<code>":
         trace = trace.tb_next
@@ -297,7 +306,8 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def make_globals(name: str = "__main__") -> dict[str, Any]:
-    """The globals of a program, which are also its `__main__` module's; under another name it is not told so."""
+    """Return the globals of a program, which are also those of its `__main__` module; another `name` changes
+    `__name__`."""
     main = types.ModuleType(name)
     main.__dict__.update(__builtins__=__builtins__, __file__=f"{filesystem.WORKING_FOLDER}/{name.strip('_')}.py")
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out
@@ -306,7 +316,7 @@ def make_globals(name: str = "__main__") -> dict[str, Any]:
 
 
 def flush_streams() -> None:
-    """What was printed goes out, whatever became of the streams."""
+    """Write out what was printed, even if the program replaced or broke its streams."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         try:
             stream.flush()  # type: ignore[union-attr]

@@ -1,15 +1,16 @@
-"""Handles: what one end of an examination holds of the other's objects. Using one asks the other end.
+"""Handles: proxies that one end of an examination has for objects of the other end. Using one sends a request there.
 
-A handle of the tests' does what can be told from outside: calls, attributes, items, iteration, numbers made of it.
-What the candidate's own class would decide about something of the tests' (`==`, `in`, `+`) is a claim, and what no
-handle can tell (its class, whether it has a special method) is refused: either would have the code judge itself.
+A handle of the tests' end supports what can be observed from outside: calls, attributes, items, iteration, conversion
+to numbers. Where the candidate's own class would decide about a value of the tests (`==`, `in`, `+`), the answer is a
+claim; what no handle can tell (its class, whether it has a special method) is refused: either would let the code judge
+itself.
 
-Where the tests expect plain data, they believe less: of what a function gives back that is not plain data (`Returned`),
-only data is believed. An object that answers by its own code (`float(x)`, `len(x)`, `x.startswith("a")`) can answer
-differently each time, by what it has been asked: the code would judge itself, so each such answer is a claim. What the
-candidate's end calls an object is its own word too: each kind does what such a thing can do, and no more.
+Where the tests expect plain data, they trust less: of what a function returns that is not plain data (`Returned`), only
+data is trusted. An object that answers by its own code (`float(x)`, `len(x)`, `x.startswith("a")`) can answer
+differently each time, depending on the question: the code would judge itself, so each such answer is a claim. The kind
+of an object is also reported by the candidate's end: each kind supports what such an object can do, and no more.
 
-Coroutines are run to their end where they are: only their own process can.
+Coroutines are run to their end where they are: only their own process can do that.
 """
 
 import operator
@@ -22,12 +23,12 @@ _runners: list[Any] = []
 
 
 def is_coroutine(value: Any) -> bool:
-    """What an `async def` gives when it is called."""
+    """Return whether a value is what a call of an `async def` returns."""
     return issubclass(type(value), CoroutineType)
 
 
 def run_coroutine(value: Any) -> Any:
-    """What a coroutine comes to, all of them in one loop; every other value as it is."""
+    """Return the result of a coroutine, all of them in one loop; every other value as it is."""
     if not is_coroutine(value):
         return value
     if not _runners:
@@ -47,7 +48,7 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "__contains__": operator.contains,
     "__instancecheck__": lambda target, value: isinstance(value, target),
 }
-"""What the candidate's own objects decide: a verdict must not rest on it."""
+"""Decided by the candidate's own objects: a verdict must not rest on them."""
 
 _ARITHMETIC = {
     name: getattr(operator, name)
@@ -68,13 +69,13 @@ _ARITHMETIC = {
     )
 } | {"divmod": divmod}
 ARITHMETIC_METHODS: dict[str, Callable[..., Any]] = {
-    f"__{name.strip('_')}__": doing for name, doing in _ARITHMETIC.items()
+    f"__{name.strip('_')}__": function for name, function in _ARITHMETIC.items()
 }
 ARITHMETIC_METHODS |= {
-    f"__r{name.strip('_')}__": lambda target, other, doing=doing: doing(other, target)
-    for name, doing in _ARITHMETIC.items()
+    f"__r{name.strip('_')}__": lambda target, other, function=function: function(other, target)
+    for name, function in _ARITHMETIC.items()
 }
-"""The same with something of the tests': `f(x) - 5` could be 0 whatever stands there."""
+"""Also decided by the candidate's objects: `f(x) - 5` could be 0 whatever the tests subtract."""
 
 
 SELF_METHODS: dict[str, Callable[..., Any]] = {
@@ -99,10 +100,10 @@ SELF_METHODS: dict[str, Callable[..., Any]] = {
     "__pos__": operator.pos,
     "__invert__": operator.invert,
 }
-"""What an object does or says of itself, without a look at what is expected of it."""
+"""What an object does or reports about itself, without seeing an expected value."""
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda target, /, *given, **named: target(*given, **named),
+    "call": lambda target, /, *args, **kwargs: target(*args, **kwargs),
     "attribute": getattr,
     "iterate": iter,
     "await": run_coroutine,
@@ -125,29 +126,29 @@ REFUSED_METHODS = (
     "bytes",
     "subclasscheck",
 )
-"""A block of the tests that the code may end as it likes, an endless conversation, a copy: nothing for a handle."""
+"""A block of the tests that the code could end at will, an endless exchange, a copy: not supported by handles."""
 
 PLAIN_ATTRIBUTES = frozenset(
     f"__{name}__" for name in ("name", "qualname", "doc", "module", "annotations", "type_params", "wrapped", "dict")
 )
-"""Attributes like others, for all their underscores."""
+"""Ordinary attributes, in spite of their underscores."""
 FUNCTION_ATTRIBUTES = frozenset({"__name__", "__qualname__", "__doc__"})
-"""What the tests' functions tell of themselves: `functools.wraps` asks for it."""
+"""Attributes of the tests' functions that the code may read: `functools.wraps` needs them."""
 
 _OWN = frozenset({"_peer", "_number", "_do", "_attribute", "_ended"})
 _PROBED = frozenset({"__copy__", "__deepcopy__"})
 _BROWSER = "unittest.loader"
-"""It asks of everything in the tests' module whether it is a class of tests: no verdict rests on that."""
+"""It checks for everything in the tests' module whether it is a class of tests: no verdict rests on that."""
 
 
 class Handle:
-    """Something of the other end."""
+    """An object of the other end."""
 
     def __init__(self, peer: Any, number: int) -> None:
         object.__getattribute__(self, "__dict__").update(_peer=peer, _number=number)
 
-    def _do(self, what: str, *given: Any) -> Any:
-        return self._peer.ask(what, self._number, given, {})
+    def _do(self, what: str, *args: Any) -> Any:
+        return self._peer.ask(what, self._number, args, {})
 
     def _attribute(self, name: str) -> Any:
         return self._do("attribute", name)
@@ -166,7 +167,7 @@ class Handle:
 
 
 class RemoteObject(Handle):
-    """An object, and what it can do."""
+    """An object, with all its operations."""
 
     def __iter__(self) -> Iterator[Any]:
         return as_iterator(self._do("iterate"))
@@ -176,14 +177,14 @@ class RemoteObject(Handle):
 
 
 class RemoteFunction(RemoteObject):
-    """One that can be called."""
+    """An object that can be called."""
 
-    def __call__(self, /, *given: Any, **named: Any) -> Any:
-        return self._peer.ask("call", self._number, given, named)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._peer.ask("call", self._number, args, kwargs)
 
 
 def kind_of(value: Any) -> str:
-    """What is announced of an object: what can be done with it from without."""
+    """Return the kind of an object that is reported to the other end: what can be done with it from outside."""
     if callable(value):
         return "function"
     return "iterator" if hasattr(type(value), "__next__") else "object"
@@ -192,13 +193,14 @@ def kind_of(value: Any) -> str:
 REMOTE_KINDS = {"function": RemoteFunction, "iterator": RemoteObject, "object": RemoteObject}
 
 
-def as_iterator(held: Any) -> Iterator[Any]:
-    """What came of asking for an iterator, as one."""
-    return iter(held) if not issubclass(type(held), Handle) else held
+def as_iterator(answer: Any) -> Iterator[Any]:
+    """Return the answer to a request for an iterator as an iterator."""
+    return iter(answer) if not issubclass(type(answer), Handle) else answer
 
 
 def _read_special(remote: Handle, name: str) -> Any:
-    """A special attribute that somebody names; Python itself looks on the class. `isinstance` asks for `__class__`."""
+    """Read a special attribute that is named explicitly; Python itself looks on the class. `isinstance` reads
+    `__class__`."""
     if not remote._peer.guarded or (name == "__class__" and sys._getframe(2).f_globals.get("__name__") == _BROWSER):
         return object.__getattribute__(remote, name)
     if name in _PROBED:
@@ -207,19 +209,19 @@ def _read_special(remote: Handle, name: str) -> Any:
 
 
 def _make_forward(what: str) -> Callable[..., Any]:
-    return lambda self, *given: self._do(what, *given)
+    return lambda self, *args: self._do(what, *args)
 
 
 def make_claim(what: str) -> Callable[..., Any]:
-    """A method that asks for the object's word, where that will do."""
-    return lambda self, *given: self._peer.claim(what, self._number, *given)
+    """Return a method that asks the candidate's object for an answer, where such answers are allowed."""
+    return lambda self, *args: self._peer.claim(what, self._number, *args)
 
 
 def _make_arithmetic(what: str) -> Callable[..., Any]:
-    def compute(self: RemoteObject, *given: Any) -> Any:
-        if all(issubclass(type(value), Handle) for value in given):  # two objects of the code: nothing to look at
-            return self._do(what, *given)
-        return self._peer.claim(what, self._number, *given)
+    def compute(self: RemoteObject, *args: Any) -> Any:
+        if all(issubclass(type(value), Handle) for value in args):  # two objects of the code, no expected value
+            return self._do(what, *args)
+        return self._peer.claim(what, self._number, *args)
 
     return compute
 
@@ -245,21 +247,21 @@ _COMMON_CLAIMS = ("__eq__", "__ne__", "__setattr__", "__delattr__")
 
 
 class Returned(Handle):
-    """An attribute is data, and stays what it was at the first look until the code is at work again."""
+    """A returned object. An attribute is data, and keeps the value of its first read until the code runs again."""
 
     def _attribute(self, name: str) -> Any:
         return self._peer.look(self._number, name)
 
 
 class ReturnedFunction(Returned):
-    """It can be called."""
+    """A returned object that can be called."""
 
-    def __call__(self, /, *given: Any, **named: Any) -> Any:
-        return self._peer.ask("call", self._number, given, named)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._peer.ask("call", self._number, args, kwargs)
 
 
 class ReturnedIterator(Returned):
-    """It can be iterated, and has ended once it says so."""
+    """A returned iterator; once it reports its end, it has ended."""
 
     _ended = False
 
@@ -280,7 +282,7 @@ class ReturnedIterator(Returned):
 
 
 class ReturnedObject(Returned):
-    """It holds data."""
+    """A returned object that holds data."""
 
     def __iter__(self) -> Iterator[Any]:
         return as_iterator(self._peer.claim("iterate", self._number))
@@ -295,5 +297,5 @@ RETURNED_KINDS = {"function": ReturnedFunction, "iterator": ReturnedIterator, "o
 
 
 def is_data(value: Any) -> bool:
-    """Whether an attribute is something that the object holds, and nothing that runs its code."""
+    """Return whether an attribute is something that the object holds, and nothing that runs its code."""
     return not (issubclass(type(value), (ReturnedFunction, ReturnedIterator)) or is_coroutine(value))

@@ -1,4 +1,4 @@
-"""System calls that Python does not have, by ctypes. Runs inside the zygote: the standard library and nothing else."""
+"""System calls that Python lacks, through ctypes. Runs inside the zygote: only the standard library."""
 
 import ctypes
 import errno
@@ -22,7 +22,7 @@ AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000
 MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_IDMAP = 2, 4, 8, 0x100000
 RESOLVE_NO_SYMLINKS = 4
 OPEN_TREE, MOVE_MOUNT, OPENAT2, MOUNT_SETATTR = 428, 429, 437, 442
-"""Young enough to have one number on all machines."""
+"""Recent calls have the same number on all machines."""
 
 SYSCALL_NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "close_range": 436, "landlock": 444, "seccomp": 317},
@@ -32,18 +32,18 @@ ARCH = platform.machine()
 
 
 class Unsupported(Exception):
-    """The kernel or the machine lacks something a tier needs."""
+    """The kernel or the machine lacks something that an isolation level needs."""
 
 
 def syscall_number(name: str) -> int:
-    """The number of a system call on this machine."""
+    """Return the number of a system call on this machine."""
     if ARCH not in SYSCALL_NUMBERS:
         raise Unsupported(f"no system call numbers for {ARCH}")
     return SYSCALL_NUMBERS[ARCH][name]
 
 
 def check_result(result: int, what: str) -> int:
-    """The result of a call, or OSError saying which call failed."""
+    """Return the result of a call, or raise OSError with the name of the call."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -51,12 +51,12 @@ def check_result(result: int, what: str) -> int:
 
 
 def syscall(what: str, call: int, *arguments: object) -> int:
-    """A raw system call."""
+    """Make a raw system call."""
     return check_result(_syscall(ctypes.c_long(call), *arguments), what)
 
 
 def unshare(flags: int) -> None:
-    """New namespaces for this process (and, for pids, for its children)."""
+    """Move this process (for pids: its children) to new namespaces."""
     check_result(_libc.unshare(flags), "unshare")
 
 
@@ -72,7 +72,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 
 
 def pivot_root(new: str) -> None:
-    """Make a folder the root and let the old one go."""
+    """Make a folder the root and unmount the old one."""
     os.chdir(new)
     syscall("pivot_root", syscall_number("pivot_root"), b".", b".")
     check_result(_libc.umount2(b".", MNT_DETACH), "umount2")
@@ -80,7 +80,7 @@ def pivot_root(new: str) -> None:
 
 
 def open_without_links(path: str, flags: int) -> int:
-    """Open a path that no symbolic link is part of."""
+    """Open a path that contains no symbolic link."""
     how = struct.pack("=3Q", flags, 0, RESOLVE_NO_SYMLINKS)
     try:
         return syscall(path, OPENAT2, AT_FDCWD, os.fsencode(path), how, ctypes.c_size_t(len(how)))
@@ -91,17 +91,17 @@ def open_without_links(path: str, flags: int) -> int:
 
 
 def open_tree(handle: int) -> int:
-    """A mount of a folder that lies nowhere, without what is mounted below it."""
+    """Return a detached mount of a folder, without what is mounted below it."""
     return syscall("open_tree", OPEN_TREE, handle, b"", OPEN_TREE_CLONE | AT_EMPTY_PATH | os.O_CLOEXEC)
 
 
 def move_mount(tree: int, target: str) -> None:
-    """Put such a mount in its place."""
+    """Attach a detached mount."""
     syscall("move_mount", MOVE_MOUNT, tree, b"", AT_FDCWD, target.encode(), MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def mount_setattr(tree: int, users: int | None = None) -> None:
-    """A mount for untrusted code; with a user namespace, its files are owned as that says."""
+    """Restrict a mount for untrusted code; a user namespace maps the owners of its files."""
     flags = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | (MOUNT_ATTR_IDMAP if users is not None else 0)
     attributes = struct.pack("=4Q", flags, 0, MS_PRIVATE, users or 0)
     syscall("mount_setattr", MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, ctypes.c_size_t(len(attributes)))
@@ -114,7 +114,7 @@ def prctl(option: int, value: int = 0) -> None:
 
 
 def drop_bounding_set() -> None:
-    """No capability can come back once it is gone."""
+    """Prevent that a dropped capability can be regained."""
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)
@@ -123,13 +123,13 @@ def drop_bounding_set() -> None:
 
 
 def drop_capabilities() -> None:
-    """No capability is left."""
+    """Drop all capabilities."""
     header = struct.pack("=Ii", 0x20080522, 0)
     syscall("capset", syscall_number("capset"), header, b"\0" * 24)
 
 
 def close_from(first: int) -> None:
-    """Close every descriptor from one on."""
+    """Close every descriptor from `first` on."""
     try:
         syscall("close_range", syscall_number("close_range"), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0)
     except OSError:
@@ -137,7 +137,7 @@ def close_from(first: int) -> None:
 
 
 def map_root(user: int, group: int, proc: int) -> None:
-    """In a new user namespace: be root there and nobody else. `proc` is a descriptor: the root may have none."""
+    """Map only root in a new user namespace. `proc` is a descriptor: /proc may not exist in the root."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         handle = os.open(f"self/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
         os.write(handle, text.encode())
@@ -145,7 +145,7 @@ def map_root(user: int, group: int, proc: int) -> None:
 
 
 class SeccompFilter:
-    """A BPF program, laid out in memory as the kernel wants it: made once, installed by many."""
+    """A BPF program in the memory layout that the kernel requires: made once, installed many times."""
 
     def __init__(self, program: bytes) -> None:
         self._program = ctypes.create_string_buffer(program)
@@ -154,11 +154,12 @@ class SeccompFilter:
         self._call = ctypes.c_long(syscall_number("seccomp"))
 
     def install(self, listen: bool = False) -> list[int]:
-        """For this process and all it starts; to listen gives where its questions are answered."""
+        """Install it for this process and its children; with `listen`, return the descriptor on which its questions are
+        answered."""
         handle = check_result(_syscall(self._call, 1, SECCOMP_NEW_LISTENER if listen else 0, self._header), "seccomp")
         return [handle] if listen else []
 
 
 def install_filter(program: bytes, listen: bool = False) -> list[int]:
-    """Install a program that nobody else needs."""
+    """Install a program that is used only once."""
     return SeccompFilter(program).install(listen)

@@ -1,12 +1,12 @@
-"""Values as plain data: what may cross between two sandboxes. Runs inside them: the standard library alone.
+"""Values as plain data: what may cross between two sandboxes. Runs inside them: only the standard library.
 
-A value is packed as JSON. What JSON has no form for is tagged: `["t", [1, 2]]` is a tuple. Subclasses cross as the data
-they hold, so that nobody's `__eq__` crosses with them, and numpy's numbers as Python's; Python's own types of data and
-errors cross by name; every other object stays, and a handle to it crosses.
+A value is packed as JSON. What JSON cannot express is tagged: `["t", [1, 2]]` is a tuple. Subclasses cross as the data
+they hold, so that no `__eq__` crosses with them, and numpy's numbers as Python's; Python's own types of data and errors
+cross by name; every other object stays, and a handle to it crosses.
 
-The containers among a call's arguments may be changed or given back by the code that is called. Both ends number them
-in the order in which they come, so that the answer can name them: a change is made to the very container that the
-caller holds, and what the other end gives back of its arguments is the caller's own again.
+The containers among a call's arguments may be changed or returned by the code that is called. Both ends number them in
+the order in which they occur, so that the answer can name them: a change is made to the caller's own container, and an
+argument that the other end returns is the caller's own object again.
 """
 
 import builtins
@@ -60,48 +60,48 @@ DATA_ATTRIBUTES = frozenset(name for kind in (*_DATA, deque) for name in dir(kin
 
 
 class NotPlain(Exception):
-    """A value too deep, or data that nobody packed."""
+    """A value nested too deep, or data that was not made by `pack`."""
 
 
 def pack(
     value: Any,
     keep: Callable[[Any], Any],
-    deep: int = 0,
+    depth: int = 0,
     known: Mapping[int, int] = NONE_KNOWN,
     stays: Callable[[type], bool] | None = None,
 ) -> Any:
-    """A value as JSON; `keep` packs an object that cannot cross, or one of a class that `stays` though it holds data.
-    One whose id is `known` crosses as that number."""
+    """Return a value as JSON; `keep` packs an object that cannot cross, or one of a class that `stays` although it
+    holds data. An object whose id is `known` crosses as that number."""
     kind = type(value)
     if value is None or kind is bool or kind is str or (kind is int and -LARGE < value < LARGE):
         return value
-    if deep > MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise NotPlain(f"nested more than {MAX_DEPTH} deep")
     if known and id(value) in known:
         return ["yours", known[id(value)]]
-    for base, packed in _PACKERS:
+    for base, pack_kind in _PACKERS:
         if issubclass(kind, base):
             if stays and stays(kind):
                 return keep(value)
-            return packed(value, lambda inner: pack(inner, keep, deep + 1, known, stays))
+            return pack_kind(value, lambda inner: pack(inner, keep, depth + 1, known, stays))
     number = _to_python_number(value)
-    return _pack_class(value) or _pack_lazy(value) or keep(value) if number is None else pack(number, keep, deep + 1)
+    return _pack_class(value) or _pack_lazy(value) or keep(value) if number is None else pack(number, keep, depth + 1)
 
 
 def refuse_functions(items: list[Any]) -> list[Any]:
-    """What is found by a name must be data: a function there would be a method in all but name."""
+    """Refuse functions among named items: a function there would be a method in all but name."""
     if any(map(callable, items)):
         raise NotPlain("a function where data belongs")
     return items
 
 
 def _pack_class(value: Any) -> Any:
-    """One of Python's own classes."""
+    """Pack one of Python's own classes."""
     return ["C", _CLASS_NAMES[value]] if type(value) is type and value in _CLASS_NAMES else None
 
 
 def _to_python_number(value: Any) -> Any:
-    """A number of numpy's as Python's own; None for anything else."""
+    """Return a number of numpy's as Python's own; None for anything else."""
     generic = getattr(sys.modules.get("numpy"), "generic", None)
     if not generic or not issubclass(type(value), generic):
         return None
@@ -110,16 +110,16 @@ def _to_python_number(value: Any) -> Any:
 
 
 def _pack_lazy(value: Any) -> Any:
-    """A value of a module that somebody has loaded."""
-    for tag, late in _LAZY_TYPES.items():
-        base = getattr(sys.modules.get(late.module), late.name, None)
+    """Pack a value of a module that is loaded already."""
+    for tag, lazy_type in _LAZY_TYPES.items():
+        base = getattr(sys.modules.get(lazy_type.module), lazy_type.name, None)
         if base and issubclass(type(value), base):
-            return [tag, late.pack(base, value)]
+            return [tag, lazy_type.pack(base, value)]
     return None
 
 
 class LazyType(NamedTuple):
-    """A kind of value whose module is loaded only where there is one: every guest pays for what its zygote has."""
+    """A type whose module is loaded only when needed: every guest pays for what its zygote has loaded."""
 
     module: str
     name: str
@@ -186,27 +186,28 @@ def _deque(value: Any, inner: Any) -> Any:
 
 def _dict(value: Any, inner: Any) -> Any:
     pairs = [[inner(key), inner(item)] for key, item in dict.items(value)]
-    about = None if type(value) is dict else _describe_mapping(value)
-    return ["m", [about, [part for pair in pairs for part in pair]]] if about else ["d", pairs]
+    kind = None if type(value) is dict else _describe_mapping(value)
+    return ["m", [kind, [part for pair in pairs for part in pair]]] if kind else ["d", pairs]
 
 
 def _describe_mapping(value: Any) -> list[str] | None:
-    """Which of Python's own kinds of dict it is; one that would make items by a function of somebody's is a dict."""
+    """Return which of Python's own kinds of dict it is; a defaultdict whose factory is not one of Python's classes is a
+    dict."""
     kind = next((kind for kind in MAPPINGS if issubclass(type(value), kind)), None)
     if kind is not defaultdict:
         return kind and [kind.__name__, ""]
-    made = value.default_factory
-    return [kind.__name__, _CLASS_NAMES[made]] if type(made) is type and made in _CLASS_NAMES else None
+    factory = value.default_factory
+    return [kind.__name__, _CLASS_NAMES[factory]] if type(factory) is type and factory in _CLASS_NAMES else None
 
 
-def _make_mapping(name: str, made: str, items: dict[Any, Any]) -> Any:
+def _make_mapping(name: str, factory: str, items: dict[Any, Any]) -> Any:
     kinds: dict[str, Any] = {kind.__name__: kind for kind in MAPPINGS}
-    return kinds[name](_CLASSES[made], items) if made else kinds[name](items)
+    return kinds[name](_CLASSES[factory], items) if factory else kinds[name](items)
 
 
 @lru_cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    """The same class for the same fields, with no method but Python's own."""
+    """Return the same class for the same fields, with no method but Python's own."""
     return namedtuple(name, fields, rename=True)
 
 
@@ -215,7 +216,7 @@ _SHAPED_MAKERS: dict[str, Callable[[Any, list[Any]], Any]] = {
     "Q": lambda most, items: deque(items, most),
     "m": lambda about, items: _make_mapping(about[0], about[1], dict(zip(items[::2], items[1::2], strict=True))),
 }
-"""Containers of which something more is told than what they hold."""
+"""Containers that are packed with more than their items."""
 
 
 _PACKERS: list[tuple[type, Callable[[Any, Any], Any]]] = [
@@ -239,26 +240,26 @@ _PACKERS: list[tuple[type, Callable[[Any, Any], Any]]] = [
 ]
 
 
-def unpack(data: Any, find: Callable[[str, Any], Any], deep: int = 0) -> Any:
-    """The value; `find` gives what stands for a handle. NotPlain for what `pack` never makes."""
+def unpack(data: Any, find: Callable[[str, Any], Any], depth: int = 0) -> Any:
+    """Return the value; `find` returns the object that a handle stands for. NotPlain for what `pack` never makes."""
     if not isinstance(data, list):
         if data is None or isinstance(data, bool | int | float | str):
             return data
         raise NotPlain("not a packed value")
-    if deep > 2 * MAX_DEPTH or len(data) != 2 or not isinstance(data[0], str):
+    if depth > 2 * MAX_DEPTH or len(data) != 2 or not isinstance(data[0], str):
         raise NotPlain("not a packed value")
-    tag, held = data
+    tag, content = data
     try:
         if tag in _CONTAINER_TAGS:
-            return _MAKERS[tag](unpack(item, find, deep + 1) for item in held)
+            return _MAKERS[tag](unpack(item, find, depth + 1) for item in content)
         if tag in _SHAPED_MAKERS:
-            about, items = held
-            return _SHAPED_MAKERS[tag](about, [unpack(item, find, deep + 1) for item in items])
+            about, items = content
+            return _SHAPED_MAKERS[tag](about, [unpack(item, find, depth + 1) for item in items])
         if tag == "d":
-            return {unpack(key, find, deep + 1): unpack(item, find, deep + 1) for key, item in held}
-        if late := _LAZY_TYPES.get(tag):
-            return late.make(getattr(import_module(late.module), late.name), held)
-        return _MAKERS[tag](held) if tag in _MAKERS else find(tag, held)
+            return {unpack(key, find, depth + 1): unpack(item, find, depth + 1) for key, item in content}
+        if lazy_type := _LAZY_TYPES.get(tag):
+            return lazy_type.make(getattr(import_module(lazy_type.module), lazy_type.name), content)
+        return _MAKERS[tag](content) if tag in _MAKERS else find(tag, content)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise NotPlain(f"not a packed value: {error}") from None
 
@@ -267,7 +268,7 @@ _SCALARS = frozenset({int, str, float, bool, type(None), bytes})
 
 
 def iterate_containers(values: Iterable[Any], local_ids: Collection[int] = ()) -> Iterator[Any]:
-    """Every container that can be changed, from without to within; but those whose ids `stay` do not cross."""
+    """Yield every mutable container, from the outside in, except objects in `local_ids`, which do not cross."""
     for value in values:
         kind = type(value)
         if kind in _SCALARS or (local_ids and id(value) in local_ids):
@@ -281,34 +282,34 @@ def iterate_containers(values: Iterable[Any], local_ids: Collection[int] = ()) -
 
 
 def pack_arguments(arguments: Sequence[Any], pack: Callable[[Any], Any]) -> list[Any]:
-    """The arguments of a call; a container that stands among them twice is one there too."""
-    places: dict[int, int] = {}
+    """Pack the arguments of a call; a container that occurs twice among them is also one object at the other end."""
+    positions: dict[int, int] = {}
     packed = []
-    for place, value in enumerate(arguments):
-        first = places.setdefault(id(value), place)
-        packed.append(["same", first] if first < place and issubclass(type(value), MUTABLE) else pack(value))
+    for position, value in enumerate(arguments):
+        first = positions.setdefault(id(value), position)
+        packed.append(["same", first] if first < position and issubclass(type(value), MUTABLE) else pack(value))
     return packed
 
 
 def unpack_arguments(packed: Iterable[Any], unpack: Callable[[Any], Any]) -> list[Any]:
-    """The arguments again."""
-    given: list[Any] = []
+    """Unpack the arguments of a call."""
+    arguments: list[Any] = []
     for data in packed:
-        again = type(data) is list and data[:1] == ["same"]
-        given.append(given[data[1]] if again else unpack(data))
-    return given
+        is_repeated = type(data) is list and data[:1] == ["same"]
+        arguments.append(arguments[data[1]] if is_repeated else unpack(data))
+    return arguments
 
 
 class ReceivedArguments:
-    """The containers that came with a call, as they were."""
+    """The containers that came with a call, and their contents at that time."""
 
-    def __init__(self, given: Iterable[Any], stay: Collection[int] = ()) -> None:
-        self._containers = [*iterate_containers(given, stay)]
+    def __init__(self, arguments: Iterable[Any], local_ids: Collection[int] = ()) -> None:
+        self._containers = [*iterate_containers(arguments, local_ids)]
         self._before = [_list_contents(value) for value in self._containers]
         self.numbers = {id(value): number for number, value in enumerate(self._containers)}
 
     def pack_changes(self, pack: Callable[[Any, Mapping[int, int]], Any]) -> list[Any]:
-        """The number and the packed contents of each that holds something else now."""
+        """Return the number and the packed contents of each container that has changed."""
         return [
             [number, pack(value.copy(), self.numbers)]
             for number, value in enumerate(self._containers)
@@ -325,7 +326,7 @@ def _are_different(before: list[Any], now: list[Any]) -> bool:
 
 
 def refill(value: Any, data: Any) -> None:
-    """Make a container hold what another one holds: how a change made elsewhere comes home."""
+    """Replace the contents of a container by those of another one, to apply a change made at the other end."""
     kind: type = dict if type(data) in MAPPINGS else type(data)
     if kind not in MUTABLE or not issubclass(type(value), kind):
         raise NotPlain("not an answer")

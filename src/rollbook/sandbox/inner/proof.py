@@ -1,4 +1,4 @@
-"""Run as untrusted code before any other is: tries what must not work, and says what did. Nothing, if all is well."""
+"""Run as untrusted code before any other: tries what must not work and prints what did; nothing if isolation holds."""
 
 import colorsys  # noqa: F401 - not loaded before: shows that the interpreter can be read
 import ctypes
@@ -10,21 +10,21 @@ from collections.abc import Callable
 
 HOST = int(sys.stdin.read())
 PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
-MUCH = 1 << 44
-BEHIND: list[str] = []
+TOO_MUCH_BYTES = 1 << 44
+FAILURES: list[str] = []
 
 
 def must_fail(what: str, act: Callable[[], object]) -> None:
-    """An error of the kernel's is what we want."""
+    """Record an action for which the kernel raises no error."""
     try:
         act()
     except (OSError, MemoryError):
         return
-    BEHIND.append(what)
+    FAILURES.append(what)
 
 
 def fork() -> None:
-    """What is forked must not go on here."""
+    """Fork; the child must not continue here."""
     if os.fork() == 0:
         os._exit(0)
 
@@ -38,17 +38,17 @@ must_fail("list /proc", lambda: os.listdir("/proc/self"))
 must_fail("write to /tmp", lambda: open("/tmp/rollbook-proof", "w").close())
 must_fail("write beside the interpreter", lambda: open(os.path.join(os.path.dirname(os.__file__), "x"), "w").close())
 for who, pid in (("the host", HOST), ("its parent", os.getppid())):
-    if pid not in (0, os.getpid()):  # numbers of another pid namespace say nothing here
+    if pid not in (0, os.getpid()):  # pids of another pid namespace mean nothing here
         must_fail(f"signal {who}", lambda pid=pid: os.kill(pid, 0))  # type: ignore[misc]
 must_fail("start a process", fork)
 must_fail("start a program", lambda: os.execv(sys.executable or "/bin/sh", ["sh"]))
-must_fail("have all memory", lambda: bytearray(MUCH))
+must_fail("have all memory", lambda: bytearray(TOO_MUCH_BYTES))
 if libc.prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 2:
-    BEHIND.append("do without a filter")
+    FAILURES.append("do without a filter")
 if libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
-    BEHIND.append("gain privileges")
+    FAILURES.append("gain privileges")
 if libc.unshare(0x10000000) == 0 or libc.ptrace(16, HOST, 0, 0) == 0:
-    BEHIND.append("make a namespace or trace the host")
+    FAILURES.append("make a namespace or trace the host")
 if set(os.environ) - {"LC_CTYPE"}:
-    BEHIND.append("see an environment")
-sys.stdout.write(", ".join(BEHIND))
+    FAILURES.append("see an environment")
+sys.stdout.write(", ".join(FAILURES))

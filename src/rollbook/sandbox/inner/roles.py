@@ -1,4 +1,4 @@
-"""What a guest can be: it runs one program, or keeps a program's state from turn to turn."""
+"""The roles of a guest: it runs one program, or keeps a program's state from turn to turn."""
 
 import os
 import signal
@@ -12,52 +12,53 @@ Message = dict[str, Any]
 
 
 class Role(NamedTuple):
-    """A way to be a guest."""
+    """The behaviour of a guest."""
 
     main: Callable[[Message, Channel], int]
-    """Given the request and the channel; what it returns is the exit code."""
+    """Called with the request and the channel; returns the exit code."""
     stays: bool = False
-    """Waits for messages between which the host stops it: no CPU limit of the kernel's, a user of its own."""
+    """Waits for messages, and the host stops it in between: no CPU limit of the kernel's, a user of its own."""
     forks: bool = False
-    """Forks for every turn, when the host lets it, below a first process that outlives them all."""
+    """Forks for every turn, when the host allows it, below a first process that outlives all forks."""
 
 
 def run_once(request: Message, channel: Channel) -> int:
-    """One program, one report; what the program forks must not report in its name."""
+    """Run one program and report once; forks of the program must not report in its name."""
     owner = os.getpid()
-    space, keep = guest.make_globals(), request["limits"]["keep"]
-    report = guest.run_program(lambda: guest.evaluate_last(request["code"], space, keep))
+    module_globals, keep = guest.make_globals(), request["limits"]["keep"]
+    report = guest.run_program(lambda: guest.evaluate_last(request["code"], module_globals, keep))
     if os.getpid() == owner:
         channel.send(report)
     return int(report.get("exit", 1 if "error" in report else 0))
 
 
 def run_session(request: Message, channel: Channel) -> int:
-    """Every turn runs in the same globals."""
-    space = guest.make_globals()
-    answer_messages(channel, lambda turn: guest.run_code(turn["code"], space, turn["keep"]))
+    """Run every turn with the same globals."""
+    module_globals = guest.make_globals()
+    answer_messages(channel, lambda turn: guest.run_code(turn["code"], module_globals, turn["keep"]))
 
 
 def run_snapshots(request: Message, channel: Channel) -> int:
-    """Every turn runs in a fork of the state before it, which waits until the host knows which of the two goes on."""
-    space = guest.make_globals()
+    """Run every turn in a fork of the state before it, which waits until the host has decided which of the two
+    continues."""
+    module_globals = guest.make_globals()
     say_hello()
     while True:
         message, _ = channel.receive()
         reap()
         try:
-            holds_the_state = fork_undisturbed() > 0
+            is_holder = fork_undisturbed() > 0
         except OSError as error:
             channel.send({"done": message["turn"], "body": {"error": guest.describe_error(error)}})
             continue
-        if not holds_the_state:
+        if not is_holder:
             say_hello()
-            body = guest.run_code(message["body"]["code"], space, message["body"]["keep"])
+            body = guest.run_code(message["body"]["code"], module_globals, message["body"]["keep"])
             channel.send({"done": message["turn"], "body": body})
 
 
 def fork_undisturbed() -> int:
-    """Fork undisturbed: for a signal in between the kernel would begin again, and the host lets only one pass."""
+    """Fork with signals blocked: after a signal the kernel would restart the call, and the host allows only one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         return os.fork()
@@ -66,7 +67,7 @@ def fork_undisturbed() -> int:
 
 
 def answer_messages(channel: Channel, handle: Callable[[Message], Message]) -> NoReturn:
-    """Answer one message after another; what the code forks must not answer in its name."""
+    """Answer one message after another; forks of the code must not answer in its name."""
     owner = os.getpid()
     while True:
         message, _ = channel.receive()
@@ -77,12 +78,13 @@ def answer_messages(channel: Channel, handle: Callable[[Message], Message]) -> N
 
 
 def say_hello() -> None:
-    """A system call that ends at the host, who so learns our pid from the kernel; it returns when the clock runs."""
+    """Make the system call by which the kernel tells the host our pid; it returns when the host has started the
+    clock."""
     kernel.syscall("hello", seccomp.CALLS[kernel.ARCH][seccomp.HELLO_CALL], 0)
 
 
 def reap() -> None:
-    """The turn that was rolled back is no longer needed as a zombie."""
+    """Reap the fork of a turn that was rolled back."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue

@@ -1,4 +1,4 @@
-"""The seccomp filter: what untrusted code may not even ask the kernel for, and the call numbers by machine."""
+"""The seccomp filter: which system calls untrusted code may not make, and the call numbers by machine."""
 
 import errno
 import struct
@@ -77,17 +77,17 @@ ALWAYS_DENIED = """
 """.split()  # noqa: SIM905 - a hundred quotes would hide the words
 SINGLE_PROCESS_DENIED = ("fork", "vfork", "execve")
 HELLO_CALL = "personality"
-"""Nobody needs it, so it carries something else where forks are watched: a fork says to the host that it is there."""
+"""Not needed by programs, so it has another meaning where forks are watched: a fork announces itself to the host."""
 SIGNAL_CALLS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 """A turn shares pid namespace and user with the process that holds the state before it."""
 SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 7, 8, 32, 33
 SHARED_SOCKET_CALLS = ("shutdown", "setsockopt")
-"""What changes a socket changes it for every process that has it: a turn could cut the other off."""
+"""They change a socket for every process that has it: a turn could cut the other off."""
 OWNERSHIP_CALLS = """
     chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat truncate utime utimes futimesat utimensat
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
 """.split()  # noqa: SIM905
-"""What Landlock lets pass, and no mount of one's own keeps from the host's files."""
+"""Calls that Landlock does not control; without a mount namespace they reach the host's files."""
 
 _LOAD, _JA, _JEQ, _JSET, _JGE, _AND, _RET = 0x20, 0x05, 0x15, 0x45, 0x35, 0x54, 0x06
 _ALLOW, _ASK, _ERRNO, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
@@ -99,14 +99,14 @@ MODE_ARGUMENTS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "open"
     "mknod": 1,
     "mknodat": 2,
 }
-"""Which argument of a call says what may be done with a file."""
+"""Which argument of a call is the mode of a file."""
 SETUID_SETGID = 0o6000
 X32, FIRST_UNKNOWN_CALL = 0x40000000, 463
-"""The x32 way in has numbers of its own; and what a later kernel adds is not there."""
+"""The x32 entry has its own call numbers; and calls that a later kernel adds are treated as missing."""
 PID_PLACEHOLDER = 0x7FFFFFFE
 """Stands for the pid that the process will have."""
 MAX_JUMP = 255
-"""That a conditional jump can lead."""
+"""The longest conditional jump."""
 
 Instructions = list[bytes]
 
@@ -121,12 +121,12 @@ def _deny(code: int) -> bytes:
 
 @cache
 def cached_filter(alone: bool, forks: bool, hosted: bool) -> SeccompFilter:
-    """The filter of a process in its namespaces, to be installed."""
+    """Return the filter of a process in its namespaces."""
     return SeccompFilter(make_program(alone, forks, hosted=hosted))
 
 
 def make_own_filter(alone: bool, pid: int) -> SeccompFilter:
-    """The filter of a process without namespaces: it may signal itself and nobody else."""
+    """Return the filter of a process without namespaces: it may signal only itself."""
     return SeccompFilter(
         make_program(alone, apart=False).replace(_op(_JEQ, PID_PLACEHOLDER, 1, 0), _op(_JEQ, pid, 1, 0))
     )
@@ -134,9 +134,9 @@ def make_own_filter(alone: bool, pid: int) -> SeccompFilter:
 
 @cache
 def make_program(alone: bool, forks: bool = False, apart: bool = True, hosted: bool = False) -> bytes:
-    """The filter. `alone` forbids other processes (threads stay); `forks` asks the host about each, and says hello;
-    not `apart`: there are no namespaces, and the host's processes and files have names; `hosted`: the working folder
-    is the host's."""
+    """Return the filter program. `alone` forbids other processes (threads are allowed); `forks` asks the host about
+    each fork, and about the hello call; not `apart`: there are no namespaces, so the host's processes and files have
+    names; `hosted`: the working folder is the host's."""
     if ARCH not in CALLS:
         raise Unsupported(f"no seccomp filter for {ARCH}")
     calls, blocks = CALLS[ARCH], {FIRST_UNKNOWN_CALL: [_deny(errno.ENOSYS)]}
@@ -173,13 +173,13 @@ def _clone_rules(alone: bool, forks: bool) -> Instructions:
 
 
 def _pair_rules() -> Instructions:
-    """No datagrams: with one end of such a pair one may write to any socket that has a name."""
-    only = [_op(_AND, 0xF), _op(_JEQ, SOCK_STREAM, 2, 0), _op(_JEQ, SOCK_SEQPACKET, 1, 0), _deny(errno.EPERM)]
-    return _on_argument(1, only)
+    """Deny datagram pairs: with one end of such a pair a process can write to any socket that has a name."""
+    rules = [_op(_AND, 0xF), _op(_JEQ, SOCK_STREAM, 2, 0), _op(_JEQ, SOCK_SEQPACKET, 1, 0), _deny(errno.EPERM)]
+    return _on_argument(1, rules)
 
 
 def _protect_other_processes(calls: dict[str, int]) -> dict[int, Instructions]:
-    """No signals by way of a descriptor's owner, no limits for another process."""
+    """Deny signals through a descriptor's owner, and limits for another process."""
     return {
         calls["fcntl"]: _on_argument(1, _deny_values(F_SETOWN, F_SETOWN_EX)),
         calls["ioctl"]: _on_argument(1, _deny_values(FIOSETOWN, SIOCSPGRP)),
@@ -188,7 +188,7 @@ def _protect_other_processes(calls: dict[str, int]) -> dict[int, Instructions]:
 
 
 def _protect_host(calls: dict[str, int]) -> dict[int, Instructions]:
-    """No signals but to oneself, no change of what files are, and no way to outlive the zygote."""
+    """Deny signals to other processes, changes of files' ownership, modes and times, and ways to outlive the zygote."""
     only_self = _on_argument(0, [_op(_JEQ, PID_PLACEHOLDER, 1, 0), _deny(errno.EPERM)])
     blocks = {calls[name]: only_self for name in SIGNAL_CALLS if name != "tkill"}
     blocks |= {calls[name]: [_deny(errno.EPERM)] for name in [*OWNERSHIP_CALLS, "tkill"] if name in calls}
@@ -196,42 +196,42 @@ def _protect_host(calls: dict[str, int]) -> dict[int, Instructions]:
 
 
 def _deny_setuid_files(calls: dict[str, int]) -> dict[int, Instructions]:
-    """No file that would run as its owner, whoever starts it: it outlives the session, and is the host's."""
+    """Deny files that run as their owner, whoever starts them: they outlive the session, and are the host's."""
     rules = [_op(_JSET, SETUID_SETGID, 0, 1), _deny(errno.EPERM)]
-    blocks = {calls[name]: _on_argument(place, rules) for name, place in MODE_ARGUMENTS.items() if name in calls}
+    blocks = {calls[name]: _on_argument(index, rules) for name, index in MODE_ARGUMENTS.items() if name in calls}
     return blocks | {calls["openat2"]: [_deny(errno.ENOSYS)]}  # its mode lies in memory
 
 
 def _deny_values(*values: int) -> Instructions:
-    return [line for value in values for line in (_op(_JEQ, value, 0, 1), _deny(errno.EPERM))]
+    return [instruction for value in values for instruction in (_op(_JEQ, value, 0, 1), _deny(errno.EPERM))]
 
 
-def _check(place: int, value: int) -> Instructions:
-    """Nothing but this value will do; go on."""
-    return [_op(_LOAD, _ARGUMENTS + 8 * place), _op(_JEQ, value, 1, 0), _deny(errno.EPERM)]
+def _check(index: int, value: int) -> Instructions:
+    """Deny every other value of an argument; otherwise continue."""
+    return [_op(_LOAD, _ARGUMENTS + 8 * index), _op(_JEQ, value, 1, 0), _deny(errno.EPERM)]
 
 
-def _on_argument(place: int, rules: Instructions) -> Instructions:
-    """Rules on one argument of a call; falling through allows it."""
-    return [_op(_LOAD, _ARGUMENTS + 8 * place), *rules, _op(_RET, _ALLOW)]
+def _on_argument(index: int, rules: Instructions) -> Instructions:
+    """Apply rules to one argument of a call; falling through allows it."""
+    return [_op(_LOAD, _ARGUMENTS + 8 * index), *rules, _op(_RET, _ALLOW)]
 
 
 def _intervals(blocks: dict[int, Instructions]) -> list[tuple[int, Instructions]]:
-    """All numbers there are, in stretches that are treated alike: where each begins, and what is done."""
-    found: list[tuple[int, Instructions]] = [(0, [_op(_RET, _ALLOW)])]
+    """Return all call numbers as intervals with the same rules: where each begins, and its rules."""
+    intervals: list[tuple[int, Instructions]] = [(0, [_op(_RET, _ALLOW)])]
     for call in sorted({*blocks, *(call + 1 for call in blocks if call != FIRST_UNKNOWN_CALL)}):
         block = blocks.get(call, [_op(_RET, _ALLOW)])
-        if block != found[-1][1]:
-            found.append((call, block))
-    return found
+        if block != intervals[-1][1]:
+            intervals.append((call, block))
+    return intervals
 
 
-def _tree(stretches: list[tuple[int, Instructions]]) -> Instructions:
-    """A search by halves: the kernel walks through the filter for every call there is when it is installed."""
-    if len(stretches) == 1:
-        return stretches[0][1]
-    middle = len(stretches) // 2
-    below, above = _tree(stretches[:middle]), _tree(stretches[middle:])
-    first, skip = stretches[middle][0], len(below)
-    turn = [_op(_JGE, first, skip)] if skip <= MAX_JUMP else [_op(_JGE, first, 0, 1), _op(_JA, skip)]
-    return [*turn, *below, *above]
+def _tree(intervals: list[tuple[int, Instructions]]) -> Instructions:
+    """Return a binary search: when a filter is installed, the kernel runs it for every call number."""
+    if len(intervals) == 1:
+        return intervals[0][1]
+    middle = len(intervals) // 2
+    below, above = _tree(intervals[:middle]), _tree(intervals[middle:])
+    first, skip = intervals[middle][0], len(below)
+    jump = [_op(_JGE, first, skip)] if skip <= MAX_JUMP else [_op(_JGE, first, 0, 1), _op(_JA, skip)]
+    return [*jump, *below, *above]

@@ -1,6 +1,6 @@
 """A guest without a zygote: another program (bwrap) has made namespaces and mounts and started an interpreter there.
 
-Entered as `python -c "from inner import standalone_guest; standalone_guest.main(...)"`.
+Started as `python -c "from inner import standalone_guest; standalone_guest.main(...)"`.
 """
 
 import os
@@ -12,12 +12,10 @@ from .channel import Channel
 from .exam import EXAM_ROLES
 from .roles import ROLES
 
-SETUP_FAILED = 97
-
 
 def main(order: int, payload: int, announce_fd: int, handles: list[int]) -> None:
-    """Tell the host who we are, shut what doors are left, and play. Never returns."""
-    code = SETUP_FAILED
+    """Send our pidfd to the host, set up the remaining isolation, and run the role. Never returns."""
+    code = guest.SETUP_FAILED
     try:
         request = guest.read_payload(order) | guest.read_payload(payload)
         role = (ROLES | EXAM_ROLES)[request["role"]]
@@ -32,23 +30,23 @@ def main(order: int, payload: int, announce_fd: int, handles: list[int]) -> None
 
 
 def load_packages(request: dict[str, Any]) -> None:
-    """The chosen packages, before any clock runs."""
+    """Import the chosen packages before any clock runs."""
     sys.path.extend(request["paths"])
     for name in request["packages"]:
         __import__(name)
 
 
 def announce_pidfd(announce_fd: int) -> None:
-    """Our pidfd, by which the host keeps our clock and ends us."""
-    line = Channel(announce_fd)
+    """Send our pidfd, by which the host measures and ends us."""
+    channel = Channel(announce_fd)
     pidfd = os.pidfd_open(os.getpid())
-    line.send({"born": True}, [pidfd])
+    channel.send({"born": True}, [pidfd])
     os.close(pidfd)
-    line.close()
+    channel.close()
 
 
 def confine(request: dict[str, Any], handles: list[int], stays: bool) -> Channel:
-    """The limits, and the walls that a process can put up for itself."""
+    """Set the limits, and the isolation that a process can set up for itself."""
     limits = request["limits"]
     limits |= guest.measure_memory()
     os.environ.clear()  # bwrap leaves a PWD
@@ -65,5 +63,5 @@ def confine(request: dict[str, Any], handles: list[int], stays: bool) -> Channel
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.install_filter(seccomp.make_program(alone=limits["processes"] == 1))
     channel = Channel(guest.CHANNEL)
-    channel.send({"started": True})
+    channel.send(guest.STARTED)
     return channel

@@ -1,9 +1,9 @@
-"""The zygote: a clean interpreter behind walls that forks guests and reports how each one ended.
+"""The zygote: a clean, isolated interpreter that forks guests and reports how each one ended.
 
-Started by the host (`python -c "from inner import zygote; zygote.main(...)"`) with nothing in its environment but the
-seed of all hashes, never forked from it: a set has the same order in every sandbox, and the same code the same verdict.
-What it is told and what it answers is described in `channel.py`. Its tier says what isolation is made of: `namespaces`;
-or, where there are none, a `user` for each guest, or nothing but Landlock (`same-user`).
+The host starts it (`python -c "from inner import zygote; zygote.main(...)"`) with only the hash seed in its
+environment, and never forks it from itself: a set has the same order in every sandbox, and the same code the same
+verdict. Its messages are described in `channel.py`. Its isolation level is `namespaces`; or, where there are none, a
+`user` for each guest, or only Landlock (`same-user`).
 """
 
 import gc
@@ -24,16 +24,16 @@ from .roles import ROLES
 ALL_ROLES = ROLES | EXAM_ROLES
 MAX_DESCRIPTORS = 16
 BEGUN = encode_frame({"begun": True})
-SETUP_FAILED = 97
 OLDEST_LANDLOCK = {"user": 1, "same-user": 6}
-"""Among processes of one user, only from version 6 on does it keep signals and abstract sockets apart."""
+"""Between processes of one user, only version 6 and later isolate signals and abstract sockets."""
 WARM_UP_RUNS = 20
 THREADS_OF_OTHERS = 4096
-"""The kernel counts threads by user: where guests have the host's, its own must find room."""
+"""The kernel counts threads by user: where guests share the host's user, its threads count too."""
 
 
 def enter_namespaces(config: dict[str, Any], orders: Channel, mounts: Channel) -> None:
-    """New namespaces around us; the first process of the pid namespace goes on as the zygote, its launcher stays."""
+    """Enter new namespaces; the first process of the pid namespace continues as the zygote, its parent as the
+    launcher."""
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWPID
     user, group = os.getuid(), os.getgid()
     config["uncounted"] = user == 0 and config["mode"] == "user"
@@ -41,13 +41,12 @@ def enter_namespaces(config: dict[str, Any], orders: Channel, mounts: Channel) -
     if config["mode"] == "user":
         kernel.map_root(user, group, config["proc"])
     socket.sethostname("sandbox")
-    kernel.mount(
-        None, "/", None, kernel.MS_REC | kernel.MS_SLAVE
-    )  # what the host mounts is seen, and nothing goes back
-    launched = os.fork()
-    if launched:
-        orders.close()  # so that the host hears at once when the zygote is gone
-        filesystem.serve_mounts(mounts, launched, config["mode"] == "root")
+    # Mounts of the host are seen here, and ours are not seen there.
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
+    zygote = os.fork()
+    if zygote:
+        orders.close()  # so that the host notices at once when the zygote is gone
+        filesystem.serve_mounts(mounts, zygote, config["mode"] == "root")
         os._exit(0)
     mounts.close()
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -56,32 +55,32 @@ def enter_namespaces(config: dict[str, Any], orders: Channel, mounts: Channel) -
 
 
 def enter_without_namespaces(config: dict[str, Any], orders: Channel) -> None:
-    """Without namespaces: the zygote goes on in a child, and whoever is left of it when it ends comes to us."""
-    abi, least = filesystem.landlock_abi(), OLDEST_LANDLOCK[config["tier"]]
-    if abi < least:
-        raise kernel.Unsupported(f"Landlock of version {least} is needed, and the kernel has {abi or 'none'}")
+    """Continue as the zygote in a child; its parent reaps the processes that are left when it ends."""
+    abi, minimum = filesystem.landlock_abi(), OLDEST_LANDLOCK[config["level"]]
+    if abi < minimum:
+        raise kernel.Unsupported(f"Landlock of version {minimum} is needed, and the kernel has {abi or 'none'}")
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    ends = {signal.SIGTERM, signal.SIGCHLD}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    end_signals = {signal.SIGTERM, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, end_signals)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
-    launcher, launched = os.getpid(), os.fork()
-    if launched:
+    launcher, zygote = os.getpid(), os.fork()
+    if zygote:
         orders.close()
-        signal.sigwait(ends)
-        kill_and_reap_all(launched)
-        remove_folder(config["stage"])
+        signal.sigwait(end_signals)
+        kill_and_reap_all(zygote)
+        remove_folder(config["root_folder"])
         os._exit(0)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != launcher:
         os._exit(1)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
-    os.chmod(config["stage"], 0o711)
-    config["empty"] = os.path.join(config["stage"], "empty")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, end_signals)
+    os.chmod(config["root_folder"], 0o711)
+    config["empty"] = os.path.join(config["root_folder"], "empty")
     os.mkdir(config["empty"], 0o755)
 
 
 def kill_and_reap_all(zygote: int) -> None:
-    """The zygote and, since the kernel ends its guests with it and they come to us, those too."""
+    """Kill and reap the zygote and its guests: the kernel kills them with it and makes them our children."""
     with suppress(ProcessLookupError):
         os.kill(zygote, signal.SIGKILL)
     with suppress(ChildProcessError):
@@ -90,7 +89,7 @@ def kill_and_reap_all(zygote: int) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder and what is in it, as far as that goes."""
+    """Remove a folder and what is in it, as far as possible."""
     for path, folders, files in os.walk(folder, topdown=False):
         with suppress(OSError):
             for name in files:
@@ -102,11 +101,11 @@ def remove_folder(folder: str) -> None:
 
 
 def preload(config: dict[str, Any]) -> None:
-    """Import what runs will want, so that it costs them nothing, and keep it out of the collector's way."""
-    sys.path[:] = [p for p in sys.path if p != config["here"]] + config["paths"]
+    """Import what runs will need, so that it costs them nothing, and exempt it from garbage collection."""
+    sys.path[:] = [p for p in sys.path if p != config["import_folder"]] + config["paths"]
     for name in config["packages"]:
         __import__(name)
-    import encodings.idna  # noqa: F401 - found late and oddly otherwise
+    import encodings.idna  # noqa: F401 - otherwise imported late and in unexpected places
 
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed survives a kill
     warm_up()
@@ -115,29 +114,29 @@ def preload(config: dict[str, Any]) -> None:
 
 
 def warm_up() -> None:
-    """Run something as guests do: the interpreter then knows its way, and a fork does not have to write that down."""
+    """Run code as guests do: the interpreter fills its caches once here, instead of in copied pages of every fork."""
     stdout = os.dup(1)
-    nowhere = os.open("/dev/null", os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    letter = os.memfd_create("letter")
-    os.write(letter, b'{"code": "", "files": {}}')
+    null = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(null, 1)
+    payload = os.memfd_create("payload")
+    os.write(payload, b'{"code": "", "files": {}}')
     for _ in range(WARM_UP_RUNS):
-        guest.read_payload(letter)
+        guest.read_payload(payload)
         encode_frame(guest.run_code("print(1 + 1)\n1 + 1", guest.make_globals(), 1 << 10))
         encode_frame(guest.run_code("1 / 0", guest.make_globals(), 1 << 10))
     os.dup2(stdout, 1)
-    for handle in (stdout, nowhere, letter):
+    for handle in (stdout, null, payload):
         os.close(handle)
 
 
 def raise_file_limit() -> None:
-    """Two descriptors for every guest may be more than the usual limit allows."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the limit of open files: there are two for every guest."""
+    maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 def prepare(config: dict[str, Any]) -> None:
-    """Done once here, so that no guest has to: what it inherits, and what is in its memory already."""
+    """Do once what no guest then has to do: settings that it inherits, and data that is in its memory already."""
     kernel.drop_bounding_set()
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if config["mode"] == "root":
@@ -148,11 +147,11 @@ def prepare(config: dict[str, Any]) -> None:
     config["rules"] = make_rules(config, config.get("empty")) if filesystem.landlock_abi() else None
     config["zygote"], config["hard"] = os.getpid(), guest.read_hard_limits()
     guest.lower_limits(guest.COMMON_LIMITS, config["hard"])
-    config["others"] = THREADS_OF_OTHERS if config["tier"] == "same-user" else 0
+    config["threads_of_others"] = THREADS_OF_OTHERS if config["level"] == "same-user" else 0
 
 
 def make_rules(config: dict[str, Any], folder: str | None) -> int:
-    """Landlock's rules for a guest: with a root of one's own, for all there is in it; else for a box to read."""
+    """Return Landlock's rules for a guest: with its own root, for everything in it; else with one readable folder."""
     if folder is None:
         return filesystem.make_ruleset(config["places"] + ["/dev"], [filesystem.HOME_FOLDER, "/dev/null"])
     devices = [f"/dev/{device}" for device in filesystem.DEVICES]
@@ -160,7 +159,7 @@ def make_rules(config: dict[str, Any], folder: str | None) -> int:
 
 
 class RunningGuest(NamedTuple):
-    """A guest under way, the line on which its end will be told, and the folder that ends with it."""
+    """A guest, the channel on which its end is reported, and the folder that is removed with it."""
 
     pid: int
     control: Channel
@@ -168,16 +167,16 @@ class RunningGuest(NamedTuple):
 
 
 class Zygote:
-    """Forks guests and buries them."""
+    """Forks guests and reaps them."""
 
     def __init__(self, orders: Channel, config: dict[str, Any], own_pids: int | None, base: dict[str, int]) -> None:
         self._orders, self._config, self._own_pids, self._base = orders, config, own_pids, base
         self._running: dict[int, RunningGuest] = {}
-        self._boxes = 0
+        self._folder_count = 0
         self._poll = select.poll()
 
     def serve(self) -> None:
-        """Until the host is gone."""
+        """Handle orders until the host is gone."""
         self._poll.register(self._orders, select.POLLIN)
         while True:
             for handle, _ in self._poll.poll():
@@ -190,27 +189,27 @@ class Zygote:
         request, handles = self._orders.receive(MAX_DESCRIPTORS)
         if not request:
             return say_alive(Channel(handles.pop()))
-        request["limits"] |= {**self._base, "threads_of_others": self._config["others"]}
-        control, letter = Channel(handles.pop()), handles.pop()
-        given = len(handles) - request["doors"] - request["mount"]
-        request["doors"] = handles[given : given + request["doors"]]
+        request["limits"] |= {**self._base, "threads_of_others": self._config["threads_of_others"]}
+        control, payload = Channel(handles.pop()), handles.pop()
+        role_count = len(handles) - request["procs_files"] - request["mount"]
+        request["procs_files"] = handles[role_count : role_count + request["procs_files"]]
         request["tree"] = handles[-1] if request["mount"] else None
         try:
-            self._launch(request, handles[:given], letter, control)
+            self._launch(request, handles[:role_count], payload, control)
         except OSError as error:
             with suppress(OSError):
                 control.send({"failed": str(error)})
         finally:
-            for handle in (*handles, letter):
+            for handle in (*handles, payload):
                 os.close(handle)
 
-    def _launch(self, request: dict[str, Any], handles: list[int], letter: int, control: Channel) -> None:
-        box = self._make_folder(request)
+    def _launch(self, request: dict[str, Any], handles: list[int], payload: int, control: Channel) -> None:
+        folder = self._make_folder(request)
         child = self._fork()
         if not child:
-            self._run_guest(request, handles, letter)
+            self._run_guest(request, handles, payload)
         pidfd = os.pidfd_open(child)
-        self._running[pidfd] = RunningGuest(child, control, box)
+        self._running[pidfd] = RunningGuest(child, control, folder)
         self._poll.register(pidfd, select.POLLIN)
         control.send_frame(BEGUN, [pidfd])
 
@@ -227,34 +226,35 @@ class Zygote:
         return child
 
     def _make_folder(self, request: dict[str, Any]) -> str | None:
-        """Without mounts, the folder of a run is made out here, and is there to be read."""
-        request["box"] = self._config.get("empty")
-        if self._own_pids is not None or not request["filled"]:
+        """Make the folder of a run where nothing can be mounted: outside the guest, and readable by it."""
+        request["folder"] = self._config.get("empty")
+        if self._own_pids is not None or not request["has_files"]:
             return None
-        self._boxes += 1
-        request["box"] = box = os.path.join(self._config["stage"], str(self._boxes))
-        os.mkdir(box, 0o755)
-        return box
+        self._folder_count += 1
+        request["folder"] = folder = os.path.join(self._config["root_folder"], str(self._folder_count))
+        os.mkdir(folder, 0o755)
+        return folder
 
     def _reap(self, pidfd: int) -> None:
         self._poll.unregister(pidfd)
         os.close(pidfd)
-        pid, control, box = self._running.pop(pidfd)
+        pid, control, folder = self._running.pop(pidfd)
         _, status, usage = os.wait4(pid, 0)
-        if box:
-            remove_folder(box)
-        with suppress(OSError):  # nobody wants to know
+        if folder:
+            remove_folder(folder)
+        with suppress(OSError):  # the host has closed its end
             control.send_frame(encode_end(os.waitstatus_to_exitcode(status), usage))
         control.close()
 
-    def _run_guest(self, request: dict[str, Any], handles: list[int], letter: int) -> None:
-        """Never returns. A failure before it says that it starts is the sandbox's, and is told on its stderr."""
-        code = SETUP_FAILED
+    def _run_guest(self, request: dict[str, Any], handles: list[int], payload: int) -> None:
+        """Never returns. A failure before the guest reports its start is the sandbox's, and is written to its
+        stderr."""
+        code = guest.SETUP_FAILED
         try:
             role = ALL_ROLES[request["role"]]
-            request |= guest.read_payload(letter)
-            own_box = self._own_pids is None and request["filled"]
-            request["rules"] = make_rules(self._config, request["box"]) if own_box else self._config["rules"]
+            request |= guest.read_payload(payload)
+            has_folder = self._own_pids is None and request["has_files"]
+            request["rules"] = make_rules(self._config, request["folder"]) if has_folder else self._config["rules"]
             channel = guest.confine(request, self._config, handles, role.stays, role.forks)
             code = role.main(request, channel)
         except BaseException as error:  # noqa: BLE001 - nothing may get past this point
@@ -264,31 +264,31 @@ class Zygote:
 
 
 def say_alive(control: Channel) -> None:
-    """Somebody wants to know whether it was we who died."""
+    """Answer a ping: the host checks whether the zygote has died."""
     with suppress(OSError):
         control.send({"alive": True})
     control.close()
 
 
 def encode_end(code: int, usage: resource.struct_rusage) -> bytes:
-    """The last frame about a guest: put together by hand, as everything that is done for every guest is kept short."""
-    told = b'{"ended": %d, "cpu_s": %.6f, "peak_kb": %d}'
-    body = told % (code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+    """Return the last frame about a guest, formatted by hand: what is done for every guest is kept short."""
+    template = b'{"ended": %d, "cpu_s": %.6f, "peak_kb": %d}'
+    body = template % (code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
     return LENGTH.pack(len(body)) + body
 
 
 def list_layers(config: dict[str, Any]) -> list[str]:
-    """Which walls there are, and which there are not."""
+    """Return which layers of isolation there are, and which are missing."""
     abi = filesystem.landlock_abi()
-    found = ["seccomp", f"landlock-{abi}" if abi else "no landlock"]
-    if config["tier"] == guest.NAMESPACES:
+    layers = ["seccomp", f"landlock-{abi}" if abi else "no landlock"]
+    if config["level"] == guest.NAMESPACES:
         uncounted = ["no process limit"] if config["uncounted"] else []  # the kernel never counts those of root
-        return ["pid", "mount", "network", "ipc", *found, "user" if config["mode"] == "user" else "uid", *uncounted]
-    return [*found, "uid" if config["tier"] == "user" else "same user", "no namespaces", "read-only folder"]
+        return ["pid", "mount", "network", "ipc", *layers, "user" if config["mode"] == "user" else "uid", *uncounted]
+    return [*layers, "uid" if config["level"] == "user" else "same user", "no namespaces", "read-only folder"]
 
 
 def main(orders_handle: int, mounts_handle: int) -> None:
-    """Come up, say what walls there are, serve."""
+    """Set up isolation, report its layers, serve."""
     orders, mounts = Channel(orders_handle), Channel(mounts_handle)
     config, _ = orders.receive()
     os.environ.clear()
@@ -296,7 +296,7 @@ def main(orders_handle: int, mounts_handle: int) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     config["proc"] = os.open("/proc", os.O_DIRECTORY | os.O_CLOEXEC)
     own_pids = None
-    if config["tier"] == guest.NAMESPACES:
+    if config["level"] == guest.NAMESPACES:
         enter_namespaces(config, orders, mounts)
         own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     else:
