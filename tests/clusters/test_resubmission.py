@@ -16,7 +16,7 @@ from rollbook.book import Book
 from rollbook.clusters import extend_submitted_run, resubmit
 from rollbook.clusters.job_files import SubmissionOrder, write_order
 from rollbook.clusters.job_process import JobLog
-from rollbook.clusters.node_worker import NodeWorker
+from rollbook.clusters.node import NodeWorker
 from rollbook.clusters.profile import ClusterProfile
 from rollbook.clusters.ray import RayResume, resume_detached, resume_here, runs
 from rollbook.core import JSON
