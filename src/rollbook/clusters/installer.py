@@ -1,7 +1,7 @@
-"""RUN/jobs/NNNN/install.py, a copy of this file: `python install.py WORDS...` installs, then is `python WORDS...`.
+"""RUN/jobs/NNNN/install.py, a copy of this file: `python install.py WORDS...` installs, then runs `python WORDS...`.
 
-The first job that comes makes a virtual environment beside the submissions, under a lock; the others wait for it, and
-later ones find it there. Runs where Rollbook is not installed yet: the standard library and nothing else.
+The first job makes a virtual environment next to the submissions, under a lock; the others wait for it, and later ones
+use it. This runs where Rollbook is not installed yet: the standard library and nothing else.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ POLL_S = 1.0
 
 
 class InstallError(Exception):
-    """One line that says why."""
+    """An installation that failed, with the reason on one line."""
 
 
 def ensure_environment(folder: Path) -> str:
-    """The Python of an environment that has all this submission asks for."""
-    told = json.loads((folder / "install.json").read_text())
-    home = folder.parent / f"venv-{hash_environment(folder, told)}"
+    """Make the environment of a submission if it is not there; return its Python."""
+    settings = json.loads((folder / "install.json").read_text())
+    home = folder.parent / f"venv-{hash_environment(folder, settings)}"
     handle = _lock(home.with_suffix(".lock"))
     try:
         if not (home / "ready").exists():
-            _create_once(folder, home, told)
+            _create_once(folder, home, settings)
     finally:
         os.close(handle)
     return str(home / "bin" / "python")
 
 
 def hash_environment(folder: Path, settings: dict[str, str | None]) -> str:
-    """What an environment is made of, and by which Python: another of either is another environment."""
+    """Return a digest of an environment's contents and its Python: another of either is another environment."""
     parts = [sys.version.encode(), sys.executable.encode(), (folder / str(settings["wheel"])).read_bytes()]
     parts += [Path(settings["requirements"]).read_bytes()] if settings["requirements"] else []
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:12]
@@ -62,7 +62,7 @@ def _lock(path: Path) -> int:
 
 
 def _create_once(folder: Path, home: Path, settings: dict[str, str | None]) -> None:
-    """Make it. What went wrong once is not tried again by every other worker of this submission."""
+    """Make the environment. A failure is recorded, so that other workers of this submission do not try again."""
     failed = folder / f"failed-{home.name}.txt"
     if failed.exists():
         raise InstallError(failed.read_text().strip())
@@ -83,10 +83,10 @@ def _create_environment(folder: Path, home: Path, settings: dict[str, str | None
         raise InstallError(f"{sys.executable} cannot make a virtual environment: {error}") from None
     words = [str(folder / str(settings["wheel"]))]
     words += ["-r", settings["requirements"]] if settings["requirements"] else []
-    at = Path(settings["requirements"]).parent if settings["requirements"] else folder
+    cwd = Path(settings["requirements"]).parent if settings["requirements"] else folder
     pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *words]
     try:
-        done = subprocess.run(pip, cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(pip, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise InstallError(f"pip did not end within {TIMEOUT_S:g} s") from None
     if done.returncode:
@@ -100,7 +100,7 @@ def _log(line: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Install and go on; comes back only if that cannot be done."""
+    """Install, then become the command; return only if that is impossible."""
     why = _install_and_exec(words)
     sys.stderr.write(f"rollbook: --install: {why}\n")
     return 2

@@ -33,7 +33,7 @@ class SignalHandler:
     def __init__(self, grace_s: float) -> None:
         self._drain_s = max(grace_s - STOP_MARGIN_S, grace_s / 4)
         for number in (signal.SIGTERM, signal.SIGINT, *WARNING_SIGNALS):
-            signal.signal(number, _raise_interrupt)
+            signal.signal(number, raise_interrupt)
 
     def listen(self) -> None:
         """Handle them in the running event loop: the worker gets the signal that it drains on."""
@@ -56,7 +56,8 @@ class SignalHandler:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _raise_interrupt(number: int, frame: object) -> None:
+def raise_interrupt(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt: the handler of signals before an event loop has its own."""
     raise KeyboardInterrupt
 
 

@@ -27,7 +27,7 @@ ROLES = ("worker", "server", "report")
 
 
 class RoleProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker, a model server or the report job has of its own.
+    """The settings of a worker, a model server or the report job.
 
     `image` is a key of the profile's `images`; `image_path` is an image itself.
     """
@@ -40,9 +40,9 @@ class RoleProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SshTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """From where jobs are submitted, if not from here: a host that ssh knows, and the folder there for run directories.
+    """The host that jobs are submitted from, if not this one: its name for ssh, and the folder for run directories.
 
-    `python` is the one over there that has Rollbook.
+    `python` is the interpreter there that has Rollbook.
     """
 
     host: str = ""
@@ -51,7 +51,7 @@ class SshTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How jobs are asked for. `secrets` are names of variables; their values stay in the environment."""
+    """How jobs are requested. `secrets` are names of variables; their values stay in the environment."""
 
     name: str = "rollbook"
     account: str | None = None
@@ -83,7 +83,7 @@ class ClusterProfile(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
     def image_of(self, name: str) -> str | None:
-        """The image that a part runs in; None where it runs in none."""
+        """Return the image that a role runs in; None without one."""
         part: RoleProfile = getattr(self, name)
         return self.images[part.image] if part.image else part.image_path
 
@@ -121,7 +121,7 @@ def _read_time(file: YamlFile, entry: YamlEntry, scheduler: Scheduler) -> str:
 
 
 def _read_list(file: YamlFile, entry: YamlEntry) -> list[str]:
-    """One or several job ids or run directories."""
+    """Read one or several job ids or run directories."""
     value = file.read_value(entry)
     return [str(each) for each in (value if isinstance(value, list) else [value])]
 
@@ -225,45 +225,45 @@ SEED_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def translate_names(file: YamlFile, entries: Mapping[str, YamlEntry]) -> tuple[dict[str, YamlEntry], dict[str, JSON]]:
-    """What a profile says under our names, and what `random_seeds` comes to."""
+    """Return the entries of a profile under our names, and the samples and the seed that `random_seeds` means."""
     ours: dict[str, YamlEntry] = {}
-    for name, given in entries.items():
-        called = OTHER_NAMES.get(name, name)
-        if called in ours or (called != name and called in entries):
-            raise file.error_at(given.line, f"{name} is called {called} here, and that is given as well")
-        ours[called] = given
+    for name, entry in entries.items():
+        our_name = OTHER_NAMES.get(name, name)
+        if our_name in ours or (our_name != name and our_name in entries):
+            raise file.error_at(entry.line, f"{name} is called {our_name} here, and that is given as well")
+        ours[our_name] = entry
     _refuse_unsupported(file, ours)
     return ours, _read_seeds(file, ours)
 
 
 def _refuse_unsupported(file: YamlFile, entries: dict[str, YamlEntry]) -> None:
-    """What has no counterpart, because the book knows it already."""
+    """Refuse names without a counterpart, because the book records it already."""
     if "chunk_ids" in entries:
         way = "workers claim chunks themselves, and `rollbook resume RUN` does what is missing; leave it out"
         raise file.error_at(entries["chunk_ids"].line, f"chunk_ids: {way}")
     if "rerun_done" in entries:
-        given = entries.pop("rerun_done")
-        if file.read_value(given) is not False:
+        entry = entries.pop("rerun_done")
+        if file.read_value(entry) is not False:
             way = "what is scored stays scored; start a new run with another --out"
-            raise file.error_at(given.line, f"rerun_done: {way}")
+            raise file.error_at(entry.line, f"rerun_done: {way}")
 
 
 def _read_seeds(file: YamlFile, entries: dict[str, YamlEntry]) -> dict[str, JSON]:
     if "random_seeds" not in entries:
         return {}
-    given = entries.pop("random_seeds")
+    entry = entries.pop("random_seeds")
     for other in ("samples", "seed"):
         if other in entries:
-            raise file.error_at(given.line, f"random_seeds says {other} too: give one of them")
+            raise file.error_at(entry.line, f"random_seeds says {other} too: give one of them")
     try:
-        seeds = parse_seeds(file.read_value(given))
+        seeds = parse_seeds(file.read_value(entry))
     except UsageError as error:
-        raise file.error_at(given.line, error) from None
+        raise file.error_at(entry.line, error) from None
     return {"samples": len(seeds), "seed": seeds[0]}
 
 
 def parse_seeds(value: JSON) -> list[int]:
-    """Seeds as a list, or as text: "0,1,2" or "0..2".
+    """Return seeds that are given as a list, or as text: "0,1,2" or "0..2".
 
     >>> parse_seeds("4..6"), parse_seeds([0, 1])
     ([4, 5, 6], [0, 1])

@@ -1,7 +1,7 @@
-"""`python -m rollbook.clusters.sandbox_sidecar RUN SUBMISSION -- COMMAND...`: a sandbox server beside a worker.
+"""`python -m rollbook.clusters.sandbox_sidecar RUN SUBMISSION -- COMMAND...`: a sandbox server next to a worker.
 
-It runs on the node itself. So a worker in an image that may not use namespaces still has full isolation, over an
-address that is exported to it.
+It runs on the node itself. So a worker in an image that may not use namespaces still has full isolation: the address
+of the sandbox is exported to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from rollbook.clusters.job_files import SubmissionOrder, read_order
-from rollbook.clusters.job_process import JobLog, requeue_if_useful
+from rollbook.clusters.job_process import JobLog, raise_interrupt, requeue_if_useful
 from rollbook.clusters.job_scripts import SANDBOX_VARIABLES
 from rollbook.clusters.scheduler import find_scheduler
 from rollbook.clusters.servers.launch import LockedPort
@@ -30,14 +30,14 @@ from rollbook.sandbox.backends import RemoteSandbox
 LOOPBACK = "127.0.0.1"
 TOKEN_VARIABLE = "ROLLBOOK_SANDBOX_TOKEN"
 SERVER_LIMITS = ("--room", "4096", "--sessions", "4096")
-"""Enough for all processes of one worker, each of which bounds what it asks for."""
+"""Enough for all processes of one worker, each of which has its own limit."""
 MAX_STARTS = 3
 READY_S, POLL_S, GRACE_S = 120.0, 0.1, 10.0
 FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
 class SandboxSidecar:
-    """A sandbox server that keeps its address: one that dies is started again there, within a bound."""
+    """A sandbox server with a fixed address: one that dies is restarted there, within a bound."""
 
     def __init__(self, run: Path, order: SubmissionOrder) -> None:
         self._order, self._token, self._port = order, secrets.token_urlsafe(24), LockedPort(LOOPBACK)
@@ -47,20 +47,20 @@ class SandboxSidecar:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where it is, for the worker and for what the worker starts."""
+        """The variables with its address, for the worker and the worker's children."""
         number = str(self._port.number)
         return dict(
             zip(SANDBOX_VARIABLES, (f"http://{LOOPBACK}:{number}/{self._token}", LOOPBACK, number), strict=True)
         )
 
     async def start(self) -> asyncio.Event:
-        """Start it and wait until it answers; gives the event of its end."""
+        """Start it and wait until it answers; return an event that is set when it ends."""
         packages = [word for name in self._order.sandbox_packages for word in ("--package", name)]
         words = ["sandbox", "serve", "--host", LOOPBACK, "--port", str(self._port.number), *SERVER_LIMITS, *packages]
         argv = module_argv("rollbook.clusters.servers.exec_child", *module_argv("rollbook", *words))
         self._child = Child(argv, env={**os.environ, TOKEN_VARIABLE: self._token}, log=self._log)
-        gone = asyncio.Event()
-        self._child.call_on_exit(asyncio.get_running_loop(), gone.set)
+        ended = asyncio.Event()
+        self._child.call_on_exit(asyncio.get_running_loop(), ended.set)
         try:
             async with asyncio.timeout(READY_S):
                 while not await asyncio.to_thread(self._is_ready):  # noqa: ASYNC110 - another process
@@ -68,7 +68,7 @@ class SandboxSidecar:
         except TimeoutError:
             raise ChildFailed(f"the sandbox server was not ready within {READY_S:g} s; its log: {self._log}") from None
         self.note(f"a sandbox is served at {LOOPBACK}:{self._port.number}")
-        return gone
+        return ended
 
     def _is_ready(self) -> bool:
         assert self._child
@@ -79,34 +79,34 @@ class SandboxSidecar:
         except SandboxError:
             return False
 
-    async def keep_running(self, gone: asyncio.Event) -> None:
-        """Until it has died too often."""
+    async def keep_running(self, ended: asyncio.Event) -> None:
+        """Restart it when it ends, until it has ended too often."""
         for start in range(1, MAX_STARTS + 1):
-            await gone.wait()
+            await ended.wait()
             self.note(f"the sandbox server ended (start {start} of at most {MAX_STARTS}); its log: {self._log}")
             if start == MAX_STARTS:
                 return
             try:
-                gone = await self.start()
+                ended = await self.start()
             except ChildFailed as error:
                 self.note(str(error))
                 return
 
     async def stop(self) -> None:
-        """End it with all that runs in it."""
+        """Stop it and everything that runs in it."""
         if self._child:
             await self._child.terminate(GRACE_S)
         self._port.release()
 
 
 async def run_with_sidecar(sidecar: SandboxSidecar, command: Sequence[str]) -> int:
-    """Run the worker for as long as it wants; without a sandbox it is told to give back what it has."""
+    """Run the worker to its end; when the sandbox is lost, send it the signal to drain."""
     keeping: asyncio.Task[None] | None = None
     try:
         keeping = asyncio.create_task(sidecar.keep_running(await sidecar.start()))
         environ = {**os.environ, **sidecar.environment}
-        mortal = partial(die_with_parent, os.getpid())
-        worker = await asyncio.create_subprocess_exec(*command, env=environ, preexec_fn=mortal)
+        tie_to_parent = partial(die_with_parent, os.getpid())
+        worker = await asyncio.create_subprocess_exec(*command, env=environ, preexec_fn=tie_to_parent)
         _forward_signals(worker)
         working = asyncio.create_task(worker.wait())
         await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,13 +126,9 @@ def _forward_signals(worker: Process) -> None:
         asyncio.get_running_loop().add_signal_handler(number, worker.send_signal, number)
 
 
-def _raise_interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _run_worker(run: Path, order: SubmissionOrder, command: Sequence[str]) -> int:
     for number in FORWARDED_SIGNALS:
-        signal.signal(number, _raise_interrupt)
+        signal.signal(number, raise_interrupt)
     try:
         code = asyncio.run(run_with_sidecar(SandboxSidecar(run, order), command))
         return code if code >= 0 else 128 - code
@@ -144,7 +140,7 @@ def _run_worker(run: Path, order: SubmissionOrder, command: Sequence[str]) -> in
 
 
 def main(words: list[str]) -> int:
-    """Exit as the worker does."""
+    """Run the worker; return its exit code."""
     run, number, _, *command = words
     try:
         return _run_worker(Path(run), read_order(Path(run), int(number)), command)

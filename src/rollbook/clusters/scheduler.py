@@ -38,18 +38,18 @@ class SubmitLimitReached(SchedulerError):
 
 PENDING, RUNNING, ENDING, COMPLETED, PREEMPTED = "PENDING", "RUNNING", "COMPLETING", "COMPLETED", "PREEMPTED"
 ENDED_STATES = frozenset(
-    (
+    [
         "BOOT_FAIL",
         "CANCELLED",
-        COMPLETED,
+        "COMPLETED",
         "DEADLINE",
         "FAILED",
         "NODE_FAIL",
         "OUT_OF_MEMORY",
-        PREEMPTED,
+        "PREEMPTED",
         "REVOKED",
         "TIMEOUT",
-    )
+    ]
 )
 """The common states of tasks that have ended. A task in any other state runs, or may yet."""
 
@@ -129,29 +129,23 @@ class Scheduler(Protocol):
 
     def read_max_array_size(self) -> int:
         """Return how many tasks an array may have."""
-        ...
 
     def make_directives(self, job: BatchJob) -> list[str]:
         """Return the lines of a script that the batch system reads."""
-        ...
 
     def log_name(self, job: str, task: int | None) -> str:
         """Return the name of the file in RUN/logs that a job, or a task of an array, writes its output to."""
-        ...
 
     def submit(
         self, script: Path, *, count: int = 0, after_success: Sequence[str] = (), after_end: Sequence[str] = ()
     ) -> str:
         """Submit a script as an array of `count` tasks, or with 0 as one job; return its id."""
-        ...
 
     def is_job_id(self, text: str) -> bool:
         """Return whether a text is the id of a job or of a task, not the path of a run."""
-        ...
 
     def read_queue(self, ids: Sequence[str]) -> list[JobTask]:
         """Return all tasks of these jobs, or these tasks, that the queue still holds; unknown ids are left out."""
-        ...
 
     def read_accounting(self, ids: Sequence[str]) -> list[JobTask]:
         """Return the same for jobs that left the queue; none where there is no accounting."""
@@ -168,7 +162,6 @@ class Scheduler(Protocol):
 
     def read_current_task(self, environ: Mapping[str, str]) -> CurrentTask:
         """Return the task that this process is part of."""
-        ...
 
     def check_job(self, environ: Mapping[str, str]) -> None:
         """Refuse to work in a job of a kind that workers cannot run in."""

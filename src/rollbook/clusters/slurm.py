@@ -32,7 +32,7 @@ TIME_FORMAT = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\
 SUBMIT_LIMIT = re.compile(r"SubmitJob|submit limit", re.IGNORECASE)
 """How Slurm says that a user may not have so many jobs."""
 EXCLUDE_OPTION = "--exclude="
-RESERVED_OPTIONS = (
+RESERVED_OPTIONS = [
     "array",
     "dependency",
     "output",
@@ -55,14 +55,14 @@ RESERVED_OPTIONS = (
     "exclusive",
     "kill-on-invalid-dep",
     "export",
-)
+]
 """What the scripts say themselves, or have a key of their own in the profile."""
 ALLOWED_PREFIXES = ("gpus",)
 """Options in their own right; any other prefix of one of ours is taken by sbatch for ours."""
 
 
 class Slurm(Scheduler):
-    """Slurm, by the commands that are on the path."""
+    """Slurm, by the commands that are on the path. The methods are described in the protocol."""
 
     name = "slurm"
     title = "Slurm"
@@ -71,7 +71,6 @@ class Slurm(Scheduler):
     spans_nodes = True
 
     def check_time(self, text: str) -> None:
-        """Refuse a time limit that sbatch cannot read."""
         if not TIME_FORMAT.fullmatch(text):
             raise UsageError(f"time: {text!r} is no time of Slurm's, such as 240, 4:00:00 or 1-12:00:00")
 
@@ -86,14 +85,12 @@ class Slurm(Scheduler):
                 raise UsageError(f"setup: {line!r}: options of sbatch belong into `options:`")
 
     def check_run_path(self, run: Path) -> None:
-        """Refuse a name with a backslash."""
         if "\\" in str(run):
             raise UsageError(
                 f"--out {run}: Slurm takes a backslash in the names of logs for a word of its own; choose another"
             )
 
     def read_max_array_size(self) -> int:
-        """Return how many tasks an array may have."""
         for line in run_command("scontrol", "show", "config").splitlines():
             name, _, value = line.partition("=")
             if name.strip() == "MaxArraySize":
@@ -101,7 +98,6 @@ class Slurm(Scheduler):
         raise SchedulerError("scontrol show config: says no MaxArraySize")
 
     def make_directives(self, job: BatchJob) -> list[str]:
-        """Return the #SBATCH lines of a script."""
         options = _resource_options(job)
         if job.count:
             options += [f"--array=0-{job.count - 1}", "--requeue", f"--signal=B:USR1@{job.profile.grace_s}"]
@@ -110,13 +106,11 @@ class Slurm(Scheduler):
         return [f"#SBATCH {_quote_directive(option)}" for option in options]
 
     def log_name(self, job: str, task: int | None) -> str:
-        """Return the name of the file that a job, or a task of an array, writes to."""
         return f"slurm-{job}.log" if task is None else f"slurm-{job}_{task}.log"
 
     def submit(
         self, script: Path, *, count: int = 0, after_success: Sequence[str] = (), after_end: Sequence[str] = ()
     ) -> str:
-        """Submit a script; return the job's id."""
         options = [f"--array=0-{count - 1}"] if count else []
         if after_success:
             options += [f"--dependency=afterok:{':'.join(after_success)}", "--kill-on-invalid-dep=yes"]
@@ -132,7 +126,6 @@ class Slurm(Scheduler):
         return job
 
     def is_job_id(self, text: str) -> bool:
-        """Return whether a text is the id of a job or of a task."""
         return bool(JOB_ID.fullmatch(text))
 
     def read_queue(self, ids: Sequence[str]) -> list[JobTask]:
@@ -163,16 +156,13 @@ class Slurm(Scheduler):
         return [_parse_accounting_line(line) for line in answer.splitlines()]
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """End jobs, running or waiting."""
         if ids:
             run_command("scancel", *ids)
 
     def requeue(self, task: CurrentTask) -> None:
-        """Put a running task back into the queue."""
         run_command("scontrol", "requeue", task.name)
 
     def exclude_nodes(self, job: str, profile: ClusterProfile, bad_nodes: Sequence[str]) -> None:
-        """Keep the waiting tasks of a job off these nodes, and off those that the profile excludes."""
         nodes = ",".join(_excluded_nodes(profile, bad_nodes))
         run_command("scontrol", "update", f"JobId={job}", f"ExcNodeList={nodes}")
 
@@ -188,7 +178,6 @@ class Slurm(Scheduler):
         )
 
     def check_job(self, environ: Mapping[str, str]) -> None:
-        """Refuse a heterogeneous job."""
         if "SLURM_HET_SIZE" in environ:
             raise UsageError("this is a heterogeneous job; workers are an array of jobs on one kind of node")
 
@@ -203,7 +192,6 @@ class Slurm(Scheduler):
         return words
 
     def make_step_argv(self, nodes: int, command: Sequence[str]) -> list[str]:
-        """Return the step that runs a command once on each node, and ends when one of them does."""
         step = ["srun", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--cpu-bind=none", "--kill-on-bad-exit=1"]
         return [*step, *command]
 
@@ -214,7 +202,6 @@ class Slurm(Scheduler):
         return ["srun", "--nodes=1", f"--nodelist={placeholder}", "--cpu-bind=none", *before[1:]]
 
     def read_rank(self, environ: Mapping[str, str]) -> StepRank:
-        """Return which process of a step this one is."""
         return StepRank(int(environ["SLURM_PROCID"]), environ["SLURMD_NODENAME"])
 
     def is_own_message(self, line: str) -> bool:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollbook.clusters import node_worker, scheduler
+from rollbook.clusters import node, scheduler
 from rollbook.clusters.job_files import ServerSpec
-from rollbook.clusters.node_worker import MAX_SERVER_STARTS, NodeWorker
+from rollbook.clusters.node import MAX_SERVER_STARTS, NodeWorker
 from rollbook.clusters.servers import model_servers
 from rollbook.clusters.servers.model_servers import ServerEndpoint, publish_endpoint, read_shared_endpoints
 from rollbook.clusters.slurm import Slurm
@@ -56,7 +56,7 @@ Stint = Callable[[asyncio.Event], Coroutine[None, None, object]]
 def worker(run: Path, monkeypatch: pytest.MonkeyPatch, *stints: Stint) -> tuple[NodeWorker, list[str]]:
     """A worker whose stints are these, one after the other, and what it notes."""
     monkeypatch.setattr(model_servers, "POLL_S", 0.01)
-    monkeypatch.setattr(node_worker, "count_written_bytes", lambda _: 0)
+    monkeypatch.setattr(node, "count_written_bytes", lambda _: 0)
     made, notes, left = NodeWorker.__new__(NodeWorker), list[str](), list(stints)
     made._run, made._log, made._at_work = run, SimpleNamespace(note=notes.append), False  # type: ignore[assignment]
 

@@ -1,7 +1,7 @@
 """Workers as actors of a Ray cluster: joining the cluster, the actor that runs one process, its handle in the pool.
 
-The work is in a process of its own, as everywhere: it has its signals, its loop and its log to itself, and it dies
-with the actor, however that ends. Ray is imported when a cluster is joined, never before.
+The work is in a process of its own, as everywhere: it has its own signals, event loop and log, and it dies with the
+actor, however that ends. Ray is imported when a cluster is joined, never before.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ INSTALL_HINT = "pip install 'rollbook[ray]'"
 
 
 class RayUnreachable(UsageError):
-    """A Ray cluster that is not there, or that we cannot join."""
+    """A Ray cluster that does not exist, or that we cannot join."""
 
 
 @contextmanager
 def join_cluster(address: str) -> Iterator[RayCluster]:
-    """A cluster for as long as the context is. Where this process is in one already, that one, which stays as it is."""
+    """Join a cluster for the duration of the context. A process that is in one already uses that, and stays in it."""
     ray = import_ray()
     if ray.is_initialized():
         yield RayCluster(ray, address)
@@ -60,7 +60,7 @@ def join_cluster(address: str) -> Iterator[RayCluster]:
 
 
 def import_ray() -> Any:
-    """Ray itself, if it is here and new enough."""
+    """Import Ray, if it is installed and new enough."""
     try:
         ray = import_module("ray")
         version = tuple(int(part) for part in ray.__version__.split(".")[:2])
@@ -82,7 +82,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Refuse an address where nothing listens: Ray itself would try for minutes."""
     if address == AUTO:
         return
     host, colon, port = address.rpartition(":")
@@ -101,7 +101,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _keep_sigterm_handler(init: Callable[[], object]) -> None:
-    """Ray sets a handler of its own for SIGTERM; ours drain."""
+    """Restore the handler of SIGTERM, which Ray replaces: ours drains."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         init()
@@ -113,24 +113,24 @@ def _keep_sigterm_handler(init: Callable[[], object]) -> None:
 class RayCluster:
     """A cluster that was joined."""
 
-    def __init__(self, ray: Any, asked: str = AUTO) -> None:
+    def __init__(self, ray: Any, address: str = AUTO) -> None:
         self.ray = ray
         self._nodes: list[dict[str, float]] = []
         self._polled_at = -math.inf
         self.address: str = ray.get_runtime_context().gcs_address
-        if asked not in (AUTO, self.address) and not self._is_same_address(asked):
-            raise UsageError(f"--address {asked}: this process is in the Ray cluster at {self.address} already")
+        if address not in (AUTO, self.address) and not self._is_same_address(address):
+            raise UsageError(f"--address {address}: this process is in the Ray cluster at {self.address} already")
 
-    def _is_same_address(self, asked: str) -> bool:
-        host, _, port = asked.rpartition(":")
-        mine, _, own = self.address.rpartition(":")
+    def _is_same_address(self, address: str) -> bool:
+        host, _, port = address.rpartition(":")
+        own_host, _, own_port = self.address.rpartition(":")
         try:
-            return port == own and socket.gethostbyname(host) in (mine, "127.0.0.1")
+            return port == own_port and socket.gethostbyname(host) in (own_host, "127.0.0.1")
         except OSError:
             return False
 
     def has_room(self, order: SubmissionOrder) -> bool:
-        """Whether there is a node that could hold a worker, be it busy or not."""
+        """Return whether there is a node that is large enough for a worker, busy or not."""
         wanted = {"CPU": count_worker_cpus(order), "GPU": order.profile.gpus or 0}
         if time.monotonic() - self._polled_at > NODES_POLL_S:  # hundreds of workers may wait, and all of them ask
             self._nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
@@ -138,18 +138,18 @@ class RayCluster:
         return any(all(node.get(name, 0) >= count for name, count in wanted.items()) for node in self._nodes)
 
     def check_room(self, order: SubmissionOrder) -> None:
-        """Refuse what no node could ever hold."""
+        """Refuse workers that are too large for every node."""
         if not self.has_room(order):
             raise UsageError(f"no node of the Ray cluster at {self.address} has {describe_resources(order)}")
 
 
 def count_worker_cpus(order: SubmissionOrder) -> int:
-    """The CPUs that Ray sets aside for a worker."""
+    """Return how many CPUs Ray reserves for a worker."""
     return 1 if order.profile.cpus is None else order.profile.cpus
 
 
 def describe_resources(order: SubmissionOrder) -> str:
-    """What a worker takes, in words."""
+    """Return the resources of a worker in words."""
     gpus = f" and {order.profile.gpus} GPUs" if order.profile.gpus else ""
     return f"{count_worker_cpus(order)} CPUs{gpus}"
 
@@ -158,7 +158,7 @@ PATH_VARIABLE = "PYTHONPATH"
 
 
 class ActorTask(msgspec.Struct, frozen=True):
-    """What an actor is sent to do. `environ` may hold secrets: it travels as an argument, which Ray shows nowhere."""
+    """The process of an actor. `environ` may hold secrets: it is sent as an argument, which Ray shows nowhere."""
 
     module: str
     run: str
@@ -174,13 +174,13 @@ class ActorTask(msgspec.Struct, frozen=True):
 
 
 class ProcessActor:
-    """Keeps the process of a task. What an actor is asked, it may hear in any order."""
+    """Runs the process of a task. The calls of an actor may arrive in any order."""
 
     def __init__(self) -> None:
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
 
     def start(self, task: ActorTask) -> str:
-        """Start it; gives why that was not possible."""
+        """Start the process; return why that was impossible, empty if it was not."""
         try:
             self._problem = find_visibility_problem(task)
             if not self._problem:
@@ -188,28 +188,28 @@ class ProcessActor:
         except (ChildFailed, OSError) as error:
             self._problem = f"no worker could be started on the node {socket.gethostname()}: {error}"
         finally:
-            self._begun.set()
+            self._started.set()
         return self._problem
 
     async def wait(self) -> tuple[int, str]:
-        """Its exit code and last words, once it has ended."""
-        await self._begun.wait()
+        """Wait for the end of the process; return its exit code and the last line of its log."""
+        await self._started.wait()
         if self._problem:
             return UsageError.exit_code, self._problem
-        over = asyncio.Event()
-        self._child.call_on_exit(asyncio.get_running_loop(), over.set)
-        await over.wait()
+        ended = asyncio.Event()
+        self._child.call_on_exit(asyncio.get_running_loop(), ended.set)
+        await ended.wait()
         assert self._child.returncode is not None
         return self._child.returncode, self._child.last_log_line()
 
     async def signal(self, number: int) -> None:
-        """Pass a signal on."""
-        await self._begun.wait()
+        """Send the process a signal."""
+        await self._started.wait()
         if not self._problem:
             self._child.send_signal(signal.Signals(number))
 
     def end_with_it(self) -> None:
-        """From now on nobody waits: when the process ends, so does this actor."""
+        """End this actor when the process ends; nothing waits for it any more."""
         self._child.call_on_exit(asyncio.get_running_loop(), _make_self_kill())
 
 
@@ -222,12 +222,12 @@ def _start_process(task: ActorTask) -> Child:
 
 
 def find_visibility_problem(task: ActorTask) -> str:
-    """Why a run directory cannot be worked on from this node; empty if it can."""
+    """Return why a run directory cannot be used from this node; empty if it can."""
     try:
-        found = Book(task.run).manifest.run
+        run_id = Book(task.run).manifest.run
     except (RollbookError, OSError):
-        found = ""
-    if found == task.run_id:
+        run_id = ""
+    if run_id == task.run_id:
         return ""
     there = f"cannot be seen from the node {socket.gethostname()}"
     return f"{task.run} {there}: a run directory has to lie where every node of the cluster sees it"
@@ -241,11 +241,11 @@ def _make_self_kill() -> Callable[[], None]:
 
 
 SERVER_FAILED_CODE = 69
-"""The exit code of a worker whose servers do not run on its node: another may do better elsewhere."""
+"""The exit code of a worker whose servers do not run on its node: another node may be able to run them."""
 
 
 NO_ROOM_TIMEOUT_S = 60.0
-"""How long a worker waits in a cluster none of whose nodes could hold it: lost nodes may come back."""
+"""How long a worker waits in a cluster that has no node large enough for it: lost nodes may come back."""
 LOST_CODE = -signal.SIGKILL
 NOT_IMPORTED = "failed to import on the worker"
 
@@ -271,11 +271,11 @@ class RayWorkerHandle:
         """Whether the actor has not been started yet."""
         return not self._ready(self._started)
 
-    def _ready(self, promised: Any) -> bool:
-        return bool(self._cluster.ray.wait([promised], timeout=0)[0])
+    def _ready(self, future: Any) -> bool:
+        return bool(self._cluster.ray.wait([future], timeout=0)[0])
 
     def exit_status(self) -> ExitStatus | None:
-        """How the worker ended; None before."""
+        """Return how the worker ended; None before."""
         if not self._ready(self._ended):
             return self._check_room() if self.waiting else None
         try:
@@ -318,7 +318,7 @@ class RayWorkerHandle:
 
 
 def explain_loss(message: str) -> str:
-    """What Ray says of an actor's end, on one line.
+    """Return Ray's reason for an actor's end, on one line.
 
     >>> explain_loss("The actor died.\\n\\tpid: 7\\nThe actor is dead because its node has died. Node Id: 3f")
     'The actor is dead because its node has died. Node Id: 3f'
@@ -328,7 +328,7 @@ def explain_loss(message: str) -> str:
 
 
 def make_start_failure(message: str) -> ExitStatus:
-    """An actor that could not even begin: what all of them would say."""
+    """Return the exit status of an actor that could not start, with a reason that holds for all actors."""
     if NOT_IMPORTED in message:
         return ExitStatus(
             UsageError.exit_code, "a node of the Ray cluster cannot import rollbook: install it there too"
@@ -348,20 +348,20 @@ JOB_CONFIG_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def make_worker_factory(
     cluster: RayCluster, run: Path, number: int, order: SubmissionOrder, round_: Round
 ) -> StartWorker:
-    """What starts the worker with a number."""
+    """Return a function that starts the worker with a number."""
 
-    def start(seat: int) -> RayWorkerHandle:
-        log = run / "logs" / f"worker-{round_.number}-{seat}.log"
-        return RayWorkerHandle(cluster, order, sent(WORKER_MODULE, log))
+    def start(worker: int) -> RayWorkerHandle:
+        log = run / "logs" / f"worker-{round_.number}-{worker}.log"
+        return RayWorkerHandle(cluster, order, make_task(WORKER_MODULE, log))
 
-    sent = partial(make_actor_task, run, number, order, round_.settings)
+    make_task = partial(make_actor_task, run, number, order, round_.settings)
     return start
 
 
 def make_actor_task(
     run: Path, number: int, order: SubmissionOrder, settings: Settings, module: str, log: Path
 ) -> ActorTask:
-    """What an actor is to do, with the variables that it is to have of ours."""
+    """Return the task of an actor, with the variables that it gets from this process."""
     worker = order.profile.worker
     pack = str(run / "jobs" / "pack" / order.pack.name) if order.pack else ""
     environ = worker.environment | read_variables(
@@ -371,11 +371,11 @@ def make_actor_task(
 
 
 def read_variables(names: Sequence[str]) -> dict[str, str]:
-    """Variables of ours by their names. Actors have those of their node, not those of whoever starts them."""
+    """Return our environment variables of these names. Actors have those of their node, not of their starter."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def make_runtime_variables(cluster: RayCluster) -> dict[str, str]:
-    """What lets a program that an actor starts give its own actors the runtime environment that ours have."""
-    known = dict(cluster.ray.get_runtime_context().runtime_env)
-    return {JOB_CONFIG_VARIABLE: json.dumps({"runtime_env": known})} if known else {}
+    """Return the variables with which a program in an actor gives its own actors the runtime environment of ours."""
+    runtime_env = dict(cluster.ray.get_runtime_context().runtime_env)
+    return {JOB_CONFIG_VARIABLE: json.dumps({"runtime_env": runtime_env})} if runtime_env else {}

@@ -15,7 +15,7 @@ from rollbook.processes import die_with_parent
 
 
 def main(words: list[str]) -> int:
-    """Keep workers at it until the round is over, then write the report."""
+    """Keep workers running until the round is over, then write the report."""
     die_with_parent()
     run, number, log = Path(words[0]), int(words[1]), JobLog()
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rollbook.clusters.job_files import read_order, report_bad_node
 from rollbook.clusters.job_process import JobLog, SignalHandler
-from rollbook.clusters.node_worker import NodeWorker
+from rollbook.clusters.node import NodeWorker
 from rollbook.clusters.packing import check_pack
 from rollbook.clusters.ray.actors import SERVER_FAILED_CODE
 from rollbook.errors import ChildFailed, RollbookError, Shortfall, Stopped
@@ -16,7 +16,7 @@ from rollbook.processes import die_with_parent, run_event_loop
 
 
 def main(words: list[str]) -> int:
-    """Work until nothing is left; every way it can end is an exit code."""
+    """Work until nothing is left; return the exit code."""
     die_with_parent()
     run, log = Path(words[0]), JobLog()
     try:

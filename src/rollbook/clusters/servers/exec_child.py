@@ -11,8 +11,8 @@ CANNOT_START = 127
 
 
 def main(command: list[str]) -> int:
-    """Replace this process; comes back only if there is no such command."""
-    die_with_parent()  # the kernel keeps this promise over execve
+    """Replace this process; return only if there is no such command."""
+    die_with_parent()  # the kernel keeps this setting over execve
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -1,6 +1,6 @@
 """What a model server is started with: the command line of its kind, the GPUs of each replica, a port.
 
-A server has to be told a port number: one that is free on this node, and locked against our other processes meanwhile.
+A server is started with a port number: one that is free on this node, and locked against our other processes meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESERVED_ARGS = {
     **dict.fromkeys(("--tensor-parallel-size", "-tp", "--tp", "--tp-size"), "--tensor-parallel"),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--dp", "--dp-size"), "--data-parallel"),
 }
-"""What a server's command says already, and the option of ours that says it."""
+"""Arguments that a server's command has already, and the option of ours that sets them."""
 
 
 class HeadAddress(NamedTuple):
@@ -43,7 +43,7 @@ NO_HEAD = HeadAddress()
 
 
 def make_server_argv(serve: ServerSpec, host: str, port: int, head: HeadAddress = NO_HEAD, rank: int = 0) -> list[str]:
-    """What to run, so that the model answers under its name at this address; `rank` counts the nodes of one server.
+    """Return the command that serves the model under its name at this address; `rank` counts the nodes of one server.
 
     >>> make_server_argv(ServerSpec(kind="command", name="m", command=["run", "{host}:{port}", "{name}"]), "::1", 80)
     ['run', '::1:80', 'm']
@@ -78,7 +78,7 @@ def make_ranks_argv(scheduler: Scheduler, head: str, before: Sequence[str], rank
 
 
 def check_server_args(serve: ServerSpec) -> None:
-    """Refuse words for a server that contradict ours, or show a secret to whoever lists processes."""
+    """Refuse arguments for a server that contradict ours, or that show a secret in the list of processes."""
     for word in serve.args:
         name = word.partition("=")[0].replace("_", "-")
         if name == "--api-key":
@@ -90,7 +90,7 @@ def check_server_args(serve: ServerSpec) -> None:
 
 
 def _multi_node_args(serve: ServerSpec, head: HeadAddress, rank: int) -> list[str]:
-    """How each kind joins its processes: by its own means, without Ray."""
+    """Return how a server of each kind joins its processes: by its own means, without Ray."""
     spans = ["--nnodes", str(serve.nodes), "--node-rank", str(rank)]
     if serve.kind == "sglang":
         return [*spans, "--dist-init-addr", f"{head.host}:{head.port}"]
@@ -120,7 +120,7 @@ def _fill_placeholders(word: str, known: dict[str, str]) -> str:
 
 
 def assign_devices(serve: ServerSpec, visible: str | None) -> list[str | None]:
-    """The GPUs of each replica, as CUDA_VISIBLE_DEVICES has them; None where the node says nothing of GPUs.
+    """Return the CUDA_VISIBLE_DEVICES of each replica; None where the node's environment names no GPUs.
 
     >>> assign_devices(ServerSpec(kind="vllm", name="m", tensor_parallel=2, replicas=2), "4,5,6,7")
     ['4,5', '6,7']
@@ -145,7 +145,7 @@ MAX_TRIES = 200
 
 
 class LockedPort:
-    """A number that nobody listens on, locked for this user on this node until `release`."""
+    """A port on which nothing listens, locked for this user on this node until `release`."""
 
     def __init__(self, host: str) -> None:
         folder = _lock_folder()
@@ -161,12 +161,12 @@ class LockedPort:
         raise ChildFailed(f"no free port on {host} in {MAX_TRIES} tries")
 
     def release(self) -> None:
-        """Let others have it."""
+        """Unlock the port."""
         os.close(self._handle)
 
 
 def _lock_folder() -> Path:
-    """Where this user's processes on this node lock their ports."""
+    """Return the folder in which this user's processes on this node lock their ports."""
     folder = Path(tempfile.gettempdir()) / f"rollbook-ports-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -178,7 +178,7 @@ def _lock_folder() -> Path:
 
 
 def _pick_candidate() -> int:
-    """Outside the range from which the kernel serves those who ask for any port."""
+    """Pick a port outside the range from which the kernel assigns ports."""
     low, high = _read_ephemeral_range()
     below, above = max(0, min(low, HIGHEST_PORT) - LOWEST_PORT), max(0, HIGHEST_PORT - max(high + 1, LOWEST_PORT))
     pick = random.randrange(below + above) if below + above else random.randrange(HIGHEST_PORT - LOWEST_PORT)

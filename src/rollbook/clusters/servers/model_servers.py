@@ -1,8 +1,8 @@
-"""Model servers that run: the replicas of one node, when they are ready, where they listen, who shares them.
+"""Running model servers: the replicas of one node, when they are ready, where they listen, who shares them.
 
 A server is ready when it is healthy, serves the right name and has written one token: an open port is not enough.
-RUN/endpoints/NONCE.json says where a server of this run listens: whole or absent, and removed with its server. Servers
-with jobs of their own serve until the run is over; workers find them in the run directory.
+RUN/endpoints/NONCE.json has the address of a server of this run: complete or absent, and removed with its server.
+Servers with jobs of their own serve until the run is over; workers find them in the run directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rollbook.processes import Child, module_argv
 
 
 class ServerEndpoint(msgspec.Struct, frozen=True):
-    """A server that is ready. `shared`: any worker of the run may ask it."""
+    """The address of a server that is ready. `shared`: any worker of the run may use it."""
 
     nonce: str
     host: str
@@ -53,7 +53,7 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """What a worker asks."""
+        """Its base URL."""
         return f"http://{self.host}:{self.port}/v1"
 
 
@@ -61,28 +61,28 @@ _endpoint_decoder = msgspec.json.Decoder(ServerEndpoint)
 
 
 def publish_endpoint(run: Path, endpoint: ServerEndpoint) -> None:
-    """Tell everyone at this run."""
+    """Write the address of a server into the run directory."""
     with explain_disk_errors(run):
         (run / "endpoints").mkdir(exist_ok=True)
         write_atomically(run / "endpoints" / f"{endpoint.nonce}.json", encode_pretty(endpoint))
 
 
 def withdraw_endpoint(run: Path, endpoint: ServerEndpoint) -> None:
-    """It is no longer there."""
+    """Remove the address of a server from the run directory."""
     (run / "endpoints" / f"{endpoint.nonce}.json").unlink(missing_ok=True)
 
 
 def read_shared_endpoints(run: Path) -> dict[str, ServerEndpoint]:
-    """The servers that every worker may ask, by nonce."""
-    found = {}
+    """Read the servers that every worker may use, by nonce."""
+    endpoints = {}
     for path in sorted((run / "endpoints").glob("[!.]*.json")):
         try:
             endpoint = _endpoint_decoder.decode(path.read_bytes())
         except FileNotFoundError:
             continue  # withdrawn just now
         if endpoint.shared:
-            found[endpoint.nonce] = endpoint
-    return found
+            endpoints[endpoint.nonce] = endpoint
+    return endpoints
 
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
@@ -99,29 +99,29 @@ async def wait_until_ready(
     key: str = "",
     what: str = "the server",
 ) -> None:
-    """Until the server at `root` answers; ChildFailed when it ends (`describe_exit` says how) or when time is up."""
+    """Wait until the server at `root` answers; ChildFailed when it ends (`describe_exit`) or when time is up."""
     loop = asyncio.get_running_loop()
     deadline, delay, why = loop.time() + timeout_s, FIRST_DELAY_S, "nothing was tried"
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(headers=headers, trust_env=False) as session:
         while True:
-            over = describe_exit()
-            if over is not None:
-                raise ChildFailed(f"{what} ended before it was ready ({over})")
+            ending = describe_exit()
+            if ending is not None:
+                raise ChildFailed(f"{what} ended before it was ready ({ending})")
             left = deadline - loop.time()
             if left <= 0:
                 raise ChildFailed(f"{what} was not ready within {timeout_s:g} s: {why}")
-            found = await find_readiness_problem(session, root, name, left)
-            if found is None:
+            problem = await find_readiness_problem(session, root, name, left)
+            if problem is None:
                 return
-            if loop.time() < deadline:  # at the very end, all one learns is that time was up
-                why = found
+            if loop.time() < deadline:  # a problem after that is only that time was up
+                why = problem
             await asyncio.sleep(min(delay, max(deadline - loop.time(), 0)))
             delay = min(delay * 2, MAX_DELAY_S)
 
 
 async def find_readiness_problem(session: aiohttp.ClientSession, root: str, name: str, timeout_s: float) -> str | None:
-    """Why a server is not ready; None if it is."""
+    """Return why a server is not ready; None if it is."""
     try:
         return await _check_health(session, root, timeout_s) or await _check_completion(session, root, name, timeout_s)
     except TimeoutError:
@@ -163,10 +163,10 @@ def _check_answer(status: int, raw: bytes) -> str | None:
     if status != 200:
         return f"a completion of one token says HTTP {status}"
     try:
-        said = decode(raw)
+        answer = decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return "a completion of one token is not JSON"
-    return None if isinstance(said, dict) and said.get("choices") else "a completion of one token has no choices"
+    return None if isinstance(answer, dict) and answer.get("choices") else "a completion of one token has no choices"
 
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ GRACE_S = 10.0
 
 
 class ModelServer:
-    """One replica, from its start to its end."""
+    """One replica, from start to end."""
 
     def __init__(
         self, run: Path, order: SubmissionOrder, serve: ServerSpec, devices: str | None, say: Callable[[str], None]
@@ -188,11 +188,11 @@ class ModelServer:
         self.port = LockedPort(self._host)
         self.log = run / "logs" / f"server-{socket.gethostname()}-{os.getpid()}-{self.port.number}.log"
         environ = {**os.environ, **order.profile.server.environment, **({VISIBLE_DEVICES: devices} if devices else {})}
-        inside = [] if order.profile.image_of("worker") else make_container_argv(order, "server", run)
+        container = [] if order.profile.image_of("worker") else make_container_argv(order, "server", run)
         self._rendezvous_port = LockedPort(ALL_INTERFACES) if serve.nodes > 1 else None
-        argv = self._make_argv(inside)
+        argv = self._make_argv(container)
         workdir = order.profile.server.workdir
-        cwd = Path(workdir) if workdir and not inside else None
+        cwd = Path(workdir) if workdir and not container else None
         self.child = Child(
             module_argv("rollbook.clusters.servers.exec_child", *argv), env=environ, cwd=cwd, log=self.log
         )
@@ -209,16 +209,16 @@ class ModelServer:
             order.scheduler,
         )
 
-    def _make_argv(self, inside: list[str]) -> list[str]:
-        serve, where = self._serve, (self._host, self.port.number)
+    def _make_argv(self, container: list[str]) -> list[str]:
+        serve, address = self._serve, (self._host, self.port.number)
         if self._rendezvous_port is None:
-            return [*inside, *make_server_argv(serve, *where)]
+            return [*container, *make_server_argv(serve, *address)]
         head = HeadAddress(socket.gethostname(), self._rendezvous_port.number)
-        ranks = [make_server_argv(serve, *where, head, rank) for rank in range(serve.nodes)]
-        return make_ranks_argv(self._scheduler, self._task.node, inside, ranks)
+        ranks = [make_server_argv(serve, *address, head, rank) for rank in range(serve.nodes)]
+        return make_ranks_argv(self._scheduler, self._task.node, container, ranks)
 
     async def wait_and_publish(self, key: str) -> None:
-        """Until it answers; then everyone may know."""
+        """Wait until it answers, then publish its address."""
         root = f"http://{LOOPBACK}:{self.port.number}"
         await wait_until_ready(
             root,
@@ -233,17 +233,17 @@ class ModelServer:
 
     @property
     def description(self) -> str:
-        """It in words."""
+        """The server and its log in words."""
         return f"the {self._serve.kind} server (log: {self.log})"
 
     def describe_exit(self) -> str | None:
-        """How it ended; None while it runs."""
+        """Return how it ended; None while it runs."""
         if self.child.returncode is None:
             return None
         return f"exit {self.child.returncode}: {find_last_line(self.child.log_tail(), self._scheduler)}"
 
     async def stop(self) -> None:
-        """Withdraw it and end it with all that it started."""
+        """Withdraw its address and stop it with all its children."""
         withdraw_endpoint(self._run, self.endpoint)
         await self.child.terminate(GRACE_S)
         self.port.release()
@@ -261,19 +261,19 @@ def find_last_line(tail: str, scheduler: Scheduler) -> str:
 async def serve_models(
     run: Path, order: SubmissionOrder, serve: ServerSpec, key: str, say: Callable[[str], None]
 ) -> AsyncIterator[ServerGroup]:
-    """All servers of this node, ready, for as long as the context is."""
-    fleet = ServerGroup()
+    """Run all servers of this node for the duration of the context, which starts when they are ready."""
+    group = ServerGroup()
     try:
         for devices in assign_devices(serve, os.environ.get(VISIBLE_DEVICES)):
-            fleet.servers.append(ModelServer(run, order, serve, devices, say))
-        await wait_all_ready(fleet.servers, key)
-        yield fleet
+            group.servers.append(ModelServer(run, order, serve, devices, say))
+        await wait_all_ready(group.servers, key)
+        yield group
     finally:
-        await asyncio.gather(*(server.stop() for server in fleet.servers))
+        await asyncio.gather(*(server.stop() for server in group.servers))
 
 
 async def wait_all_ready(servers: Sequence[ModelServer], key: str) -> None:
-    """Until all answer. Where one does not, no other is waited for either: it would be published while it is ended."""
+    """Wait until all answer. When one fails, the others are not waited for: they would be published while stopped."""
     try:
         async with asyncio.TaskGroup() as group:
             for server in servers:
@@ -283,18 +283,18 @@ async def wait_all_ready(servers: Sequence[ModelServer], key: str) -> None:
 
 
 class ServerGroup:
-    """The servers that run."""
+    """The running servers of one node."""
 
     def __init__(self) -> None:
         self.servers: list[ModelServer] = []
 
     @property
     def urls(self) -> list[str]:
-        """Where they are."""
+        """Their base URLs."""
         return [server.endpoint.url for server in self.servers]
 
     async def wait_for_loss(self) -> ChildFailed:
-        """Wait for the first of them that ends; gives what is to be said of it."""
+        """Wait for the first of them that ends; return the error that describes it."""
         deaths = {asyncio.create_task(server.died.wait()): server for server in self.servers}
         try:
             done, _ = await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
@@ -306,17 +306,17 @@ class ServerGroup:
 
 
 async def run_while_alive(work: Coroutine[None, None, T], servers: ServerGroup) -> T:
-    """Work for as long as every server lives: the first death drops what is in flight and gives back all claims."""
-    working, losing = asyncio.create_task(work), asyncio.create_task(servers.wait_for_loss())
+    """Work while every server runs: the first loss drops what is in flight and gives back all claims."""
+    working, loss = asyncio.create_task(work), asyncio.create_task(servers.wait_for_loss())
     try:
-        await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, loss}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise losing.result()
+        raise loss.result()
     finally:
-        for task in (working, losing):
+        for task in (working, loss):
             task.cancel()
-        await asyncio.gather(working, losing, return_exceptions=True)
+        await asyncio.gather(working, loss, return_exceptions=True)
 
 
 POLL_S = 3.0
@@ -325,26 +325,26 @@ QUEUE_POLL_EVERY = 10
 
 
 async def wait_for_endpoints(run: Path, timeout_s: float) -> dict[str, ServerEndpoint]:
-    """The servers that are there, as soon as there is one."""
+    """Wait until there is a server; return all that there are."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    while not (found := await asyncio.to_thread(read_live_endpoints, run)):
+    while not (endpoints := await asyncio.to_thread(read_live_endpoints, run)):
         if loop.time() > deadline:
             raise Stopped(f"no server was ready within {timeout_s:g} s: see {run / 'logs'}, then rollbook resume {run}")
         await asyncio.sleep(min(POLL_S, timeout_s))
-    return found
+    return endpoints
 
 
 def read_live_endpoints(run: Path) -> dict[str, ServerEndpoint]:
-    """The servers whose jobs are there. What a job that was killed left behind is cleared away by whoever finds it."""
-    found = read_shared_endpoints(run)
+    """Return the servers whose jobs are live, and remove the addresses that killed jobs left behind."""
+    endpoints = read_shared_endpoints(run)
     try:
-        gone = [nonce for nonce, endpoint in found.items() if endpoint.job and not _is_job_live(endpoint)]
+        gone = [nonce for nonce, endpoint in endpoints.items() if endpoint.job and not _is_job_live(endpoint)]
     except SchedulerError:
-        return found  # nobody can say: then we shall see
+        return endpoints  # whether they are live shows when they are used
     for nonce in gone:
-        withdraw_endpoint(run, found.pop(nonce))
-    return found
+        withdraw_endpoint(run, endpoints.pop(nonce))
+    return endpoints
 
 
 def _is_job_live(endpoint: ServerEndpoint) -> bool:
@@ -352,7 +352,7 @@ def _is_job_live(endpoint: ServerEndpoint) -> bool:
 
 
 async def wait_for_change(run: Path, known: set[str]) -> None:
-    """Until other servers are there than these."""
+    """Wait until there are other servers than these."""
     while (now := set(await asyncio.to_thread(read_shared_endpoints, run))) == known or not now:  # noqa: ASYNC110 - files
         await asyncio.sleep(POLL_S)
 
@@ -360,12 +360,12 @@ async def wait_for_change(run: Path, known: set[str]) -> None:
 async def serve_shared(
     run: Path, order: SubmissionOrder, serve: ServerSpec, key: str, starts: int, say: Callable[[str], None]
 ) -> None:
-    """Serve until no worker needs it any more; a server that dies is started again within a bound."""
+    """Serve until no worker needs it any more; a server that dies is restarted within a bound."""
     start = 0
     while not await asyncio.to_thread(is_run_finished, run):
         try:
-            async with serve_models(run, order, serve, key, say) as fleet:
-                await run_while_alive(wait_until_unneeded(run, say), fleet)
+            async with serve_models(run, order, serve, key, say) as servers:
+                await run_while_alive(wait_until_unneeded(run, say), servers)
                 return
         except ChildFailed as error:
             start += 1
@@ -375,11 +375,11 @@ async def serve_shared(
 
 
 async def wait_until_unneeded(run: Path, say: Callable[[str], None]) -> None:
-    """Until all is done, or no worker is left that could do it."""
-    for look in count(1):
-        asked = look % QUEUE_POLL_EVERY == 0
+    """Wait until all is done, or no worker is left that could do it."""
+    for poll in count(1):
+        ask_queue = poll % QUEUE_POLL_EVERY == 0
         if await asyncio.to_thread(is_run_finished, run) or (
-            asked and await asyncio.to_thread(has_no_workers, run, say)
+            ask_queue and await asyncio.to_thread(has_no_workers, run, say)
         ):
             say("nobody needs this server any more")
             return
@@ -387,13 +387,13 @@ async def wait_until_unneeded(run: Path, say: Callable[[str], None]) -> None:
 
 
 def is_run_finished(run: Path) -> bool:
-    """Whether nothing is left to do."""
+    """Return whether nothing is left to do."""
     book = Book(run)
     return is_finished(book, book.rounds())
 
 
 def has_no_workers(run: Path, say: Callable[[str], None]) -> bool:
-    """Whether no worker waits or runs."""
+    """Return whether no worker waits or runs."""
     try:
         return not count_live_tasks(run)
     except SchedulerError as error:
