@@ -24,47 +24,17 @@ if TYPE_CHECKING:
     )
     from rollbook.gym import Harness, ResourceServerProcess, generate_gym_config, write_gym_config
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "agents": "Program",
-            "clusters": "submit",
-            "core": "Message Rollout Score Task",
-            "engine": "Collector run score",
-            "environments": "Environment McpServer tool",
-            "errors": "BookError EndpointDown RollbookError RolloutFailed Shortfall Stopped TokenError UsageError",
-            "gym": "Harness ResourceServerProcess generate_gym_config write_gym_config",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __version__ = "0.1.0"
 
 find_moved_modules()
 
+# fmt: off
 __all__ = [
-    "BookError",
-    "Collector",
-    "EndpointDown",
-    "Environment",
-    "Harness",
-    "McpServer",
-    "Message",
-    "Program",
-    "ResourceServerProcess",
-    "RollbookError",
-    "Rollout",
-    "RolloutFailed",
-    "Score",
-    "Shortfall",
-    "Stopped",
-    "Task",
-    "TokenError",
-    "UsageError",
-    "__version__",
-    "generate_gym_config",
-    "run",
-    "score",
-    "submit",
-    "tool",
+    "BookError", "Collector", "EndpointDown", "Environment", "Harness", "McpServer", "Message", "Program",
+    "ResourceServerProcess", "RollbookError", "Rollout", "RolloutFailed", "Score", "Shortfall", "Stopped", "Task",
+    "TokenError", "UsageError", "__version__", "generate_gym_config", "run", "score", "submit", "tool",
     "write_gym_config",
 ]
+# fmt: on

@@ -9,29 +9,42 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from importlib.machinery import ModuleSpec
 
 
-def export_lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package whose public names are defined in its modules.
+def export_lazily(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package that imports its public names only for type checkers.
 
-    `modules` maps a module (relative to the package, or absolute from `rollbook.`) to its public names, separated by
-    spaces. Importing the package imports none of them: start-up time does not depend on what is exported.
+    The imports under `if TYPE_CHECKING` in the package's `__init__.py` say which module has which name; they are read
+    when a name is first asked for. Importing the package imports none of its modules, so start-up time does not depend
+    on what is exported.
     """
-    homes = {name: module for module, names in modules.items() for name in names.split()}
+    homes: dict[str, str] = {}
 
     def get(name: str) -> object:
+        if not homes:
+            homes.update(_read_imports(package))
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
 
-        home = homes[name]
-        value: object = getattr(import_module(home if home.startswith("rollbook.") else f"{package}.{home}"), name)
+        value: object = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
     return get, lambda: list(sys.modules[package].__all__)
+
+
+def _read_imports(package: str) -> dict[str, str]:
+    """Map each name that a package imports for type checkers to the module that it is imported from."""
+    import ast
+    from inspect import getsource
+
+    body = ast.parse(getsource(sys.modules[package])).body
+    block = next(node.body for node in body if isinstance(node, ast.If))
+    imports = [node for node in block if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
 class MovedModules:

@@ -54,80 +54,17 @@ if TYPE_CHECKING:
         write_heartbeat,
     )
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "book": "Book BookDraft refuse_occupied",
-            "claims": "ChunkClaimer Claim KeyHistory MAX_WORKER_DEATHS REFRESH_S is_closed is_finished",
-            "counted_lines": (
-                "CountedLines FailedLineHeader FinalFailures LineIndex LineReader NO_EPOCH is_counted is_still_final "
-                "iterate_parts list_journals malformed_line_error read_turns rollouts sidecar_path worker_of_journal"
-            ),
-            "durable_files": "explain_disk_errors lock_run sync_folder write_atomically write_new",
-            "journal": "Journal JournalEntry",
-            "leases": "Leases PeerMonitor WorkerMonitor",
-            "seals": "SealedExtents Seals find_reopened_kinds write_seals",
-            "status": "RunStatus name_state read_status",
-            "tasks": "TaskFile read_rows",
-            "workers": (
-                "HEARTBEAT_S InFlightKeys WorkerGone count_workers make_presence next_heartbeat_s publish_worker_gone "
-                "read_presences write_heartbeat"
-            ),
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "HEARTBEAT_S",
-    "MAX_WORKER_DEATHS",
-    "NO_EPOCH",
-    "REFRESH_S",
-    "Book",
-    "BookDraft",
-    "ChunkClaimer",
-    "Claim",
-    "CountedLines",
-    "FailedLineHeader",
-    "FinalFailures",
-    "InFlightKeys",
-    "Journal",
-    "JournalEntry",
-    "KeyHistory",
-    "Leases",
-    "LineIndex",
-    "LineReader",
-    "PeerMonitor",
-    "RunStatus",
-    "SealedExtents",
-    "Seals",
-    "TaskFile",
-    "WorkerGone",
-    "WorkerMonitor",
-    "count_workers",
-    "explain_disk_errors",
-    "find_reopened_kinds",
-    "is_closed",
-    "is_counted",
-    "is_finished",
-    "is_still_final",
-    "iterate_parts",
-    "list_journals",
-    "lock_run",
-    "make_presence",
-    "malformed_line_error",
-    "name_state",
-    "next_heartbeat_s",
-    "publish_worker_gone",
-    "read_presences",
-    "read_rows",
-    "read_status",
-    "read_turns",
-    "refuse_occupied",
-    "rollouts",
-    "sidecar_path",
-    "sync_folder",
-    "worker_of_journal",
-    "write_atomically",
-    "write_heartbeat",
-    "write_new",
-    "write_seals",
+    "HEARTBEAT_S", "MAX_WORKER_DEATHS", "NO_EPOCH", "REFRESH_S", "Book", "BookDraft", "ChunkClaimer", "Claim",
+    "CountedLines", "FailedLineHeader", "FinalFailures", "InFlightKeys", "Journal", "JournalEntry", "KeyHistory",
+    "Leases", "LineIndex", "LineReader", "PeerMonitor", "RunStatus", "SealedExtents", "Seals", "TaskFile",
+    "WorkerGone", "WorkerMonitor", "count_workers", "explain_disk_errors", "find_reopened_kinds", "is_closed",
+    "is_counted", "is_finished", "is_still_final", "iterate_parts", "list_journals", "lock_run", "make_presence",
+    "malformed_line_error", "name_state", "next_heartbeat_s", "publish_worker_gone", "read_presences", "read_rows",
+    "read_status", "read_turns", "refuse_occupied", "rollouts", "sidecar_path", "sync_folder", "worker_of_journal",
+    "write_atomically", "write_heartbeat", "write_new", "write_seals",
 ]
+# fmt: on

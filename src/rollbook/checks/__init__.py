@@ -7,13 +7,7 @@ if TYPE_CHECKING:
     from rollbook.checks.environment_check import check, check_environment
     from rollbook.checks.findings import Soundness
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "environment_check": "check check_environment",
-            "findings": "Soundness",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "Soundness",

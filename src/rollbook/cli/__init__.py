@@ -11,13 +11,7 @@ if TYPE_CHECKING:
     from rollbook.cli.commands import COMMANDS, CommandEntry
     from rollbook.cli.main import build_app
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "commands": "COMMANDS CommandEntry",
-            "main": "build_app",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "COMMANDS",

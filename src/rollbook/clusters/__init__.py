@@ -19,45 +19,13 @@ if TYPE_CHECKING:
     from rollbook.clusters.submission import Submission, find_run_path, preview_scripts, submit, submit_request
     from rollbook.core import ServerKind, ServerSpec
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "job_files": "ClusterJob SubmissionOrder",
-            "job_status": "ClusterStatus cancel_run find_logs read_cluster_status wait_for_jobs",
-            "profile": "ClusterProfile check_profile read_profile",
-            "resubmission": "extend_submitted_run find_last_place resubmit was_submitted",
-            "scheduler": "DEFAULT_SCHEDULER Scheduler find_scheduler scheduler_names",
-            "ssh": "read_ssh_run",
-            "submission": "Submission find_run_path preview_scripts submit submit_request",
-            "rollbook.core": "ServerKind ServerSpec",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "DEFAULT_SCHEDULER",
-    "ClusterJob",
-    "ClusterProfile",
-    "ClusterStatus",
-    "Scheduler",
-    "ServerKind",
-    "ServerSpec",
-    "Submission",
-    "SubmissionOrder",
-    "cancel_run",
-    "check_profile",
-    "extend_submitted_run",
-    "find_last_place",
-    "find_logs",
-    "find_run_path",
-    "find_scheduler",
-    "preview_scripts",
-    "read_cluster_status",
-    "read_profile",
-    "read_ssh_run",
-    "resubmit",
-    "scheduler_names",
-    "submit",
-    "submit_request",
-    "wait_for_jobs",
-    "was_submitted",
+    "DEFAULT_SCHEDULER", "ClusterJob", "ClusterProfile", "ClusterStatus", "Scheduler", "ServerKind", "ServerSpec",
+    "Submission", "SubmissionOrder", "cancel_run", "check_profile", "extend_submitted_run", "find_last_place",
+    "find_logs", "find_run_path", "find_scheduler", "preview_scripts", "read_cluster_status", "read_profile",
+    "read_ssh_run", "resubmit", "scheduler_names", "submit", "submit_request", "wait_for_jobs", "was_submitted",
 ]
+# fmt: on

@@ -58,94 +58,18 @@ if TYPE_CHECKING:
     from rollbook.core.task import Task, TaskLine
     from rollbook.core.yaml_file import YamlEntry, YamlFile
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "failure": "FAILURE_KINDS Failure FailureSide attempts_allowed check_retry_rules reopens",
-            "json": "JSON decode encode encode_line encode_pretty",
-            "manifest": (
-                "AgentSpec Chunk Chunks EnvironmentSpec Manifest ModelSpec Part Plan Rescored Round Terms make_part"
-            ),
-            "message": "Function Message ToolCall as_messages",
-            "records": (
-                "Extent FailedLine Held Lease Presence SCHEMA_VERSION ScoredLine Seal TokenRef TurnLine "
-                "make_failed_line make_scored_line make_turn_line"
-            ),
-            "rollout": "Rollout Score Timing Turn Usage as_score derive_seed require_finite",
-            "run_options": (
-                "ClusterOptions Limits RESERVED_SAMPLING_KEYS RunOptions RunParameter Sampling ServerKind ServerSpec "
-                "Settings ToolFormat list_parameters"
-            ),
-            "stored_targets": "BUILTIN_PREFIX scoring_digest",
-            "task": "Task TaskLine",
-            "yaml_file": "YamlEntry YamlFile",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "BUILTIN_PREFIX",
-    "FAILURE_KINDS",
-    "JSON",
-    "RESERVED_SAMPLING_KEYS",
-    "SCHEMA_VERSION",
-    "AgentSpec",
-    "Chunk",
-    "Chunks",
-    "ClusterOptions",
-    "EnvironmentSpec",
-    "Extent",
-    "FailedLine",
-    "Failure",
-    "FailureSide",
-    "Function",
-    "Held",
-    "Lease",
-    "Limits",
-    "Manifest",
-    "Message",
-    "ModelSpec",
-    "Part",
-    "Plan",
-    "Presence",
-    "Rescored",
-    "Rollout",
-    "Round",
-    "RunOptions",
-    "RunParameter",
-    "Sampling",
-    "Score",
-    "ScoredLine",
-    "Seal",
-    "ServerKind",
-    "ServerSpec",
-    "Settings",
-    "Task",
-    "TaskLine",
-    "Terms",
-    "Timing",
-    "TokenRef",
-    "ToolCall",
-    "ToolFormat",
-    "Turn",
-    "TurnLine",
-    "Usage",
-    "YamlEntry",
-    "YamlFile",
-    "as_messages",
-    "as_score",
-    "attempts_allowed",
-    "check_retry_rules",
-    "decode",
-    "derive_seed",
-    "encode",
-    "encode_line",
-    "encode_pretty",
-    "list_parameters",
-    "make_failed_line",
-    "make_part",
-    "make_scored_line",
-    "make_turn_line",
-    "reopens",
-    "require_finite",
+    "BUILTIN_PREFIX", "FAILURE_KINDS", "JSON", "RESERVED_SAMPLING_KEYS", "SCHEMA_VERSION", "AgentSpec", "Chunk",
+    "Chunks", "ClusterOptions", "EnvironmentSpec", "Extent", "FailedLine", "Failure", "FailureSide", "Function",
+    "Held", "Lease", "Limits", "Manifest", "Message", "ModelSpec", "Part", "Plan", "Presence", "Rescored",
+    "Rollout", "Round", "RunOptions", "RunParameter", "Sampling", "Score", "ScoredLine", "Seal", "ServerKind",
+    "ServerSpec", "Settings", "Task", "TaskLine", "Terms", "Timing", "TokenRef", "ToolCall", "ToolFormat", "Turn",
+    "TurnLine", "Usage", "YamlEntry", "YamlFile", "as_messages", "as_score", "attempts_allowed",
+    "check_retry_rules", "decode", "derive_seed", "encode", "encode_line", "encode_pretty", "list_parameters",
+    "make_failed_line", "make_part", "make_scored_line", "make_turn_line", "reopens", "require_finite",
     "scoring_digest",
 ]
+# fmt: on

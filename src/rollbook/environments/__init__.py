@@ -45,69 +45,16 @@ if TYPE_CHECKING:
     from rollbook.environments.source import explain_error, import_closure, put_first_on_path
     from rollbook.environments.tools import ToolMisuse, read_arguments, read_offered_tools, tool
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "data_rows": "DataRow ID_FIELDS PromptTemplate rows",
-            "environment": "Environment McpServer Solution arguments_of parameters_of",
-            "judge": (
-                "Judge JudgeClient JudgeResult check_judge check_judges check_same_judge open_judge resolve_judge "
-                "with_judge_urls"
-            ),
-            "pool": "SessionLost",
-            "registry": "LoadedEnvironment brings_own_model list_environments load_instance names_blend resolve",
-            "runtime": "EnvironmentRuntime",
-            "sandboxed": "Sandboxed marks",
-            "session": "EnvironmentSession LoopSession is_being_cancelled",
-            "snapshot": "find_changed_file is_tampered load_environment source_files source_root write_snapshot",
-            "source": "explain_error import_closure put_first_on_path",
-            "tools": "ToolMisuse read_arguments read_offered_tools tool",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "ID_FIELDS",
-    "DataRow",
-    "Environment",
-    "EnvironmentRuntime",
-    "EnvironmentSession",
-    "Judge",
-    "JudgeClient",
-    "JudgeResult",
-    "LoadedEnvironment",
-    "LoopSession",
-    "McpServer",
-    "PromptTemplate",
-    "Sandboxed",
-    "SessionLost",
-    "Solution",
-    "ToolMisuse",
-    "arguments_of",
-    "brings_own_model",
-    "check_judge",
-    "check_judges",
-    "check_same_judge",
-    "explain_error",
-    "find_changed_file",
-    "import_closure",
-    "is_being_cancelled",
-    "is_tampered",
-    "list_environments",
-    "load_environment",
-    "load_instance",
-    "marks",
-    "names_blend",
-    "open_judge",
-    "parameters_of",
-    "put_first_on_path",
-    "read_arguments",
-    "read_offered_tools",
-    "resolve",
-    "resolve_judge",
-    "rows",
-    "source_files",
-    "source_root",
-    "tool",
-    "with_judge_urls",
-    "write_snapshot",
+    "ID_FIELDS", "DataRow", "Environment", "EnvironmentRuntime", "EnvironmentSession", "Judge", "JudgeClient",
+    "JudgeResult", "LoadedEnvironment", "LoopSession", "McpServer", "PromptTemplate", "Sandboxed", "SessionLost",
+    "Solution", "ToolMisuse", "arguments_of", "brings_own_model", "check_judge", "check_judges", "check_same_judge",
+    "explain_error", "find_changed_file", "import_closure", "is_being_cancelled", "is_tampered",
+    "list_environments", "load_environment", "load_instance", "marks", "names_blend", "open_judge", "parameters_of",
+    "put_first_on_path", "read_arguments", "read_offered_tools", "resolve", "resolve_judge", "rows", "source_files",
+    "source_root", "tool", "with_judge_urls", "write_snapshot",
 ]
+# fmt: on

@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from rollbook.gateway.server import LocalGateway
     from rollbook.gateway.standalone import GatewayOptions, RolloutDefaults, serve_gateway
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "recorder": "Record",
-            "server": "LocalGateway",
-            "standalone": "GatewayOptions RolloutDefaults serve_gateway",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "GatewayOptions",

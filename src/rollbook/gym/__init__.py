@@ -13,21 +13,11 @@ if TYPE_CHECKING:
     from rollbook.gym.harness import EnvironmentHarness, Harness, HarnessEnvironment
     from rollbook.gym.process import ResourceServerProcess
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "config": "generate_gym_config write_deployment write_gym_config",
-            "harness": "EnvironmentHarness Harness HarnessEnvironment",
-            "process": "ResourceServerProcess",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "EnvironmentHarness",
-    "Harness",
-    "HarnessEnvironment",
-    "ResourceServerProcess",
-    "generate_gym_config",
-    "write_deployment",
-    "write_gym_config",
+    "EnvironmentHarness", "Harness", "HarnessEnvironment", "ResourceServerProcess", "generate_gym_config",
+    "write_deployment", "write_gym_config",
 ]
+# fmt: on

@@ -39,56 +39,15 @@ if TYPE_CHECKING:
     from rollbook.models.token_continuation import AnsweredCall, TokenContinuingModel, require_continuing
     from rollbook.models.weights import has_weights, pull_weights, weights_path
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "chat": "ChatModel RAW_LOGPROBS",
-            "chat_protocol": "read_models",
-            "model": (
-                "AskModel Completion EMBEDDED_SLOTS Model REMOTE_MODEL_SPEC normalize_base_url open_model resolve_model"
-            ),
-            "responses_api": (
-                "CREATE_PARAMS CreateParams FOREIGN_ITEM get_foreign_item make_create_params make_response "
-                "make_rollout_response make_sampling_params read_create_params read_response read_tokens to_chat_tools"
-            ),
-            "router": "describe_connection_error",
-            "server_errors": "check_finite_logprobs read_context_limit",
-            "token_continuation": "AnsweredCall TokenContinuingModel require_continuing",
-            "weights": "has_weights pull_weights weights_path",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "CREATE_PARAMS",
-    "EMBEDDED_SLOTS",
-    "FOREIGN_ITEM",
-    "RAW_LOGPROBS",
-    "REMOTE_MODEL_SPEC",
-    "AnsweredCall",
-    "AskModel",
-    "ChatModel",
-    "Completion",
-    "CreateParams",
-    "Model",
-    "TokenContinuingModel",
-    "check_finite_logprobs",
-    "describe_connection_error",
-    "get_foreign_item",
-    "has_weights",
-    "make_create_params",
-    "make_response",
-    "make_rollout_response",
-    "make_sampling_params",
-    "normalize_base_url",
-    "open_model",
-    "pull_weights",
-    "read_context_limit",
-    "read_create_params",
-    "read_models",
-    "read_response",
-    "read_tokens",
-    "require_continuing",
-    "resolve_model",
-    "to_chat_tools",
-    "weights_path",
+    "CREATE_PARAMS", "EMBEDDED_SLOTS", "FOREIGN_ITEM", "RAW_LOGPROBS", "REMOTE_MODEL_SPEC", "AnsweredCall",
+    "AskModel", "ChatModel", "Completion", "CreateParams", "Model", "TokenContinuingModel", "check_finite_logprobs",
+    "describe_connection_error", "get_foreign_item", "has_weights", "make_create_params", "make_response",
+    "make_rollout_response", "make_sampling_params", "normalize_base_url", "open_model", "pull_weights",
+    "read_context_limit", "read_create_params", "read_models", "read_response", "read_tokens", "require_continuing",
+    "resolve_model", "to_chat_tools", "weights_path",
 ]
+# fmt: on

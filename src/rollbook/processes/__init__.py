@@ -23,41 +23,13 @@ if TYPE_CHECKING:
         trim_log,
     )
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "child": "Child module_argv publish_ready start_ready",
-            "event_loop": "CANCEL_GRACE_S run_event_loop run_sync_or_async timeout_after",
-            "expiring_sessions": "ExpiringSessions IDLE_TIMEOUT_S MAX_SESSIONS NoSession",
-            "http_server": "json_response read_json_object serve_app serve_forever",
-            "process_tree": (
-                "PARENT_PID become_subreaper die_with_parent end_with_parent find_members kill_descendants trim_log"
-            ),
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "CANCEL_GRACE_S",
-    "IDLE_TIMEOUT_S",
-    "MAX_SESSIONS",
-    "PARENT_PID",
-    "Child",
-    "ExpiringSessions",
-    "NoSession",
-    "become_subreaper",
-    "die_with_parent",
-    "end_with_parent",
-    "find_members",
-    "json_response",
-    "kill_descendants",
-    "module_argv",
-    "publish_ready",
-    "read_json_object",
-    "run_event_loop",
-    "run_sync_or_async",
-    "serve_app",
-    "serve_forever",
-    "start_ready",
-    "timeout_after",
-    "trim_log",
+    "CANCEL_GRACE_S", "IDLE_TIMEOUT_S", "MAX_SESSIONS", "PARENT_PID", "Child", "ExpiringSessions", "NoSession",
+    "become_subreaper", "die_with_parent", "end_with_parent", "find_members", "json_response", "kill_descendants",
+    "module_argv", "publish_ready", "read_json_object", "run_event_loop", "run_sync_or_async", "serve_app",
+    "serve_forever", "start_ready", "timeout_after", "trim_log",
 ]
+# fmt: on

@@ -31,48 +31,14 @@ if TYPE_CHECKING:
     from rollbook.reports.run_columns import RunColumns, group_by_run, read_all_columns
     from rollbook.reports.tables import check_suffix, read_table, write_atomically, write_lines_atomically, write_table
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "compare": "ComparedRun RunComparison check_and_pair compare_run_data compare_runs",
-            "export": "CountedRollouts ExportCounts PASSING_FILTER check_filter_names export_rollouts rollout_facts",
-            "journal_columns": "JournalColumns read_journal_columns",
-            "profile": "ProfileRows profile_lines",
-            "report": "Report RunData build_report has_live_worker make_report make_shortfall write_report",
-            "run_columns": "RunColumns group_by_run read_all_columns",
-            "tables": "check_suffix read_table write_atomically write_lines_atomically write_table",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "PASSING_FILTER",
-    "ComparedRun",
-    "CountedRollouts",
-    "ExportCounts",
-    "JournalColumns",
-    "ProfileRows",
-    "Report",
-    "RunColumns",
-    "RunComparison",
-    "RunData",
-    "build_report",
-    "check_and_pair",
-    "check_filter_names",
-    "check_suffix",
-    "compare_run_data",
-    "compare_runs",
-    "export_rollouts",
-    "group_by_run",
-    "has_live_worker",
-    "make_report",
-    "make_shortfall",
-    "profile_lines",
-    "read_all_columns",
-    "read_journal_columns",
-    "read_table",
-    "rollout_facts",
-    "write_atomically",
-    "write_lines_atomically",
-    "write_report",
-    "write_table",
+    "PASSING_FILTER", "ComparedRun", "CountedRollouts", "ExportCounts", "JournalColumns", "ProfileRows", "Report",
+    "RunColumns", "RunComparison", "RunData", "build_report", "check_and_pair", "check_filter_names",
+    "check_suffix", "compare_run_data", "compare_runs", "export_rollouts", "group_by_run", "has_live_worker",
+    "make_report", "make_shortfall", "profile_lines", "read_all_columns", "read_journal_columns", "read_table",
+    "rollout_facts", "write_atomically", "write_lines_atomically", "write_report", "write_table",
 ]
+# fmt: on

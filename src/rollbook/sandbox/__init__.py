@@ -19,35 +19,12 @@ if TYPE_CHECKING:
     from rollbook.sandbox.server import SandboxServer
     from rollbook.sandbox.session import Session, run_to_completion
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "errors": "SandboxError SandboxUnsupported TestsBroken",
-            "grading": "Grader",
-            "limits": "Limits check_names",
-            "outputs": "Rule Spaces",
-            "results": "ProgramError Result Verdict",
-            "sandbox": "Sandbox check_provider",
-            "server": "SandboxServer",
-            "session": "Session run_to_completion",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "Grader",
-    "Limits",
-    "ProgramError",
-    "Result",
-    "Rule",
-    "Sandbox",
-    "SandboxError",
-    "SandboxServer",
-    "SandboxUnsupported",
-    "Session",
-    "Spaces",
-    "TestsBroken",
-    "Verdict",
-    "check_names",
-    "check_provider",
+    "Grader", "Limits", "ProgramError", "Result", "Rule", "Sandbox", "SandboxError", "SandboxServer",
+    "SandboxUnsupported", "Session", "Spaces", "TestsBroken", "Verdict", "check_names", "check_provider",
     "run_to_completion",
 ]
+# fmt: on

@@ -25,43 +25,13 @@ if TYPE_CHECKING:
     from rollbook.stats.paired_comparison import Comparison, Difference, PairedRun, compare_columns
     from rollbook.stats.row_selection import Buckets, CurateOptions, Expression, curate, to_identifier
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "columns": (
-                "Bools Columns Ints NO_ANSWER PASS_THRESHOLD RewardParts SCALAR_COLUMNS TaskStats TextIds merge_columns"
-            ),
-            "estimators": "Floats Interval finite_or_none",
-            "metrics": "Metrics TaskProfile compute_metrics",
-            "paired_comparison": "Comparison Difference PairedRun compare_columns",
-            "row_selection": "Buckets CurateOptions Expression curate to_identifier",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "NO_ANSWER",
-    "PASS_THRESHOLD",
-    "SCALAR_COLUMNS",
-    "Bools",
-    "Buckets",
-    "Columns",
-    "Comparison",
-    "CurateOptions",
-    "Difference",
-    "Expression",
-    "Floats",
-    "Interval",
-    "Ints",
-    "Metrics",
-    "PairedRun",
-    "RewardParts",
-    "TaskProfile",
-    "TaskStats",
-    "TextIds",
-    "compare_columns",
-    "compute_metrics",
-    "curate",
-    "finite_or_none",
-    "merge_columns",
+    "NO_ANSWER", "PASS_THRESHOLD", "SCALAR_COLUMNS", "Bools", "Buckets", "Columns", "Comparison", "CurateOptions",
+    "Difference", "Expression", "Floats", "Interval", "Ints", "Metrics", "PairedRun", "RewardParts", "TaskProfile",
+    "TaskStats", "TextIds", "compare_columns", "compute_metrics", "curate", "finite_or_none", "merge_columns",
     "to_identifier",
 ]
+# fmt: on

@@ -12,28 +12,11 @@ if TYPE_CHECKING:
     from rollbook.tokens.sequences import Fork, Sequence, merge
     from rollbook.tokens.sidecar import HEADER_BYTES, decode_tokens, encode_tokens, read_header
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "padding": "Batch batch",
-            "prompt_continuation": "CUT Renders Unproven continuation",
-            "sequences": "Fork Sequence merge",
-            "sidecar": "HEADER_BYTES decode_tokens encode_tokens read_header",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "CUT",
-    "HEADER_BYTES",
-    "Batch",
-    "Fork",
-    "Renders",
-    "Sequence",
-    "Unproven",
-    "batch",
-    "continuation",
-    "decode_tokens",
-    "encode_tokens",
-    "merge",
-    "read_header",
+    "CUT", "HEADER_BYTES", "Batch", "Fork", "Renders", "Sequence", "Unproven", "batch", "continuation",
+    "decode_tokens", "encode_tokens", "merge", "read_header",
 ]
+# fmt: on

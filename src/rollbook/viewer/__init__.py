@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from rollbook.viewer.server import view
     from rollbook.viewer.vocabulary import Vocabulary
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "export": "export_run",
-            "report_page": "write_report_page",
-            "run_cache": "RunCache RunFolder",
-            "server": "view",
-            "vocabulary": "Vocabulary",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "RunCache",

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
         submit_to_ray,
     )
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "runs": "RayResume is_detached resume_detached resume_here run_on_ray submit_to_ray",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "RayResume",

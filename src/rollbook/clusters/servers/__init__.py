@@ -10,12 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.clusters.servers.model_servers import ModelServer, ServerEndpoint, ServerGroup
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "model_servers": "ModelServer ServerEndpoint ServerGroup",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "ModelServer",

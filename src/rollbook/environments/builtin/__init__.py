@@ -14,29 +14,10 @@ if TYPE_CHECKING:
     from rollbook.environments.builtin.reasoning_gym import ReasoningGym
     from rollbook.environments.builtin.string_match import StringMatch
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "code": "Code",
-            "gsm8k": "GSM8K",
-            "humaneval": "HumanEval",
-            "json_schema": "JSONSchema",
-            "math": "Math",
-            "mcqa": "MCQA",
-            "python_tool": "PythonTool",
-            "reasoning_gym": "ReasoningGym",
-            "string_match": "StringMatch",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "GSM8K",
-    "MCQA",
-    "Code",
-    "HumanEval",
-    "JSONSchema",
-    "Math",
-    "PythonTool",
-    "ReasoningGym",
-    "StringMatch",
+    "GSM8K", "MCQA", "Code", "HumanEval", "JSONSchema", "Math", "PythonTool", "ReasoningGym", "StringMatch",
 ]
+# fmt: on

@@ -13,22 +13,10 @@ if TYPE_CHECKING:
     from rollbook.gym.client.import_run import import_gym
     from rollbook.gym.client.server_env import ManagedServer, RemoteServer, SteppedServer
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "agents": "RemoteAgent RoutedAgents",
-            "export_run": "export_gym",
-            "import_run": "import_gym",
-            "server_env": "ManagedServer RemoteServer SteppedServer",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "ManagedServer",
-    "RemoteAgent",
-    "RemoteServer",
-    "RoutedAgents",
-    "SteppedServer",
-    "export_gym",
-    "import_gym",
+    "ManagedServer", "RemoteAgent", "RemoteServer", "RoutedAgents", "SteppedServer", "export_gym", "import_gym",
 ]
+# fmt: on

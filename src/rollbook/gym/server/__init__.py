@@ -6,12 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.gym.server.serve import ServeOptions, serve_gym
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "serve": "ServeOptions serve_gym",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "ServeOptions",

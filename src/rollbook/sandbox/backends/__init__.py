@@ -6,12 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.sandbox.backends.remote import RemoteSandbox
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "remote": "RemoteSandbox",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "RemoteSandbox",

@@ -10,20 +10,10 @@ if TYPE_CHECKING:
     from rollbook.trainers.nemo_rl.code_environment import CodeEnvironment, StepReturn, register
     from rollbook.trainers.nemo_rl.rollouts import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "code_environment": "CodeEnvironment StepReturn register",
-            "rollouts": "DataFailure InfraFailure RolloutEnvironment RowsMissing",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "CodeEnvironment",
-    "DataFailure",
-    "InfraFailure",
-    "RolloutEnvironment",
-    "RowsMissing",
-    "StepReturn",
-    "register",
+    "CodeEnvironment", "DataFailure", "InfraFailure", "RolloutEnvironment", "RowsMissing", "StepReturn", "register",
 ]
+# fmt: on

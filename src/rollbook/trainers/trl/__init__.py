@@ -11,14 +11,7 @@ if TYPE_CHECKING:
     from rollbook.trainers.trl.environments import Environments
     from rollbook.trainers.trl.rollouts import Rollouts
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "rollbook.trainers.formats": "to_trl",
-            "environments": "Environments",
-            "rollouts": "Rollouts",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "Environments",

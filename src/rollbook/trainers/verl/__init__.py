@@ -12,21 +12,10 @@ if TYPE_CHECKING:
     from rollbook.trainers.verl.dataset import GymDataset
     from rollbook.trainers.verl.manager import RollbookAgentLoopManager
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "batches": "PaddedBatch Prompt Trajectory pad_batch trajectories",
-            "dataset": "GymDataset",
-            "manager": "RollbookAgentLoopManager",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "GymDataset",
-    "PaddedBatch",
-    "Prompt",
-    "RollbookAgentLoopManager",
-    "Trajectory",
-    "pad_batch",
-    "trajectories",
+    "GymDataset", "PaddedBatch", "Prompt", "RollbookAgentLoopManager", "Trajectory", "pad_batch", "trajectories",
 ]
+# fmt: on

@@ -10,12 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.environments.builtin.workplace.workplace import Workplace
 else:
-    __getattr__, __dir__ = export_lazily(
-        __name__,
-        {
-            "workplace": "Workplace",
-        },
-    )
+    __getattr__, __dir__ = export_lazily(__name__)
 
 __all__ = [
     "Workplace",
