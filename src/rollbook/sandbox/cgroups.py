@@ -47,8 +47,7 @@ def owner_prefix() -> str:
 
 
 def find_leftovers(folder: Path) -> Iterator[Path]:
-    """Yield what dead processes left in a folder. Names from other pid namespaces are skipped: their owners cannot be
-    checked."""
+    """Yield what dead processes left in a folder, except in other pid namespaces, whose processes cannot be checked."""
     with suppress(OSError):
         for name in os.listdir(folder):
             match = _match_owner_name(name)
@@ -239,8 +238,7 @@ class ControlGroup:
         return self.last_kills
 
     def remove(self) -> None:
-        """Remove the group, waiting a moment for its last process to exit. If that is too late, a later process removes
-        it."""
+        """Remove the group, waiting a moment for its last process to exit; else a later process of ours removes it."""
         end = time.monotonic() + REMOVE_S
         for path in (self._path, self._cpu_path):
             while path and not _remove_group(path) and time.monotonic() < end:
@@ -279,8 +277,8 @@ class ControlGroups:
 
 
 def find_control_groups() -> ControlGroups | None:
-    """Return where this process can make groups that bound memory, or None. Leftovers of dead processes are removed
-    first."""
+    """Return where this process can make groups that bound memory, or None; first remove leftovers of dead
+    processes."""
     for point in list_mount_points():
         remove_stale_groups(point)
     cpu_base = next(filter(_can_create_groups, list_cpu_folders()), None)

@@ -34,7 +34,7 @@ from rollbook.sandbox.session_state import PersistentState
 
 
 class CrossProcessUse(NamedTuple):
-    """Something that tests do, the pattern that finds it in their text, and words of code that is affected (any by
+    """Something that tests do, the pattern that finds it in their text, and words of the code it affects (any by
     default)."""
 
     what: str
@@ -80,7 +80,7 @@ class ExaminerReport(msgspec.Struct):
 
     verdict: str
     weak: bool
-    beside: bool
+    side_effects: bool
     error: ProgramError | None
 
 
@@ -172,8 +172,7 @@ def confirm_verdict(first: Verdict, second: Verdict, allow_weak: bool) -> Verdic
 
 
 def find_reason(result: Result) -> VerdictReason:
-    """Return why the code did not answer: with exit code 0 or not, it ended when it should have waited for a
-    question."""
+    """Return why the code did not answer: with exit code 0 or not, it ended instead of waiting for a question."""
     return "exit" if result.status == "ok" or (result.status == "error" and result.error is None) else result.status
 
 
@@ -190,8 +189,7 @@ class GradingCase(NamedTuple):
 
 
 class CaseRunner:
-    """Runs the cases of one program. The host judges its output and values; the program never sees the expected
-    ones."""
+    """Runs the cases of one program. The host judges its output and values; the program never sees expected ones."""
 
     def __init__(self, launcher: GuestLauncher, role: str, code: str, limits: Limits) -> None:
         self._launcher, self._role, self._code, self._limits = launcher, role, code, limits
@@ -301,7 +299,7 @@ class Grader:
 
         results = examine(False)
         verdict, report = make_verdict(*results), decode_report(results[0])
-        if verdict.passed and report and report.beside:
+        if verdict.passed and report and report.side_effects:
             return confirm_verdict(verdict, make_verdict(*examine(True)), allow_weak)
         if verdict.reason == "failed" and (what := find_cross_process_use(f"{setup}\n{tests}", code)):
             return msgspec.structs.replace(verdict, reason="refused", detail=f"the tests {what}: {verdict.detail}")
@@ -424,7 +422,7 @@ def _refuse_object(value: object) -> JSON:
 
 
 def packed_to_json(data: JSON) -> JSON:
-    """Return a packed value as JSON. The host hashes only texts: numbers can be chosen so that hashing takes
+    """Return a packed value as JSON. Only texts are hashed here: numbers can be chosen so that hashing takes
     forever."""
     if not isinstance(data, list):
         return data

@@ -81,8 +81,7 @@ class HostChannel:
             raise TimeoutError("the guest does not read")
 
     def read_frames(self) -> Iterator[bytes]:
-        """Yield the complete frames that have arrived; ForgedMessage when one announces more than the maximum
-        length."""
+        """Yield the complete frames that have arrived; ForgedMessage when one announces more than `max_bytes`."""
         self._fill()
         while len(self._buffer) >= LENGTH.size:
             (size,) = LENGTH.unpack_from(self._buffer)
@@ -207,8 +206,7 @@ class Guest:
         return self._clock or self.process
 
     def cpu_s(self, end: GuestExit) -> float:
-        """Return the CPU time of a dead guest: its control group's count if there is one, else the kernel's last
-        value."""
+        """Return the CPU time of a dead guest: its control group's count if there is one, else the kernel's last."""
         cpu_s = self.clock.cpu_s()
         return cpu_s if self._grouped else max(end.cpu_s, cpu_s)
 
@@ -239,8 +237,7 @@ class Guest:
             self._clock = ProcessTreeClock(self._process)
 
     def wait_until_started(self, limits: Limits) -> list[int]:
-        """Wait, with a deadline, until isolation is set up; return the descriptor that came with that message, if
-        any."""
+        """Wait, with a deadline, until isolation is set up; return the descriptors that came with that message."""
         handles: list[int] = []
 
         def receive() -> bool:

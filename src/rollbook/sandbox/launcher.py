@@ -69,8 +69,7 @@ class Provider(Protocol):
         """Open the account that counts a new guest's memory, if this provider counts it."""
 
     def mount(self, folder: HostFolder, uid: int) -> int:
-        """Return a descriptor by which a guest of this user can mount a folder of the host, or raise
-        SandboxUnsupported."""
+        """Return a descriptor by which a guest of this user can mount a folder; SandboxUnsupported if it cannot."""
 
     def launch(self, order: dict[str, JSON], handles: list[int]) -> None:
         """Launch a guest with a role of `inner/roles.py`.
@@ -96,8 +95,7 @@ NO_REQUIREMENTS = IsolationRequirements()
 
 
 class GuestLauncher:
-    """Launches guests with a running provider. Synchronous, for use in worker threads; several threads may share
-    one."""
+    """Launches guests with a running provider. Synchronous, for use in worker threads, which may share one."""
 
     def __init__(
         self, provider: Provider, uids: UserIds, requirements: IsolationRequirements = NO_REQUIREMENTS
@@ -132,8 +130,7 @@ class GuestLauncher:
     ) -> Guest:
         """Launch a guest in a role of `inner/roles.py`, which receives `request` as well.
 
-        Copies of the `extra` descriptors are its 4, 5, ... Its working folder contains `files`, or is `folder` of the
-        host.
+        Copies of the `extra` descriptors are its 4, 5, ... Its working folder has `files`, or is the host's `folder`.
         """
         layers, uid = self._requirements.list_layers(self.isolation, limits, folder is not None), self._user_ids.next()
         with ExitStack() as cleanup:

@@ -1,5 +1,4 @@
-"""Decide whether an output equals the expected one. The rule is part of a task: the same answer must get the same
-verdict."""
+"""Compare outputs with the expected ones. The rule is part of a task: the same answer must get the same verdict."""
 
 from __future__ import annotations
 
@@ -21,10 +20,8 @@ _SPACES = " \t\n\r\x0b\x0c"
 _words = re.compile(rf"[^{_SPACES}]+").findall
 """White space is ASCII's: spaces of other scripts are ordinary characters."""
 
-LAST_DIGITS = 1e-9
+LAST_DIGITS, NOISE = 1e-9, 1e-12
 """A tolerance up to LAST_DIGITS is meant for the last digits of floats; near 0 it then counts only as NOISE."""
-NOISE = 1e-12
-"""A tolerance no larger than the first is for the last digits of floats: what lies near 0 is then only noise."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -75,8 +72,7 @@ def are_near(one: float, two: float, tolerance: float, absolute: float | None = 
 
 
 def same_value(expected: JSON, value: JSON, tolerance: float = 1e-9) -> bool:
-    """Return whether a returned value equals the expected one, which came from JSON: a tuple is a list, a key may be a
-    text.
+    """Return whether a value equals the expected one, which came from JSON: a tuple is a list, a key may be a text.
 
     True is not 1. A float may be `tolerance` apart; where an integer is expected it must also be nearest to that one,
     and two integers must be equal.

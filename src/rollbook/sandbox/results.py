@@ -1,5 +1,4 @@
-"""Results of runs (Result) and of tests (Verdict): neither rests only on an exit code or on output of the code under
-test."""
+"""Results of runs (Result) and of tests (Verdict): never based only on an exit code or on output of the code."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ class ProgramError(msgspec.Struct, frozen=True):
 
 
 class GuestReport(msgspec.Struct, frozen=True):
-    """What a guest reports about its own end: a value, an exit or an error, and whether that is Python's
-    MemoryError."""
+    """A guest's report of its own end: a value, an exit or an error, and whether that is Python's MemoryError."""
 
     value: str | None = None
     exit: int | None = None

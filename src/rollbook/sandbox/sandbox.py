@@ -36,8 +36,7 @@ T = TypeVar("T")
 MAX_SESSIONS, MAX_WAITING_RUNS = 256, 10_000
 HTTP_PREFIXES = ("http://", "https://")
 PROVIDER_ENV = "ROLLBOOK_SANDBOX"
-"""The environment variable that names the default provider: for a worker next to a sandbox server, the server's
-address."""
+"""The variable that names the default provider: for a worker next to a sandbox server, the server's address."""
 
 
 class Sandbox:

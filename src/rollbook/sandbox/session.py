@@ -62,7 +62,7 @@ def blocking_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenat
 
 
 async def run_to_completion(work: Callable[[], T]) -> T:
-    """Run `work` in a thread; a cancellation takes effect only when it is done, so that nothing stays half open or
+    """Run `work` in a thread; a cancellation takes effect when it is done, so that nothing stays half open or
     closed."""
     future = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None
@@ -104,8 +104,7 @@ class SerialQueue:
         return future
 
     def try_acquire(self) -> bool:
-        """Reserve the queue for work in the caller's thread, if nothing runs or waits; after True the caller must
-        release it."""
+        """Reserve an idle queue for work in the caller's thread; after True the caller must release it."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
@@ -224,8 +223,7 @@ class Session:
         return future.result(WAIT_S)
 
     def _turn_if_idle(self, code: str, limits: Limits | None) -> Result | None:
-        """Run the turn in this thread if the queue is idle and there is a state: a zygote ends with the thread that
-        starts it."""
+        """Run the turn in this thread if the queue is idle and there is a state (a zygote ends with its thread)."""
         if not self._queue.try_acquire():
             return None
         try:

@@ -93,7 +93,7 @@ class MessageExchange:
         self._channel.send({"turn": self._token, "body": body}, timeout_s)
 
     def read_reply(self) -> bool:
-        """Read the channel and return whether the reply has arrived; ForgedMessage for anything else than a reply or
+        """Read the channel and return whether the reply has arrived; ForgedMessage for neither a reply nor a
         question."""
         for data in self._channel.read_frames():
             self._handle_frame(data)
@@ -177,8 +177,7 @@ class SessionTurn:
         self._status, self._report = "memory", out_of_memory(self._limits)
 
     def set_death(self, code: int | None, cpu_s: float) -> None:
-        """Record that the process ended before it replied. Even exit code 0 is no success: the turn was not
-        finished."""
+        """Record that the process ended before it replied. Even exit code 0 is no success: the turn is unfinished."""
         if self._status is None and code in (None, -signal.SIGKILL) and self._guest.ran_out_of_memory():
             self.set_out_of_memory()
         if self._status is None:
@@ -270,8 +269,7 @@ SIGCHLD, SET_TID, CLEAR_TID = 17, 0x01000000, 0x00200000
 
 
 class HeldSyscall(NamedTuple):
-    """A system call that waits for an answer. The numbers are the kernel's; the pid is the one in the host's
-    namespace."""
+    """A system call that waits for an answer. The numbers are the kernel's; the pid is that in the host's namespace."""
 
     id: int
     pid: int
@@ -424,8 +422,7 @@ class SnapshotState:
         return self._lose_state(turn)
 
     def _wait_for_fork(self, arrival: ForkArrival, turn: SessionTurn, limits: Limits) -> bool:
-        """Wait for the runner, or until the holder cannot fork or has died; return whether that was before the
-        deadline."""
+        """Wait for the runner, or until the holder cannot fork or has died; return whether it was in time."""
         handlers = {self._gate.fileno(): arrival.check_gate, self._guest.channel.fileno(): turn.read_reply}
         handlers[self._holder.pidfd] = lambda: True
         watchdog = ForkWatchdog(self._holder, limits, self._guest.streams)
@@ -462,8 +459,7 @@ class SnapshotState:
         return result
 
     def _lose_state(self, turn: SessionTurn) -> Result:
-        """Return a result for code that ended its own state; SandboxError when the zygote ended it, which is no
-        result."""
+        """Return the result of code that ended its own state; SandboxError when the zygote ended it."""
         self._launcher.check_provider_alive()
         return turn.make_result("lost")
 
@@ -483,8 +479,7 @@ class ForkArrival:
         self.process: GuestProcess | None = None
 
     def check_gate(self) -> bool:
-        """Handle the gate for a watchdog: return True once the process has arrived, or too many other calls were
-        made."""
+        """Handle the gate for a watchdog: return True once the process has arrived, or after too many other calls."""
         call = self._gate.next_call()
         if call is None:
             return False
@@ -519,8 +514,7 @@ class ForkArrival:
             self.process.close()
 
     def refuse_others(self, watchdog: Watchdog) -> bool:
-        """Handle the gate for a watchdog: refuse every further call of this turn, and kill a process that makes too
-        many."""
+        """Handle the gate for a watchdog: refuse every further call of this turn, and kill a process after too many."""
         call = self._gate.next_call()
         if call and self._refuse(call):
             watchdog.kill("killed")

@@ -91,8 +91,7 @@ class GuestProcess:
         return bool(poll.poll(timeout_s * 1000))
 
     def exit_code(self) -> int | None:
-        """Return its exit code, or minus the signal that ended it; None when it has been reaped or the kernel does not
-        report it."""
+        """Return its exit code, or minus the signal that ended it; None when it is reaped or the kernel hides it."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:

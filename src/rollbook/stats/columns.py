@@ -38,7 +38,7 @@ class TextIds(dict[str | None, int]):
 
 @dataclass(frozen=True)
 class RewardParts:
-    """The reward parts of rollouts: the index of the rollout in the columns, the number of the part's name, and its
+    """The reward parts of rollouts: the rollout's index in the columns, the number of the part's name, and its
     value."""
 
     place: Ints
@@ -128,8 +128,7 @@ PASS_THRESHOLD = 1.0
 class TaskStats:
     """One entry per task with a score, by ascending row in tasks.jsonl.
 
-    `groups` has the environment of every row, where there are several: an environment that reports no answers has no
-    votes.
+    `groups` has the environment of every row, where there are several: one that reports no answers has no votes.
     """
 
     def __init__(self, columns: Columns, threshold: float = PASS_THRESHOLD, groups: Ints | None = None) -> None:
@@ -222,8 +221,7 @@ class TaskStats:
         return {k: votes[k].where(self.voting_mask(k)) for k in voting_ks}
 
     def voting_mask(self, k: int) -> Bools:
-        """Return the tasks that have a maj@k: with at least k scored rollouts, in an environment that reports
-        answers."""
+        """Return the tasks that have a maj@k: at least k scored rollouts, in an environment that reports answers."""
         return self.covered_mask(k) & self.voting
 
     @cached_property

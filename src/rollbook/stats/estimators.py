@@ -107,8 +107,7 @@ def clustered_error(n: Floats, totals: Floats, scale: float | None = None) -> fl
 
 
 def confidence_interval(centre: float | None, error: float | None, tasks: int) -> Interval | None:
-    """Return the 95% interval, by Student's t with tasks - 1 degrees of freedom; None where centre or error is
-    undefined."""
+    """Return the 95% interval, by Student's t with tasks - 1 degrees of freedom; None where either is undefined."""
     if centre is None or error is None:
         return None
     half_width = t95(tasks - 1) * error

@@ -79,8 +79,7 @@ def _compute_shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, 
 
 
 def _count_wins(counts: Ints, ways: Floats, votes: int, top: int) -> Iterator[tuple[int, Floats]]:
-    """Yield for each answer in how many choices of `votes` + s rollouts it wins with `votes` votes, ties shared, by
-    s."""
+    """Yield for each answer in how many choices of `votes` + s rollouts it wins with `votes`, ties shared, by s."""
     max_power = top - votes
     answers = counts.shape[1]
     y, weights = gauss_nodes(ceil(min(top // votes, answers) / 2))
@@ -155,8 +154,7 @@ DRAWN_AT_ONCE = 1e6
 class Ballots:
     """The votes of tasks: `counts` and mean `scores` of every answer, task after task, the most frequent first.
 
-    `answers` is the number of answers of each task; `silent` and `silent_score` describe its rollouts without an
-    answer.
+    `answers` is the number of answers of each task; `silent` and `silent_score` are of its rollouts without an answer.
     """
 
     counts: Ints
@@ -216,8 +214,7 @@ class Ballots:
 
 @dataclass(frozen=True)
 class MajorityEstimate:
-    """maj@k by task; which of the values were sampled instead of counted, and the variance that sampling leaves in
-    them."""
+    """maj@k by task; which of the values were sampled instead of counted, and the variance of those."""
 
     values: Floats
     drawn: Bools

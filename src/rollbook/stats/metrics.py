@@ -97,8 +97,7 @@ def compute_metrics(
     threshold: float = PASS_THRESHOLD,
     groups: Ints | None = None,
 ) -> Metrics:
-    """Compute the numbers of scored rollouts. `tasks`: how many were requested; `names`: of the parts, by their
-    numbers.
+    """Compute the numbers of scored rollouts. `tasks`: how many were requested; `names`: of the parts, by number.
 
     `groups` has the environment of every row, where there are several.
     """

@@ -44,8 +44,7 @@ def bootstrap_interval(
 
 
 def _draw_by_kind(pairs: Floats, times: NDArray[np.integer], draws: int, rng: np.random.Generator) -> Floats:
-    """Draw how often each kind of task occurs: the same distribution as drawing tasks, and cheap where there are few
-    kinds."""
+    """Draw how often each kind of task occurs: the same distribution as drawing tasks, and cheap for few kinds."""
     counts = rng.multinomial(int(times.sum()), times / times.sum(), size=draws)
     sums: Floats = counts @ pairs
     return sums[:, 1] / sums[:, 0]
@@ -114,8 +113,7 @@ def _draw_signed_sums(sizes: Floats, times: NDArray[np.integer], permutations: i
 
 
 def sign_test(up: int, down: int) -> float | None:
-    """Return the chance of a split at least as uneven if each sign were random; None where no task differs, and never
-    0.
+    """Return the chance of a split at least as uneven if each sign were random, never 0; None where no task differs.
 
     >>> sign_test(5, 0), sign_test(3, 3)
     (0.0625, 1.0)

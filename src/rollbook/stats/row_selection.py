@@ -279,8 +279,7 @@ class CurateOptions:
 
 @dataclass
 class CuratedRows:
-    """The selected rows, as lines without their newlines, and how many rows each bucket has and how many were
-    selected."""
+    """The selected rows, as lines without newlines, and how many rows of each bucket exist and were selected."""
 
     rows: int = 0
     matched: int = 0

@@ -78,8 +78,7 @@ def continuation(turn: Turn, renders: Renders, *, called_tools: bool = False) ->
 
 
 def _find_turn_end(ids: list[int], between: list[int], answer_end: int, called_tools: bool) -> int | None:
-    """Return where the template has written the token that the answer ended with; None where it does not, or adds new
-    words.
+    """Return where the template has written the token that ended the answer; None if it does not, or adds new words.
 
     After a tool call the template's own rendering of the call may come first, but must contain the token only once:
     otherwise an answer cut by a stop string may have ended with the first. After text nothing may come first.

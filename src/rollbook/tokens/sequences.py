@@ -158,8 +158,7 @@ ANSWER_DIFFERS = "the last answer came back as other tokens: edited, or tokenise
 
 
 def merge(turns: Iterable[Turn]) -> list[Sequence]:
-    """Return sequences in which every sampled token is trained once; each turn continues the last sequence, or begins
-    one.
+    """Return sequences in which every sampled token is trained once; each turn continues the last one or begins one.
 
     >>> first = Turn(prompt_ids=[1, 2], ids=[3], logprobs=[-0.5])
     >>> then = Turn(prompt_ids=[1, 2, 3, 4], ids=[5], logprobs=[-0.25])
@@ -182,8 +181,7 @@ def merge(turns: Iterable[Turn]) -> list[Sequence]:
 
 
 def require_tokens(turn: Turn, index: int = 0) -> tuple[list[int], list[int], list[float]]:
-    """Return the prompt ids, sampled ids and logprobs of a turn; TokenError if one is missing or their lengths
-    differ."""
+    """Return the prompt ids, sampled ids and logprobs of a turn; TokenError if one is missing or lengths differ."""
     if turn.prompt_ids is None or turn.ids is None or turn.logprobs is None:
         raise TokenError(f"turn {index} has no token ids: its model did not report them, and they are never guessed")
     if len(turn.ids) != len(turn.logprobs):

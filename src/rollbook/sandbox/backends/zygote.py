@@ -82,8 +82,7 @@ class ZygoteProvider:
 
     @property
     def alive(self) -> bool:
-        """Whether it accepts orders. It never sends anything on the channel of orders: that is readable only once it
-        has died."""
+        """Whether it accepts orders. It sends nothing on the channel of orders: that is readable only after its end."""
         poll = select.poll()
         poll.register(self._orders, select.POLLIN)
         return not self._closed and not poll.poll(0)
@@ -95,8 +94,7 @@ class ZygoteProvider:
         return self._memory.open_account(role, limits) if self._memory else None
 
     def mount(self, folder: HostFolder, uid: int) -> int:
-        """Return a descriptor by which a guest of this user can mount a folder of the host: the zygote's launcher makes
-        it."""
+        """Return a descriptor, made by the zygote's launcher, by which a guest of this user can mount a folder."""
         if self._weak:
             raise SandboxUnsupported(f"folder {folder.path}: without namespaces nothing can be mounted")
         with self._mounting:

@@ -81,8 +81,8 @@ class Channel:
         return self._socket_object.send(frame) if self._socket_object else os.write(self._handle, frame)
 
     def receive(self, max_descriptors: int = 0) -> tuple[Any, list[int]]:
-        """Receive one frame and at most `max_descriptors` descriptors; EOFError when the other end has closed, or the
-        frame is too long."""
+        """Receive a frame and up to `max_descriptors` descriptors; EOFError if it is too long or the other end
+        closed."""
         handles: list[int] = []
         (size,) = LENGTH.unpack(self._receive_exactly(LENGTH.size, max_descriptors, handles))
         if size > self._max_bytes:

@@ -87,7 +87,7 @@ def run_examiner(request: dict[str, Any], channel: Channel) -> int:
     report = {
         "verdict": find_verdict_word(phase, failure, peer.calls),
         "weak": peer.weakened,
-        "beside": peer.has_side_effects,
+        "side_effects": peer.has_side_effects,
         "error": failure and guest.describe_error(failure),
     }
     channel.send({"value": json.dumps(report, ensure_ascii=False)})
@@ -125,8 +125,7 @@ def run_part(peer: Peer, work: Callable[[], Any]) -> None:
 
 
 def find_verdict_word(phase: str, failure: BaseException | None, calls: int) -> str:
-    """Return one word for how the tests ended. They are broken if they end, successfully or not, before they ask
-    anything."""
+    """Return one word for how the tests ended. They are broken if they end, well or not, before they ask anything."""
     if failure is None:
         return "passed" if calls else "broken"
     if isinstance(failure, PeerGone):
@@ -147,8 +146,7 @@ def find_entry_point(peer: Peer, names: dict[str, Any], wanted: str) -> Any:
 
 def find_other_names(names: dict[str, Any], exam: dict[str, Any]) -> dict[str, Any]:
     """Return other names of the code that the tests use: only names that are neither Python's own nor defined anywhere
-    by the tests, even conditionally (`try: xrange`); if the tests define such a name at run time, theirs takes
-    precedence."""
+    by the tests, even conditionally (`try: xrange`); a name that the tests define at run time takes precedence."""
     text = f"{exam['setup']}\n{exam['tests']}"
     public = [name for name in names if name in text and name.isidentifier() and not name.startswith("_")]
     candidates = {name for name in public if name != exam["entry"] and not hasattr(builtins, name)}

@@ -92,8 +92,7 @@ def _list_around(path: str, hidden: list[str]) -> list[str]:
 
 
 def make_root(config: dict[str, Any]) -> None:
-    """Make a root of read-only views of paths without what is hidden in them, four devices, and an empty working
-    folder."""
+    """Make a root of read-only views of paths without the hidden ones, four devices, and an empty working folder."""
     root = config["root_folder"]
     kernel.mount(None, "/", None, MS_REC | MS_PRIVATE)
     kernel.mount("root", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
@@ -182,8 +181,7 @@ def answer_mount_request(mounts: Channel, as_root: bool) -> None:
 
 
 def make_detached_mount(path: str, expected_fd: int, uid: int | None) -> int:
-    """Return a mount of the folder alone, without what is mounted below it: no programs, no devices, and for root,
-    another owner."""
+    """Return a mount of the folder without mounts below it: no programs, no devices, and for root, another owner."""
     fd = kernel.open_without_links(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not os.path.sameopenfile(fd, expected_fd):
@@ -203,8 +201,7 @@ def make_detached_mount(path: str, expected_fd: int, uid: int | None) -> int:
 
 
 def shift_owner(tree: int, uid: int) -> None:
-    """Make the guest appear as the folder's owner inside: it can write what the owner can, and new files belong to the
-    owner."""
+    """Make the guest appear as the folder's owner: it can write what the owner can, and its files are the owner's."""
     namespace = make_user_namespace(os.fstat(tree), uid)
     try:
         kernel.mount_setattr(tree, namespace)

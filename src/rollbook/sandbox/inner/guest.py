@@ -51,8 +51,7 @@ OUT_OF_MEMORY = MemoryError
 def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int], stays: bool, forks: bool) -> Channel:
     """Set up all limits and isolation, from the outside in; then tell the host to start its clock.
 
-    The zygote has made what can be made once for all guests: the rules, the filters, and that no privileges can be
-    gained.
+    The zygote has done what can be done once for all guests: the rules, the filters, and a ban on new privileges.
     """
     limits, has_namespaces = request["limits"], config["level"] == NAMESPACES
     if request.get("core") is not None:
@@ -128,8 +127,7 @@ def enter_namespaces(config: dict[str, Any], stays: bool) -> None:
 
 
 def fork_first_process() -> None:
-    """Continue in a child. The parent is the first process of the pid namespace: it has no descriptors and reaps
-    orphans.
+    """Continue in a child. The parent is the pid namespace's first process: it has no descriptors and reaps orphans.
 
     It cannot be killed from inside, and everything ends with it; so the process that holds the state can change.
     """
@@ -146,8 +144,8 @@ def fork_first_process() -> None:
 
 
 def drop_privileges(mode: str, uid: int) -> None:
-    """Drop all capabilities (the zygote made sure that none can be regained) and, for root, become a user that owns
-    nothing."""
+    """Drop all capabilities (the zygote made it impossible to regain any) and, for root, become a user without
+    files."""
     if mode == "root":
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)  # this drops every capability
@@ -156,8 +154,7 @@ def drop_privileges(mode: str, uid: int) -> None:
 
 
 def read_payload(payload: int) -> dict[str, Any]:
-    """Read what is for this guest alone: the zygote did not read it, since every later guest has a copy of its
-    memory."""
+    """Read what is for this guest alone; the zygote did not read it: every later guest has a copy of its memory."""
     request: dict[str, Any] = _decode(os.pread(payload, os.fstat(payload).st_size, 0).decode())
     return request
 
@@ -217,8 +214,7 @@ def measure_memory() -> dict[str, int]:
 
 
 def find_memory_bound(limits: dict[str, Any]) -> tuple[int, int]:
-    """Return which limit applies: on the address space; or, where a group counts what is used, on private memory
-    only."""
+    """Return which limit applies: on the address space or, where a group counts what is used, on private memory."""
     extra_bytes, spare_mb = limits["memory_mb"] << 20, limits["spare_mb"]
     if spare_mb is None:
         return resource.RLIMIT_AS, limits["base_bytes"] + extra_bytes
@@ -306,8 +302,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def make_globals(name: str = "__main__") -> dict[str, Any]:
-    """Return the globals of a program, which are also those of its `__main__` module; another `name` changes
-    `__name__`."""
+    """Return the globals of a program, also those of its `__main__` module; another `name` changes `__name__`."""
     main = types.ModuleType(name)
     main.__dict__.update(__builtins__=__builtins__, __file__=f"{filesystem.WORKING_FOLDER}/{name.strip('_')}.py")
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out

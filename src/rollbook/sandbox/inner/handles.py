@@ -199,8 +199,7 @@ def as_iterator(answer: Any) -> Iterator[Any]:
 
 
 def _read_special(remote: Handle, name: str) -> Any:
-    """Read a special attribute that is named explicitly; Python itself looks on the class. `isinstance` reads
-    `__class__`."""
+    """Read a special attribute that is named explicitly (Python itself looks on the class); `isinstance` does so."""
     if not remote._peer.guarded or (name == "__class__" and sys._getframe(2).f_globals.get("__name__") == _BROWSER):
         return object.__getattribute__(remote, name)
     if name in _PROBED:

@@ -154,8 +154,7 @@ class SeccompFilter:
         self._call = ctypes.c_long(syscall_number("seccomp"))
 
     def install(self, listen: bool = False) -> list[int]:
-        """Install it for this process and its children; with `listen`, return the descriptor on which its questions are
-        answered."""
+        """Install it for this process and its children; `listen` returns the descriptor that receives its questions."""
         handle = check_result(_syscall(self._call, 1, SECCOMP_NEW_LISTENER if listen else 0, self._header), "seccomp")
         return [handle] if listen else []
 

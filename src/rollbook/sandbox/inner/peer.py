@@ -234,8 +234,8 @@ class Peer:
 
     def _note_use(self, what: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note whether tests of a class use it as one: they make an instance without arguments, or use attributes that
-        data does not have. If not, they may mean a function that returns data, and an object of the code in its place
-        would judge itself."""
+        data lacks. If not, they may mean a function that returns data, and an object in its place would judge
+        itself."""
         if what in NAME_OPERATIONS:
             self._as_objects |= not (args[0] in DATA_ATTRIBUTES or args[0].startswith("__"))
         elif what == "call":
@@ -397,8 +397,7 @@ class Peer:
             raise self._break_off(PeerGone()) from None
 
     def _receive(self) -> dict[str, Any]:
-        """Receive the next frame; PeerGone at the end, or when it is invalid: a large one fails at our own memory
-        limit."""
+        """Receive the next frame; PeerGone at the end or for an invalid one: a large one exceeds our memory limit."""
         try:
             frame, _ = self._channel.receive()
         except (OSError, EOFError, ValueError, RecursionError, MemoryError):
@@ -415,11 +414,9 @@ def _raise_recursion_limit(frames: int) -> None:
 
 
 def is_accessible(what: str, target: Any, args: list[Any]) -> bool:
-    """Return whether the code may do this to an object of the tests: call a function or read its name, read items of
-    others.
+    """Return whether the code may do this to an object of the tests: call or name a function, read items of others.
 
-    Attributes are accessible only for objects of the tests' own classes: a generator's lead to its frame, and so to
-    everything.
+    Attributes are accessible only for objects of the tests' own classes: a generator's lead to its frame, so to all.
     """
     is_callable = callable(target) or isinstance(target, type)
     if (what == "call" and callable(target)) or (what == "await" and is_coroutine(target)):

@@ -39,7 +39,7 @@ def run_session(request: Message, channel: Channel) -> int:
 
 
 def run_snapshots(request: Message, channel: Channel) -> int:
-    """Run every turn in a fork of the state before it, which waits until the host has decided which of the two
+    """Run every turn in a fork of the state before it, which waits until the host decides which of the two
     continues."""
     module_globals = guest.make_globals()
     say_hello()
@@ -78,8 +78,7 @@ def answer_messages(channel: Channel, handle: Callable[[Message], Message]) -> N
 
 
 def say_hello() -> None:
-    """Make the system call by which the kernel tells the host our pid; it returns when the host has started the
-    clock."""
+    """Make the system call by which the kernel tells the host our pid; it returns when the clock has been started."""
     kernel.syscall("hello", seccomp.CALLS[kernel.ARCH][seccomp.HELLO_CALL], 0)
 
 

@@ -148,7 +148,7 @@ def make_program(alone: bool, forks: bool = False, apart: bool = True, hosted: b
     ]:
         if name in calls:
             blocks[calls[name]] = [_deny(errno.EPERM)]
-    blocks[calls["clone3"]] = [_deny(errno.ENOSYS)]  # its flags lie in memory: libc falls back to clone
+    blocks[calls["clone3"]] = [_deny(errno.ENOSYS)]  # its flags are in memory: libc falls back to clone
     blocks[calls["clone"]] = _on_argument(0, _clone_rules(alone, forks))
     blocks[calls["socketpair"]] = [*_check(0, AF_UNIX), *_pair_rules()]
     if forks:
@@ -196,10 +196,10 @@ def _protect_host(calls: dict[str, int]) -> dict[int, Instructions]:
 
 
 def _deny_setuid_files(calls: dict[str, int]) -> dict[int, Instructions]:
-    """Deny files that run as their owner, whoever starts them: they outlive the session, and are the host's."""
+    """Deny files that run as their owner for every user: they outlive the session, and are the host's."""
     rules = [_op(_JSET, SETUID_SETGID, 0, 1), _deny(errno.EPERM)]
     blocks = {calls[name]: _on_argument(index, rules) for name, index in MODE_ARGUMENTS.items() if name in calls}
-    return blocks | {calls["openat2"]: [_deny(errno.ENOSYS)]}  # its mode lies in memory
+    return blocks | {calls["openat2"]: [_deny(errno.ENOSYS)]}  # its mode is in memory
 
 
 def _deny_values(*values: int) -> Instructions:

@@ -16,8 +16,7 @@ WITH_LIBRARIES = ("ctypes", "ssl", "sqlite3", "zlib", "bz2", "lzma", "hashlib", 
 
 
 def survey(packages: list[str], paths: list[str]) -> dict[str, Any]:
-    """Return the folders of the interpreter and its libraries, and those of the packages and of what they have
-    imported."""
+    """Return the folders of the interpreter, its libraries, the packages and what the packages have imported."""
     for name in WITH_LIBRARIES:
         load_if_present(name)
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}

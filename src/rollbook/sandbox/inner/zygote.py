@@ -32,8 +32,7 @@ THREADS_OF_OTHERS = 4096
 
 
 def enter_namespaces(config: dict[str, Any], orders: Channel, mounts: Channel) -> None:
-    """Enter new namespaces; the first process of the pid namespace continues as the zygote, its parent as the
-    launcher."""
+    """Enter new namespaces; the first process of the pid namespace becomes the zygote, its parent the launcher."""
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWPID
     user, group = os.getuid(), os.getgid()
     config["uncounted"] = user == 0 and config["mode"] == "user"
@@ -247,8 +246,7 @@ class Zygote:
         control.close()
 
     def _run_guest(self, request: dict[str, Any], handles: list[int], payload: int) -> None:
-        """Never returns. A failure before the guest reports its start is the sandbox's, and is written to its
-        stderr."""
+        """Never returns. A failure before the guest reports its start is the sandbox's, and goes to its stderr."""
         code = guest.SETUP_FAILED
         try:
             role = ALL_ROLES[request["role"]]
