@@ -122,8 +122,10 @@ def read_calls(message: Message, turn: int) -> Message:
 
 def _remove_thinking(text: str) -> str:
     """Return a text without its reasoning; nothing is left of reasoning that was cut off."""
-    _, ended, visible = text.rpartition("</think>")
-    return "" if not ended and text.lstrip().startswith("<think>") else visible
+    from rollbook.environments.answers import strip_thinking  # not at start-up: its module compiles many patterns
+
+    visible = strip_thinking(text)
+    return "" if visible == text and text.lstrip().startswith("<think>") else visible
 
 
 def _find_functions(text: str) -> Iterator[Function]:
