@@ -28,7 +28,7 @@ def test_every_limit_of_a_conversation_is_frozen_in_the_run(tmp_path, rollbook, 
     assert manifest["tool_format"] == "text"
 
 
-def test_a_tool_format_that_is_none_is_one_line(rollbook, sums):
+def test_an_unknown_tool_format_is_one_line(rollbook, sums):
     done = rollbook("plan", sums, "--tool-format", "xml", "-o", "r")
     assert done.returncode == 2
     assert "--tool-format xml: known are auto, native, schema, text" in done.stderr

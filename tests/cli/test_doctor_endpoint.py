@@ -28,7 +28,7 @@ def test_a_vllm_is_tried_out():
     assert "--logprobs-mode processed_logprobs" in detail
 
 
-def test_one_that_takes_no_ids_is_a_no_with_the_reason():
+def test_an_endpoint_that_takes_no_ids_fails_with_the_reason():
     works, detail = found(vllm=True, odd=True, mode="ignores_ids")["--continue-tokens"]
     assert not works
     assert "another prompt than the ids" in detail
@@ -37,19 +37,19 @@ def test_one_that_takes_no_ids_is_a_no_with_the_reason():
 @pytest.mark.parametrize(
     ("endpoint", "why"), [({}, "only a vLLM"), ({"vllm": True, "mode": "no_ids"}, "0.11 and newer")]
 )
-def test_one_that_reports_no_tokens_is_a_no_with_the_reason(endpoint, why):
+def test_an_endpoint_that_reports_no_tokens_fails_with_the_reason(endpoint, why):
     works, detail = found(**endpoint)["token ids"]
     assert not works
     assert why in detail
 
 
-def test_one_that_fails_is_a_no_with_its_words():
+def test_a_failing_endpoint_is_reported_with_its_message():
     works, detail = found(vllm=True, mode="500", models="ok")["endpoint"]
     assert not works
     assert "internal server error" in detail
 
 
-def test_nobody_there_is_told_in_one_line():
+def test_an_unreachable_endpoint_is_reported_in_one_line():
     with pytest.raises(EndpointDown, match="connection refused"):
         check_endpoint("http://127.0.0.1:9/v1", "", "ROLLBOOK_TEST_KEY")
 

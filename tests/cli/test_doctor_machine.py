@@ -55,7 +55,7 @@ def test_what_this_version_does_not_use_is_a_no_even_where_it_is_installed(tmp_p
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_of_ray_it_says_what_it_is_good_for(installed, monkeypatch):
+def test_ray_is_reported_with_its_use(installed, monkeypatch):
     monkeypatch.setattr(doctor_checks, "find_spec", lambda name: object() if installed else None)
     monkeypatch.setattr(doctor_checks, "_read_version", lambda name: "2.50.0")
     found = doctor_checks.check_ray()
@@ -81,7 +81,7 @@ def test_the_sandbox_is_tried_out_not_claimed(monkeypatch):
     assert (first.works, "unshare" in first.detail) == (False, True)
 
 
-def test_weaker_walls_are_named_and_are_no_yes(monkeypatch):
+def test_weaker_isolation_is_named_and_does_not_count_as_working(monkeypatch):
     monkeypatch.setattr("rollbook.sandbox.backends.zygote.NAMESPACE_LEVELS", [])
     first = next(iter(doctor_checks.check_sandbox()))
     if "only if weaker" not in first.detail:

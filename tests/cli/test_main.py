@@ -134,7 +134,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(size, then):
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
-def test_a_reader_who_has_left_is_no_error_to_speak_of(size):
+def test_a_reader_who_has_left_is_not_reported(size):
     child = [sys.executable, "-c", LOUD.format(size=size, then="pass")]
     reader, writer = os.pipe()
     os.close(reader)

@@ -48,7 +48,7 @@ def test_failures_are_bounded_by_a_count_or_a_share(text):
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "%", "x%", "1 %"])
-def test_any_other_bound_is_refused(text):
+def test_any_other_limit_of_failures_is_refused(text):
     with pytest.raises(UsageError, match="--max-failures"):
         parse_max_failures(text)
 
@@ -60,6 +60,6 @@ def test_extra_sampling_is_json_where_it_is_json():
 
 
 @pytest.mark.parametrize("pair", ["top_k", "=3", "temperature=1", "seed=3", "n=2"])
-def test_extra_sampling_that_is_none_is_refused(pair):
+def test_invalid_extra_sampling_is_refused(pair):
     with pytest.raises(UsageError, match="--sampling"):
         parse_sampling([pair])

@@ -40,7 +40,7 @@ def test_what_is_piped_in_can_be_the_program_or_what_it_reads(tmp_path: Path) ->
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
 
 
-def test_only_a_good_end_exits_0_and_json_tells_all(rollbook, tmp_path: Path) -> None:
+def test_only_success_exits_0_and_json_has_everything(rollbook, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text("print('begun', flush=True)\nwhile True: pass")
     done = rollbook("sandbox", "run", "loop.py", "--seconds", "0.2", "--json")
     said = json.loads(done.stdout)
@@ -80,7 +80,7 @@ def test_weaker_walls_are_taken_only_where_that_is_allowed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("words", "given"), [({}, None), ({"allow_weaker": True}, True)])
-def test_a_server_takes_them_likewise(monkeypatch, words: dict[str, bool], given: bool | None) -> None:
+def test_a_server_takes_weaker_isolation_where_allowed(monkeypatch, words: dict[str, bool], given: bool | None) -> None:
     asked: dict[str, object] = {}
 
     def opened(*_: object, **options: object) -> None:
@@ -105,7 +105,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(("ending", "given"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_a_server_says_where_it_is_and_ends_when_told(tmp_path: Path, ending: signal.Signals, given: bool) -> None:
+def test_a_server_says_where_it_is_and_ends_on_a_signal(tmp_path: Path, ending: signal.Signals, given: bool) -> None:
     words = [sys.executable, "-m", "rollbook", "sandbox", "serve"]
     server = Process(words, tmp_path, {**os.environ, TOKEN_VARIABLE: "abc"} if given else dict(os.environ))
     try:

@@ -45,7 +45,7 @@ def ask(url: str, body: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_prints_its_address_answers_and_ends_when_told(sums, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_server_prints_its_address_answers_and_ends_on_a_signal(sums, tmp_path: Path, number: signal.Signals) -> None:
     process = started(tmp_path, "sums.py:Picky", "--data-dir", "rows")
     try:
         url = url_of(process)
@@ -93,7 +93,7 @@ def test_an_agent_plays_rows_against_an_endpoint(sums, tmp_path: Path, endpoint)
         ({"data_dir": "sums.py/rows"}, "sums.py/rows: Not a directory"),
     ],
 )
-def test_a_mistake_is_told_in_a_line(
+def test_a_mistake_is_one_line(
     sums, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +151,7 @@ def up(port: int) -> bool:
         ({"out": Path("sums.py/config.yaml")}, "sums.py/data: Not a directory"),
     ],
 )
-def test_a_mistake_in_what_gym_is_told_is_a_line(
+def test_a_mistake_in_a_gym_configuration_is_one_line(
     sums, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

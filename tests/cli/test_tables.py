@@ -26,7 +26,7 @@ def test_a_terminal_gets_the_same_words(capsys, monkeypatch):
     assert "0.250" in out
 
 
-def test_what_was_said_cannot_steer_the_terminal(capsys, monkeypatch):
+def test_control_characters_do_not_reach_the_terminal(capsys, monkeypatch):
     said = "a\x1b]0;owned\x07\nb\x9b2J\u202ec"
     for terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal, raising=False)

@@ -29,7 +29,7 @@ def test_an_answer_that_cannot_be_scored_exits_3_with_its_kind(rollbook, sums, t
     assert line.startswith("rollbook: verifier_error in verify: RuntimeError: cannot say")
 
 
-def test_what_is_asked_wrongly_exits_2_in_one_line(rollbook, sums, tmp_path):
+def test_a_mistake_exits_2_in_one_line(rollbook, sums, tmp_path):
     (tmp_path / "answer.txt").write_text("1")
     (tmp_path / "latin.txt").write_bytes(b"\xe9")
     for arguments, words in (
