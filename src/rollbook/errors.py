@@ -73,7 +73,9 @@ class Shortfall(RollbookError):
         cause: str = "",
         setting: str = "",
         log: str = "",
+        exit_code: int = exit_code,
     ) -> None:
+        self.exit_code = exit_code
         self.requested, self.scored, self.failed = requested, scored, dict(failed)
         self.missing, self.cause, self.setting, self.log = list(missing), cause, setting, log
         super().__init__(self._sentence())

@@ -8,7 +8,16 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.core.failure import FAILURE_KINDS, Failure, FailureSide, attempts_allowed, check_retry_rules, reopens
+    from rollbook.core.failure import (
+        FAILURE_KINDS,
+        Failure,
+        FailureKind,
+        FailureSide,
+        attempts_allowed,
+        check_retry_rules,
+        choose_exit_code,
+        reopens,
+    )
     from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty
     from rollbook.core.manifest import (
         AgentSpec,
@@ -61,7 +70,10 @@ else:
     __getattr__, __dir__ = export_lazily(
         __name__,
         {
-            "failure": "FAILURE_KINDS Failure FailureSide attempts_allowed check_retry_rules reopens",
+            "failure": (
+                "FAILURE_KINDS Failure FailureKind FailureSide attempts_allowed check_retry_rules choose_exit_code "
+                "reopens"
+            ),
             "json": "JSON decode encode encode_line encode_pretty",
             "manifest": (
                 "AgentSpec Chunk Chunks EnvironmentSpec Manifest ModelSpec Part Plan Rescored Round Terms make_part"
@@ -96,6 +108,7 @@ __all__ = [
     "Extent",
     "FailedLine",
     "Failure",
+    "FailureKind",
     "FailureSide",
     "Function",
     "Held",
@@ -135,6 +148,7 @@ __all__ = [
     "as_score",
     "attempts_allowed",
     "check_retry_rules",
+    "choose_exit_code",
     "decode",
     "derive_seed",
     "encode",

@@ -6,12 +6,11 @@ import random
 from collections.abc import Mapping
 
 from rollbook.book import KeyHistory
-from rollbook.core import attempts_allowed
+from rollbook.core import FAILURE_KINDS, attempts_allowed
 from rollbook.errors import RolloutFailed, UsageError
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 30.0
-NO_DELAY_KINDS = ("verifier_timeout", "worker_lost")
 
 
 def record_failure(past: KeyHistory, kind: str, budgets: Mapping[str, int]) -> bool:
@@ -27,7 +26,7 @@ def retry_delay_s(error: RolloutFailed, past: KeyHistory, random_value: float | 
 
 def backoff_s(error: RolloutFailed, tries: int, random_value: float | None = None) -> float:
     """The same after so many tries of anything."""
-    if error.kind in NO_DELAY_KINDS:
+    if not FAILURE_KINDS[error.kind].delayed:
         return 0.0
     ceiling = min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** (tries - 1))
     jittered = ceiling * (0.5 + 0.5 * (random.random() if random_value is None else random_value))

@@ -41,7 +41,6 @@ from rollbook.environments import (
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.reports import Report, make_report
 
-VERIFICATION_KINDS = ("verifier_error", "verifier_timeout", "invalid_reward", "judge_error")
 CONCURRENCY = 64
 NO_JUDGE = "none"
 
@@ -100,7 +99,7 @@ class Reverifier:
         if kept.failure is None:
             return self._only != "failed"
         failure = kept.failure
-        return self._only != "scored" and (failure.kind in VERIFICATION_KINDS or failure.where == "verify")
+        return self._only != "scored" and (FAILURE_KINDS[failure.kind].in_verification or failure.where == "verify")
 
     async def _verify(self, rollout: Rollout) -> tuple[Rollout, RolloutFailed | None]:
         self.verified += 1
@@ -270,8 +269,10 @@ def drop_unanswered(claim: Claim, book: Book, stored: LineIndex) -> None:
 
 def attempt_budgets(only: ReverifyOnly) -> dict[str, int]:
     """Nothing is tried twice, for the same text gets the same verdict; only a judge may come back."""
-    once = dict.fromkeys(FAILURE_KINDS, 1)
-    return once if only == "scored" else {**once, "judge_error": FAILURE_KINDS["judge_error"].attempts}
+    judge_kinds = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
+    return {
+        kind: row.attempts if kind in judge_kinds and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()
+    }
 
 
 async def _verify_all(

@@ -16,6 +16,7 @@ import msgspec
 
 from rollbook.agents import Agent, choose_agent
 from rollbook.core import (
+    FAILURE_KINDS,
     JSON,
     Failure,
     Limits,
@@ -36,9 +37,6 @@ from rollbook.environments import EnvironmentRuntime, EnvironmentSession, Sessio
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
 from rollbook.models import AnsweredCall, Completion, Model, TokenContinuingModel, require_continuing
 from rollbook.processes import timeout_after
-
-RETRIED_CALL_KINDS = ("model_unavailable", "model_timeout", "bad_completion", "nonfinite_logprobs")
-"""Failures of one call that need not cost a conversation all its earlier turns."""
 
 MAX_EARLIER_CALLS = 8
 """Calls of a rollout that a later one may go on from: an agent may lead several conversations side by side."""
@@ -126,7 +124,7 @@ class ModelCaller:
             except RolloutFailed as error:
                 tries = tries or Counter()  # made only when it is needed: this runs a thousand times a second
                 tries[error.kind] += 1
-                again = self._rollout.turns and error.kind in RETRIED_CALL_KINDS
+                again = self._rollout.turns and FAILURE_KINDS[error.kind].repeats_call
                 if not again or tries[error.kind] >= attempts_allowed(error.kind, self._budgets):
                     raise
                 await asyncio.sleep(backoff_s(error, tries.total()))

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
-from rollbook.core import Failure, Rollout, Task
+from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
 from rollbook.engine.retries import record_failure, retry_delay_s
 from rollbook.errors import RolloutFailed, UsageError
 
@@ -146,7 +146,6 @@ def limit_by_open_files(wanted: int, say: Callable[[str], None], *, quiet: bool 
 
 
 TICK_S = 0.1
-OVERLOAD_KINDS = ("model_unavailable", "model_timeout")
 
 
 class WorkerStats(msgspec.Struct):
@@ -314,7 +313,7 @@ class Worker:
 
     def _observe(self, rollout: Rollout, error: RolloutFailed | None) -> None:
         self.stats.record_rollout(rollout)
-        if error is not None and error.kind in OVERLOAD_KINDS:
+        if error is not None and FAILURE_KINDS[error.kind].no_answer:
             self._limiter.record_overload()
         elif rollout.turns:
             self._limiter.record_answer(rollout.timing.model_s)
