@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from rollbook.engine.progress import Display, Progress, ProgressCounter
     from rollbook.engine.request import Request, as_list, update_settings
-    from rollbook.engine.retries import record_failure, retry_delay_s
+    from rollbook.engine.retries import AttemptResult, run_until_final
     from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
     from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RolloutRunner
     from rollbook.engine.runs import (
@@ -72,7 +72,7 @@ else:
             "planning": ("check_unchanged choose_tool_format iterate_tasks package_versions plan resolve_run_model"),
             "progress": "Display Progress ProgressCounter",
             "request": "Request as_list update_settings",
-            "retries": "record_failure retry_delay_s",
+            "retries": "AttemptResult run_until_final",
             "reverification": "ReverifyOnly ReverifyResult reverify",
             "rollout_runner": "AttemptClock ModelCaller RolloutRunner",
             "runs": (
@@ -88,6 +88,7 @@ else:
 __all__ = [
     "AnswerScorer",
     "AttemptClock",
+    "AttemptResult",
     "BookJobSource",
     "Collector",
     "Display",
@@ -134,16 +135,15 @@ __all__ = [
     "plan_request",
     "prepare_round",
     "read_blend",
-    "record_failure",
     "resolve_run_model",
     "resume",
-    "retry_delay_s",
     "reverify",
     "roundtrip_task",
     "run",
     "run_answer",
     "run_request",
     "run_round",
+    "run_until_final",
     "score",
     "update_settings",
     "work",

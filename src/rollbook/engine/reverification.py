@@ -29,6 +29,7 @@ from rollbook.engine.blends import load_environment
 from rollbook.engine.book_worker import BookJobSource, open_environments
 from rollbook.engine.planning import package_versions
 from rollbook.engine.progress import Display, ProgressCounter
+from rollbook.engine.retries import AttemptResult
 from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
 from rollbook.environments import (
     EnvironmentRuntime,
@@ -86,7 +87,7 @@ class Reverifier:
         self._stored, self._environments, self._only = stored, environments, only
         self.verified = 0
 
-    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
         """Score a kept rollout again; one that never got an answer stays what it was."""
         kept = self._stored.read(job.task.id, job.sample)
         assert kept is not None, "what has nothing to verify is not handed out"
@@ -101,7 +102,7 @@ class Reverifier:
         failure = kept.failure
         return self._only != "scored" and (FAILURE_KINDS[failure.kind].in_verification or failure.where == "verify")
 
-    async def _verify(self, rollout: Rollout) -> tuple[Rollout, RolloutFailed | None]:
+    async def _verify(self, rollout: Rollout) -> AttemptResult:
         self.verified += 1
         rollout.score = rollout.failure = None
         try:

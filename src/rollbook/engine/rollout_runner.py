@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from rollbook.agents import Agent, choose_agent
+from rollbook.book import KeyHistory
 from rollbook.core import (
     FAILURE_KINDS,
     JSON,
@@ -28,10 +29,9 @@ from rollbook.core import (
     Timing,
     ToolFormat,
     Turn,
-    attempts_allowed,
     derive_seed,
 )
-from rollbook.engine.retries import backoff_s
+from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
@@ -117,17 +117,16 @@ class ModelCaller:
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]
     ) -> Completion:
         """Call until it is answered; before the first turn there is nothing to lose, and the attempt is repeated."""
-        tries: Counter[str] | None = None
+        past: KeyHistory | None = None
         while True:
             try:
                 return await self._call(messages, sampling, tools)
             except RolloutFailed as error:
-                tries = tries or Counter()  # made only when it is needed: this runs a thousand times a second
-                tries[error.kind] += 1
-                again = self._rollout.turns and FAILURE_KINDS[error.kind].repeats_call
-                if not again or tries[error.kind] >= attempts_allowed(error.kind, self._budgets):
+                past = past or KeyHistory()  # made only when it is needed: this runs a thousand times a second
+                out_of_budget = record_failure(past, error.kind, self._budgets)
+                if not self._rollout.turns or not FAILURE_KINDS[error.kind].repeats_call or out_of_budget:
                     raise
-                await asyncio.sleep(backoff_s(error, tries.total()))
+                await asyncio.sleep(retry_delay_s(error, past))
 
     async def _call(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
         seed, name = self._rollout.seed, self._name
@@ -173,9 +172,7 @@ class RolloutRunner:
         self._run_seed = run_seed
         self._continues = require_continuing(model) if continue_tokens else None
 
-    async def run_attempt(
-        self, job: RolloutJob, round_number: int, *, verify: bool = True
-    ) -> tuple[Rollout, RolloutFailed | None]:
+    async def run_attempt(self, job: RolloutJob, round_number: int, *, verify: bool = True) -> AttemptResult:
         """Play one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing.
 
         Without `verify` the conversation is all: whoever asked for it scores it, or nobody does.

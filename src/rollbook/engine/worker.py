@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
 from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
-from rollbook.engine.retries import record_failure, retry_delay_s
+from rollbook.engine.retries import AttemptResult, run_until_final
 from rollbook.errors import RolloutFailed, UsageError
 
 
@@ -172,7 +172,7 @@ class WorkerStats(msgspec.Struct):
 class AttemptRunner(Protocol):
     """Whoever carries one attempt at a job to a score or a failure."""
 
-    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
         """One attempt; the error goes with a rollout that failed."""
 
 
@@ -293,23 +293,15 @@ class Worker:
         if job.past.deaths >= MAX_WORKER_DEATHS:
             await self._mark_lost(job)
             return
-        while True:
-            rollout, error = await self._runner.run_attempt(job, self._round)
-            self._observe(rollout, error)
-            final = error is None or record_failure(job.past, error.kind, self._budgets)
-            await self._jobs.mark(job, rollout, final)
-            if final or self._draining.is_set():
-                return
-            assert error
-            await self._wait_before_retry(retry_delay_s(error, job.past))
 
-    async def _wait_before_retry(self, seconds: float) -> None:
-        """Wait before another attempt; a drain does not wait."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._draining.wait()
-        except TimeoutError:
-            return
+        def run_attempt() -> Awaitable[AttemptResult]:
+            return self._runner.run_attempt(job, self._round)
+
+        def record(rollout: Rollout, error: RolloutFailed | None, final: bool) -> Awaitable[None]:
+            self._observe(rollout, error)
+            return self._jobs.mark(job, rollout, final)
+
+        await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
 
     def _observe(self, rollout: Rollout, error: RolloutFailed | None) -> None:
         self.stats.record_rollout(rollout)
