@@ -11,7 +11,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.processes.child import Child, module_argv, publish_ready, start_ready
     from rollbook.processes.event_loop import CANCEL_GRACE_S, run_event_loop, run_sync_or_async, timeout_after
-    from rollbook.processes.expiring_sessions import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, NoSession
+    from rollbook.processes.expiring_sessions import (
+        IDLE_TIMEOUT_S,
+        MAX_SESSIONS,
+        ExpiringSessions,
+        NoSession,
+        SessionEntry,
+        SessionTable,
+    )
     from rollbook.processes.http_server import json_response, read_json_object, serve_app, serve_forever
     from rollbook.processes.process_tree import (
         PARENT_PID,
@@ -28,7 +35,7 @@ else:
         {
             "child": "Child module_argv publish_ready start_ready",
             "event_loop": "CANCEL_GRACE_S run_event_loop run_sync_or_async timeout_after",
-            "expiring_sessions": "ExpiringSessions IDLE_TIMEOUT_S MAX_SESSIONS NoSession",
+            "expiring_sessions": "ExpiringSessions IDLE_TIMEOUT_S MAX_SESSIONS NoSession SessionEntry SessionTable",
             "http_server": "json_response read_json_object serve_app serve_forever",
             "process_tree": (
                 "PARENT_PID become_subreaper die_with_parent end_with_parent find_members kill_descendants trim_log"
@@ -44,6 +51,8 @@ __all__ = [
     "Child",
     "ExpiringSessions",
     "NoSession",
+    "SessionEntry",
+    "SessionTable",
     "become_subreaper",
     "die_with_parent",
     "end_with_parent",
