@@ -2,6 +2,9 @@
 
     RollbookError
     ├── UsageError          the request is wrong: one line, nothing was done              exit 2
+    │   ├── SchedulerError      the batch system cannot be reached, or refuses a request
+    │   │   └── SubmitLimitReached  it accepts no more jobs of this user
+    │   └── RayUnreachable      a Ray cluster that does not exist or cannot be joined
     ├── BookError           the run directory is missing, damaged or inconsistent         exit 2
     ├── Stopped             the work stopped early and can be resumed                     exit 75
     │   ├── EndpointDown      no model replica answered for the whole outage allowance
@@ -10,6 +13,10 @@
     ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)         exit 3
     ├── Unsound             an environment that was checked has a fault                   exit 3
     ├── ChildFailed         a child process did not start, or did not die
+    ├── SandboxError        the sandbox failed, or cannot do what was requested
+    │   ├── SandboxUnsupported  this machine's sandbox does not support these limits
+    │   └── SandboxFull         no capacity at the moment
+    ├── TestsBroken         tests that fail before they call the code
     ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
     ├── LimitReached        a limit of the run ends the conversation (policy: scored, truncated)
     ├── InvalidReward       a verifier returned something that is not a finite number
@@ -33,6 +40,18 @@ class UsageError(RollbookError):
     """What was asked cannot be done as asked: says what, where and what to do."""
 
     exit_code = 2
+
+
+class SchedulerError(UsageError):
+    """A batch system that cannot be reached, or that refuses a request."""
+
+
+class SubmitLimitReached(SchedulerError):
+    """The batch system accepts no more jobs of this user."""
+
+
+class RayUnreachable(UsageError):
+    """A Ray cluster that does not exist, or that this process cannot join."""
 
 
 class BookError(RollbookError):
@@ -117,6 +136,24 @@ class ChildFailed(RollbookError):
     def __init__(self, message: str, tail: str = "") -> None:
         self.message, self.tail = message, tail
         super().__init__(f"{message}: {tail.strip().splitlines()[-1]}" if tail.strip() else message)
+
+
+class SandboxError(RollbookError):
+    """The sandbox itself failed, or cannot do what was requested: never a result, never a reward."""
+
+
+class SandboxUnsupported(SandboxError):
+    """The sandbox of this machine does not support these limits, or this kind of guest. Nothing is broken."""
+
+
+class SandboxFull(SandboxError):
+    """There is no capacity for one more at the moment. Nothing is broken: try again."""
+
+
+class TestsBroken(RollbookError):
+    """The tests failed by themselves, before they called the code: nothing can be graded with them."""
+
+    __test__ = False
 
 
 class ContextFull(RollbookError):

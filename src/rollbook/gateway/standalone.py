@@ -34,8 +34,14 @@ from rollbook.gateway.server import (
     make_rollout_name,
 )
 from rollbook.models import ChatModel, Model, open_model, resolve_model
-from rollbook.processes import ExpiringSessions, NoSession, json_response, read_json_object, serve_app
-from rollbook.sandbox import run_to_completion
+from rollbook.processes import (
+    ExpiringSessions,
+    NoSession,
+    json_response,
+    read_json_object,
+    run_to_completion,
+    serve_app,
+)
 
 MAX_ROLLOUTS = 4096
 MAX_NAME_CHARS = 200

@@ -10,7 +10,13 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.processes.child import Child, module_argv, publish_ready, start_ready
-    from rollbook.processes.event_loop import CANCEL_GRACE_S, run_event_loop, run_sync_or_async, timeout_after
+    from rollbook.processes.event_loop import (
+        CANCEL_GRACE_S,
+        run_event_loop,
+        run_sync_or_async,
+        run_to_completion,
+        timeout_after,
+    )
     from rollbook.processes.expiring_sessions import (
         IDLE_TIMEOUT_S,
         MAX_SESSIONS,
@@ -34,7 +40,7 @@ else:
         __name__,
         {
             "child": "Child module_argv publish_ready start_ready",
-            "event_loop": "CANCEL_GRACE_S run_event_loop run_sync_or_async timeout_after",
+            "event_loop": "CANCEL_GRACE_S run_event_loop run_sync_or_async run_to_completion timeout_after",
             "expiring_sessions": "ExpiringSessions IDLE_TIMEOUT_S MAX_SESSIONS NoSession SessionEntry SessionTable",
             "http_server": "json_response read_json_object serve_app serve_forever",
             "process_tree": (
@@ -64,6 +70,7 @@ __all__ = [
     "read_json_object",
     "run_event_loop",
     "run_sync_or_async",
+    "run_to_completion",
     "serve_app",
     "serve_forever",
     "start_ready",

@@ -32,6 +32,21 @@ def run_sync_or_async(make_coroutine: Callable[[], Coroutine[None, None, T]]) ->
     return make_coroutine()
 
 
+async def run_to_completion(work: Callable[[], T]) -> T:
+    """Run `work` in a thread; a cancellation is raised when it is done, so that it never stops halfway."""
+    done = asyncio.get_running_loop().run_in_executor(None, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not done.done():
+        try:
+            await asyncio.wait([done])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        done.exception()  # nobody else will ask for it
+        raise cancelled
+    return done.result()
+
+
 def run_event_loop(make_coroutine: Callable[[], Coroutine[None, None, T]]) -> T:
     """Run a coroutine on uvloop where there is one."""
     try:

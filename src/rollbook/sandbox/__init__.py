@@ -10,26 +10,26 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.sandbox.errors import SandboxError, SandboxUnsupported, TestsBroken
+    from rollbook.errors import SandboxError, SandboxUnsupported, TestsBroken
     from rollbook.sandbox.grading import Grader
     from rollbook.sandbox.limits import Limits, check_names
     from rollbook.sandbox.outputs import Rule, Spaces
     from rollbook.sandbox.results import ProgramError, Result, Verdict
     from rollbook.sandbox.sandbox import Sandbox, check_provider
     from rollbook.sandbox.server import SandboxServer
-    from rollbook.sandbox.session import Session, run_to_completion
+    from rollbook.sandbox.session import Session
 else:
     __getattr__, __dir__ = export_lazily(
         __name__,
         {
-            "errors": "SandboxError SandboxUnsupported TestsBroken",
             "grading": "Grader",
             "limits": "Limits check_names",
             "outputs": "Rule Spaces",
             "results": "ProgramError Result Verdict",
             "sandbox": "Sandbox check_provider",
             "server": "SandboxServer",
-            "session": "Session run_to_completion",
+            "session": "Session",
+            "rollbook.errors": "SandboxError SandboxUnsupported TestsBroken",
         },
     )
 
@@ -49,5 +49,4 @@ __all__ = [
     "Verdict",
     "check_names",
     "check_provider",
-    "run_to_completion",
 ]

@@ -30,9 +30,8 @@ import msgspec
 from aiohttp import web
 
 from rollbook.core import JSON
-from rollbook.errors import UsageError
+from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
 from rollbook.processes import ExpiringSessions, json_response
-from rollbook.sandbox.errors import SandboxError, SandboxFull, TestsBroken
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.inner.plain_data import NotPlain, unpack
 from rollbook.sandbox.limits import Limits
