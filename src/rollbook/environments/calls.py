@@ -22,7 +22,7 @@ from rollbook.core import (
     TurnLine,
     make_turn_line,
 )
-from rollbook.errors import InvalidReward, RollbookError, RolloutFailed, SandboxError
+from rollbook.errors import InvalidReward, RolloutFailed, SandboxError
 
 FRAME_LENGTH = struct.Struct("<I")
 
