@@ -37,7 +37,7 @@ class RollbookError(Exception):
 
 
 class UsageError(RollbookError):
-    """What was asked cannot be done as asked: says what, where and what to do."""
+    """The request cannot be carried out; the message names the problem, the place and what to do."""
 
     exit_code = 2
 
@@ -61,7 +61,7 @@ class BookError(RollbookError):
 
 
 class Stopped(RollbookError):
-    """The work stopped before its end; everything written stays written, `rollbook resume` goes on."""
+    """The work stopped before its end; what is written is kept, and `rollbook resume` continues."""
 
     exit_code = 75
 
@@ -71,7 +71,7 @@ class EndpointDown(Stopped):
 
 
 class BookUnwritable(Stopped):
-    """Marks can no longer be made durable: disk full, read-only or gone."""
+    """Results can no longer be made durable: disk full, read-only or gone."""
 
 
 class Shortfall(RollbookError):
@@ -97,14 +97,14 @@ class Shortfall(RollbookError):
         self.exit_code = exit_code
         self.requested, self.scored, self.failed = requested, scored, dict(failed)
         self.missing, self.cause, self.setting, self.log = list(missing), cause, setting, log
-        super().__init__(self._sentence())
+        super().__init__(self._format_message())
 
     @property
     def pending(self) -> int:
-        """How many were neither scored nor failed for good."""
+        """How many were neither scored nor finally failed."""
         return self.requested - self.scored - sum(self.failed.values())
 
-    def _sentence(self) -> str:
+    def _format_message(self) -> str:
         parts = [f"{self.scored} of {self.requested} rollouts were scored"]
         parts += [f"{n} failed: {kind}" for kind, n in sorted(self.failed.items())]
         parts += [f"{self.pending} pending"] if self.pending else []
@@ -125,13 +125,13 @@ class RolloutFailed(RollbookError):
 
 
 class Unsound(RollbookError):
-    """An environment that was checked has a fault: its scores would not mean what they say."""
+    """An environment that was checked has a fault: its scores would be misleading."""
 
     exit_code = 3
 
 
 class ChildFailed(RollbookError):
-    """A process of ours did not get ready or did not die in time; `tail` is the end of its log."""
+    """A child process did not become ready or did not exit in time; `tail` is the end of its log."""
 
     def __init__(self, message: str, tail: str = "") -> None:
         self.message, self.tail = message, tail
@@ -157,11 +157,11 @@ class TestsBroken(RollbookError):
 
 
 class ContextFull(RollbookError):
-    """The conversation does not fit the model's context: the policy's doing, so it is scored as truncated."""
+    """The conversation does not fit the model's context: caused by the policy, so it is scored as truncated."""
 
 
 class LimitReached(RollbookError):
-    """A limit of the run ends the conversation here: what there is of it is scored. `which` is its name."""
+    """A limit of the run, named `which`, ends the conversation: what exists so far is scored."""
 
     def __init__(self, which: str) -> None:
         self.which = which

@@ -91,7 +91,7 @@ MAX_MESSAGE_CHARS = 2000
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What broke, on whose side, where, and its own words."""
+    """Why an attempt failed: its kind, whose side that is, where it happened, and the message."""
 
     kind: str
     side: FailureSide
@@ -100,12 +100,12 @@ class Failure(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_error(cls, error: RolloutFailed) -> Failure:
-        """The failure that an attempt's exception describes."""
+        """Return the failure that an attempt's exception describes."""
         return cls(error.kind, FAILURE_KINDS[error.kind].side, error.where, error.message[:MAX_MESSAGE_CHARS])
 
 
 def attempts_allowed(kind: str, budgets: Mapping[str, int]) -> int:
-    """How many attempts a kind has: the round's own budget, else the table's."""
+    """Return how many attempts a kind has: the round's own budget, else the table's."""
     return budgets.get(kind, FAILURE_KINDS[kind].attempts)
 
 
@@ -115,7 +115,7 @@ def choose_exit_code(error: RollbookError) -> int:
 
 
 def reopens(retry: Iterable[str], kind: str) -> bool:
-    """Whether a round with this retry rule tries a kind of failure again.
+    """Return whether a round with this retry rule tries a kind of failure again.
 
     >>> reopens(["infra"], "model_timeout"), reopens(["infra"], "verifier_error"), reopens(["all"], "verifier_error")
     (True, False, True)
@@ -124,7 +124,7 @@ def reopens(retry: Iterable[str], kind: str) -> bool:
 
 
 def check_retry_rules(retry: Iterable[str]) -> list[str]:
-    """The rules of `--retry`, or a UsageError that lists what is known."""
+    """Return the rules of `--retry`; a UsageError lists the known ones."""
     rules = [rule for rule in retry if rule != "none"]
     known = {"all", "infra", "data", *FAILURE_KINDS}
     for rule in rules:

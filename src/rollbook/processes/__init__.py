@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rollbook.processes.child import Child, module_argv, publish_ready, start_ready
     from rollbook.processes.event_loop import (
         CANCEL_GRACE_S,
+        ENVIRONMENT_CODE_TASK,
         run_event_loop,
         run_sync_or_async,
         run_to_completion,
@@ -40,7 +41,9 @@ else:
         __name__,
         {
             "child": "Child module_argv publish_ready start_ready",
-            "event_loop": "CANCEL_GRACE_S run_event_loop run_sync_or_async run_to_completion timeout_after",
+            "event_loop": (
+                "CANCEL_GRACE_S ENVIRONMENT_CODE_TASK run_event_loop run_sync_or_async run_to_completion timeout_after"
+            ),
             "expiring_sessions": "ExpiringSessions IDLE_TIMEOUT_S MAX_SESSIONS NoSession SessionEntry SessionTable",
             "http_server": "json_response read_json_object serve_app serve_forever",
             "process_tree": (
@@ -51,6 +54,7 @@ else:
 
 __all__ = [
     "CANCEL_GRACE_S",
+    "ENVIRONMENT_CODE_TASK",
     "IDLE_TIMEOUT_S",
     "MAX_SESSIONS",
     "PARENT_PID",
