@@ -50,13 +50,13 @@ async def _wait_unless_draining(seconds: float, draining: asyncio.Event) -> None
 
 
 def record_failure(past: KeyHistory, kind: str, budgets: Mapping[str, int]) -> bool:
-    """Count a failed attempt; True if it was the last one its kind may have in this round."""
+    """Count a failed attempt; return whether it was the last one that its kind has in this round."""
     past.tries[kind] = past.tries.get(kind, 0) + 1
     return past.tries[kind] >= attempts_allowed(kind, budgets)
 
 
 def retry_delay_s(error: RolloutFailed, past: KeyHistory, random_value: float | None = None) -> float:
-    """How long to wait before the next attempt: doubled each time, jittered, at least what the server asked for."""
+    """Return the delay before the next attempt: doubled each time, jittered, at least what the server asked for."""
     if not FAILURE_KINDS[error.kind].delayed:
         return 0.0
     ceiling = min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** (past.attempts - 1))
@@ -65,7 +65,7 @@ def retry_delay_s(error: RolloutFailed, past: KeyHistory, random_value: float | 
 
 
 def parse_max_failures(rule: str | None, requested: int) -> float:
-    """How many final failures a run may have before it is stopped: a count or a percentage of what was requested.
+    """Return how many final failures stop a run: a count, or a percentage of what was requested.
 
     >>> parse_max_failures("1%", 200), parse_max_failures("5", 200), parse_max_failures(None, 200)
     (2.0, 5.0, inf)

@@ -63,7 +63,7 @@ def run_event_loop(make_coroutine: Callable[[], Coroutine[None, None, T]]) -> T:
 
 @contextmanager
 def collect_garbage_rarely() -> Iterator[None]:
-    """Collect less often: rollouts make few cycles, and a search for them every 700 objects took a tenth of all time."""
+    """Collect less often: rollouts make few cycles, and searching every 700 objects took a tenth of the time."""
     before = gc.get_threshold()
     gc.set_threshold(GC_THRESHOLD, *before[1:])
     try:
