@@ -2,6 +2,9 @@
 
     RollbookError
     ├── UsageError          the request is wrong: one line, nothing was done              exit 2
+    │   ├── SchedulerError      the batch system cannot be reached, or refuses a request
+    │   │   └── SubmitLimitReached  it accepts no more jobs of this user
+    │   └── RayUnreachable      a Ray cluster that does not exist or cannot be joined
     ├── BookError           the run directory is missing, damaged or inconsistent         exit 2
     ├── Stopped             the work stopped early and can be resumed                     exit 75
     │   ├── EndpointDown      no model replica answered for the whole outage allowance
@@ -10,6 +13,10 @@
     ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)         exit 3
     ├── Unsound             an environment that was checked has a fault                   exit 3
     ├── ChildFailed         a child process did not start, or did not die
+    ├── SandboxError        the sandbox failed, or cannot do what was requested
+    │   ├── SandboxUnsupported  this machine's sandbox does not support these limits
+    │   └── SandboxFull         no capacity at the moment
+    ├── TestsBroken         tests that fail before they call the code
     ├── ContextFull         the prompt no longer fits the model (policy: scored, truncated)
     ├── LimitReached        a limit of the run ends the conversation (policy: scored, truncated)
     ├── InvalidReward       a verifier returned something that is not a finite number
@@ -30,9 +37,21 @@ class RollbookError(Exception):
 
 
 class UsageError(RollbookError):
-    """What was asked cannot be done as asked: says what, where and what to do."""
+    """The request cannot be carried out; the message names the problem, the place and what to do."""
 
     exit_code = 2
+
+
+class SchedulerError(UsageError):
+    """A batch system that cannot be reached, or that refuses a request."""
+
+
+class SubmitLimitReached(SchedulerError):
+    """The batch system accepts no more jobs of this user."""
+
+
+class RayUnreachable(UsageError):
+    """A Ray cluster that does not exist, or that this process cannot join."""
 
 
 class BookError(RollbookError):
@@ -42,7 +61,7 @@ class BookError(RollbookError):
 
 
 class Stopped(RollbookError):
-    """The work stopped before its end; everything written stays written, `rollbook resume` goes on."""
+    """The work stopped before its end; what is written is kept, and `rollbook resume` continues."""
 
     exit_code = 75
 
@@ -52,7 +71,7 @@ class EndpointDown(Stopped):
 
 
 class BookUnwritable(Stopped):
-    """Marks can no longer be made durable: disk full, read-only or gone."""
+    """Results can no longer be made durable: disk full, read-only or gone."""
 
 
 class Shortfall(RollbookError):
@@ -73,17 +92,19 @@ class Shortfall(RollbookError):
         cause: str = "",
         setting: str = "",
         log: str = "",
+        exit_code: int = exit_code,
     ) -> None:
+        self.exit_code = exit_code
         self.requested, self.scored, self.failed = requested, scored, dict(failed)
         self.missing, self.cause, self.setting, self.log = list(missing), cause, setting, log
-        super().__init__(self._sentence())
+        super().__init__(self._format_message())
 
     @property
     def pending(self) -> int:
-        """How many were neither scored nor failed for good."""
+        """How many were neither scored nor finally failed."""
         return self.requested - self.scored - sum(self.failed.values())
 
-    def _sentence(self) -> str:
+    def _format_message(self) -> str:
         parts = [f"{self.scored} of {self.requested} rollouts were scored"]
         parts += [f"{n} failed: {kind}" for kind, n in sorted(self.failed.items())]
         parts += [f"{self.pending} pending"] if self.pending else []
@@ -104,25 +125,43 @@ class RolloutFailed(RollbookError):
 
 
 class Unsound(RollbookError):
-    """An environment that was checked has a fault: its scores would not mean what they say."""
+    """An environment that was checked has a fault: its scores would be misleading."""
 
     exit_code = 3
 
 
 class ChildFailed(RollbookError):
-    """A process of ours did not get ready or did not die in time; `tail` is the end of its log."""
+    """A child process did not become ready or did not exit in time; `tail` is the end of its log."""
 
     def __init__(self, message: str, tail: str = "") -> None:
         self.message, self.tail = message, tail
         super().__init__(f"{message}: {tail.strip().splitlines()[-1]}" if tail.strip() else message)
 
 
+class SandboxError(RollbookError):
+    """The sandbox itself failed, or cannot do what was requested: never a result, never a reward."""
+
+
+class SandboxUnsupported(SandboxError):
+    """The sandbox of this machine does not support these limits, or this kind of guest. Nothing is broken."""
+
+
+class SandboxFull(SandboxError):
+    """There is no capacity for one more at the moment. Nothing is broken: try again."""
+
+
+class TestsBroken(RollbookError):
+    """The tests failed by themselves, before they called the code: nothing can be graded with them."""
+
+    __test__ = False
+
+
 class ContextFull(RollbookError):
-    """The conversation does not fit the model's context: the policy's doing, so it is scored as truncated."""
+    """The conversation does not fit the model's context: caused by the policy, so it is scored as truncated."""
 
 
 class LimitReached(RollbookError):
-    """A limit of the run ends the conversation here: what there is of it is scored. `which` is its name."""
+    """A limit of the run, named `which`, ends the conversation: what exists so far is scored."""
 
     def __init__(self, which: str) -> None:
         self.which = which

@@ -2,7 +2,7 @@ import json
 import sys
 
 from rollbook.cli.tables import format_plain_table, show_json, show_numbers_table, show_table
-from rollbook.core.failure import FailureKind
+from rollbook.core import Extent
 
 
 def test_a_plain_table_aligns_text_left_and_numbers_right():
@@ -39,8 +39,8 @@ def test_control_characters_do_not_reach_the_terminal(capsys, monkeypatch):
 
 
 def test_json_is_json(capsys):
-    show_json([FailureKind("infra", 4)])
-    assert json.loads(capsys.readouterr().out) == [{"side": "infra", "attempts": 4}]
+    show_json([Extent(5, "ab")])
+    assert json.loads(capsys.readouterr().out) == [{"bytes": 5, "sha256": "ab"}]
 
 
 def test_on_a_narrow_terminal_columns_become_lines(capsys, monkeypatch):

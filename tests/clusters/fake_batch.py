@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.clusters.profile import ClusterProfile
-from rollbook.clusters.scheduler import BatchJob, CurrentTask, JobTask, Scheduler, SchedulerError, SubmitLimitReached
-from rollbook.errors import UsageError
+from rollbook.clusters.scheduler import BatchJob, CurrentTask, JobTask, Scheduler
+from rollbook.errors import SchedulerError, SubmitLimitReached, UsageError
 
 LIMIT = 16
 STATES = {"queued": "PENDING", "going": "RUNNING", "ok": "COMPLETED", "broken": "FAILED", "killed": "CANCELLED"}

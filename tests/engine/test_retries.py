@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rollbook.book import KeyHistory
-from rollbook.engine.retries import MAX_DELAY_S, parse_max_failures, record_failure, retry_delay_s
+from rollbook.core import Rollout, Task
+from rollbook.engine.retries import (
+    MAX_DELAY_S,
+    AttemptResult,
+    parse_max_failures,
+    record_failure,
+    retry_delay_s,
+    run_until_final,
+)
 from rollbook.errors import RolloutFailed, UsageError
 
 
@@ -38,3 +48,26 @@ def test_max_failures(rule: str | None, allowed: float) -> None:
 def test_nonsense_is_refused(rule: str) -> None:
     with pytest.raises(UsageError, match="max-failures"):
         parse_max_failures(rule, 200)
+
+
+def test_attempts_end_with_a_score_with_the_budget_or_with_a_drain() -> None:
+    async def count_attempts(failing: int, **more: object) -> tuple[int, list[bool]]:
+        count, finals = 0, []
+
+        async def run_attempt() -> AttemptResult:
+            nonlocal count
+            count += 1
+            error = RolloutFailed("verifier_timeout", "verify", "x") if count <= failing else None
+            return Rollout(task=Task("t", "p"), sample=0, seed=0), error
+
+        async def record(_: Rollout, error: RolloutFailed | None, final: bool) -> None:
+            finals.append(final)
+
+        await run_until_final(run_attempt, KeyHistory(), {"verifier_timeout": 3}, record=record, **more)  # type: ignore[arg-type]
+        return count, finals
+
+    assert asyncio.run(count_attempts(1)) == (2, [False, True])
+    assert asyncio.run(count_attempts(9)) == (3, [False, False, True])
+    draining = asyncio.Event()
+    draining.set()
+    assert asyncio.run(count_attempts(9, draining=draining)) == (1, [False])

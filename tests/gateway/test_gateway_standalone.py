@@ -15,6 +15,7 @@ from rollbook.core import Limits, Message, Sampling
 from rollbook.gateway import standalone as module
 from rollbook.gateway.recorder import Record
 from rollbook.gateway.standalone import RolloutDefaults
+from rollbook.processes import expiring_sessions
 from rollbook.tokens import merge
 from support.endpoint import Endpoint
 from support.gateways import Gate, Place
@@ -194,7 +195,7 @@ def test_one_that_is_ended_while_another_is_written_down_does_not_end_the_deadli
         write_atomically(path, data)
 
     monkeypatch.setattr(module, "write_atomically", write)
-    monkeypatch.setattr(module, "SWEEP_S", 0.01)
+    monkeypatch.setattr(expiring_sessions, "SWEEP_INTERVAL_S", 0.01)
 
     async def main() -> None:
         async with Endpoint() as endpoint, Gate(endpoint.url, out=tmp_path) as gateway:

@@ -20,10 +20,10 @@ def test_one_that_is_asked_for_while_another_is_let_go_of_is_kept() -> None:
         async def make(name: str) -> str:
             return name
 
-        leases = ExpiringSessions[str](close, idle_timeout_s=0.1)
+        leases = ExpiringSessions[str](close, not_found="gone", idle_timeout_s=0.1)
         for name in ("a", "b"):
             await leases.open(name, lambda name=name: make(name))  # type: ignore[misc]
-            leases._entries[name].last_used = -math.inf
+            leases._table._entries[name].last_used = -math.inf
         kept = leases.cleanup_context(None)
         await anext(kept)
         await closing.wait()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rollbook.errors import TestsBroken
 from rollbook.sandbox import Limits, Sandbox
-from rollbook.sandbox.errors import TestsBroken
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.outputs import Rule
 from rollbook.sandbox.results import Verdict

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rollbook.errors import TestsBroken
 from rollbook.sandbox import Limits, Sandbox
-from rollbook.sandbox.errors import TestsBroken
 from rollbook.sandbox.grading import Grader
 
 

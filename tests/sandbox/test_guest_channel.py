@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbook.sandbox.errors import ForgedMessage
-from rollbook.sandbox.guest import HostChannel, max_frame_bytes
+from rollbook.sandbox.guest import ForgedMessage, HostChannel, max_frame_bytes
 from rollbook.sandbox.inner.channel import LENGTH, Channel
 
 MAX_BYTES = 4096

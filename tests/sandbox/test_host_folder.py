@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.errors import UsageError
+from rollbook.errors import SandboxUnsupported, UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError
-from rollbook.sandbox.errors import SandboxUnsupported
 from rollbook.sandbox.inner import filesystem, kernel
 from rollbook.sandbox.isolation import HostFolder
 from support.alive import eventually, open_fds

@@ -17,15 +17,15 @@ def test_a_session_goes_on_by_its_name_and_ends_when_told() -> None:
         async with Sandbox(size=1) as box:
             sessions = SandboxSessions(box)
             one, two = [await sessions.open(False, Limits(), {}) for _ in range(2)]
-            await sessions.run(one, "x = 1", None)
-            await sessions.run(two, "x = 2", None)
-            assert [(await sessions.run(name, "x", None)).value for name in (one, two)] == ["1", "2"]
-            await sessions.close(one)
-            await sessions.close(one)
+            await sessions.run(one, "x = 1", {})
+            await sessions.run(two, "x = 2", {})
+            assert [(await sessions.run(name, "x", {})).value for name in (one, two)] == ["1", "2"]
+            await sessions.table.end(one)
+            await sessions.table.end(one)
             with pytest.raises(UsageError, match="no session has that name"):
-                await sessions.run(one, "x", None)
-            assert len(sessions) == 1
-            await sessions.close(two)
+                await sessions.run(one, "x", {})
+            assert len(sessions.table) == 1
+            await sessions.table.end(two)
 
     asyncio.run(go())
 
@@ -35,13 +35,13 @@ def test_a_session_that_nobody_uses_ends_and_one_at_work_does_not() -> None:
         async with Sandbox(size=2) as box:
             sessions = SandboxSessions(box, idle_timeout_s=0.2)
             idle, busy = [await sessions.open(False, Limits(), {}) for _ in range(2)]
-            sweeping = asyncio.create_task(sessions.sweep())
-            worked = await sessions.run(busy, "import time; time.sleep(0.8)", None)
+            sweeping = asyncio.create_task(sessions.table.sweep())
+            worked = await sessions.run(busy, "import time; time.sleep(0.8)", {})
             assert worked.status == "ok"
             with pytest.raises(UsageError):
-                await sessions.run(idle, "1", None)
+                await sessions.run(idle, "1", {})
             sweeping.cancel()
-            await sessions.close(busy)
+            await sessions.table.end(busy)
 
     asyncio.run(go())
 
@@ -75,11 +75,11 @@ def test_a_session_that_is_used_while_another_is_closed_is_not_closed_too() -> N
         box = Pretended()
         sessions = SandboxSessions(box, idle_timeout_s=0.1)  # type: ignore[arg-type]
         names = [await sessions.open(False, Limits(), {}) for _ in range(2)]
-        for lease in sessions._entries.values():
-            lease.last_used = -math.inf
-        sweeping = asyncio.create_task(sessions.sweep())
+        for entry in sessions.table._table._entries.values():
+            entry.last_used = -math.inf
+        sweeping = asyncio.create_task(sessions.table.sweep())
         await box.ending.wait()
-        ended: object = await sessions.run(names[1], "1", None)
+        ended: object = await sessions.run(names[1], "1", {})
         sweeping.cancel()
         assert isinstance(ended, int)
         return ended

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rollbook.sandbox import Limits, Sandbox, SandboxError
-from rollbook.sandbox.errors import ForgedMessage
-from rollbook.sandbox.guest import Guest
+from rollbook.sandbox.guest import ForgedMessage, Guest
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.launcher import GuestLauncher
 from rollbook.sandbox.session_state import MessageExchange

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.errors import UsageError
+from rollbook.errors import SandboxFull, TestsBroken, UsageError
 from rollbook.sandbox import Limits, Sandbox, SandboxError
 from rollbook.sandbox.backends.remote import _make_error
-from rollbook.sandbox.errors import SandboxFull, TestsBroken
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.outputs import Rule
 from support.alive import eventually

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import pytest
 
-from rollbook.sandbox.errors import SandboxError
+from rollbook.errors import SandboxError
 from rollbook.sandbox.session import MAX_WAITING, SerialQueue
 
 

@@ -69,12 +69,12 @@ class Gate:
 
     def under_way(self, place: Place) -> int:
         """Calls of a rollout that nobody has answered yet."""
-        return self._made._open[place.rollout].recorder._under_way
+        return self._made._rollouts.get(place.rollout).recorder._under_way
 
     def age(self, *places: Place) -> None:
         """Let them be open for longer than any deadline."""
         for place in places:
-            self._made._open[place.rollout].began -= 1e6
+            self._made._rollouts._table._entries[place.rollout].last_used -= 1e6
 
     async def record(self, place: Place, method: str = "GET") -> Record:
         """What it holds; with DELETE it is ended, too."""

@@ -218,7 +218,7 @@ def test_a_lease_runs_out_and_the_next_turn_says_so():
     with code_environment(session_lease_seconds=0.2, max_sessions=4) as env:
         talk = Talk(env)
         talk.run("x = 1")
-        assert eventually(lambda: env._workers._workers[0]._sessions._held == {}, 5)
+        assert eventually(lambda: len(env._workers._workers[0]._sessions) == 0, 5)
         assert talk.run("'x' in globals()") == "session: began afresh; what earlier turns made is gone\nFalse"
         assert talk.metadata["session_turn"] == 2
         talk.env.step([log(code("y"))] * 6, [{}] * 6)

@@ -6,7 +6,7 @@ import pytest
 
 from rollbook.sandbox import Limits, Sandbox, SandboxError
 from rollbook.trainers.nemo_rl.code_samples import CodeRequest, SampleRefused
-from rollbook.trainers.nemo_rl.code_workers import EventCounter, SessionTable, sum_counts
+from rollbook.trainers.nemo_rl.code_workers import CodeSessions, EventCounter, sum_counts
 from support.alive import eventually
 
 
@@ -29,7 +29,7 @@ def sessions(box):
 
     def make(lease_s=60.0, most=8):
         tally = EventCounter()
-        opened.append(SessionTable(lambda _: box.session().__enter__(), lease_s, most, tally))
+        opened.append(CodeSessions(lambda _: box.session().__enter__(), lease_s, most, tally))
         return opened[-1], tally
 
     yield make
@@ -128,7 +128,7 @@ def test_a_session_that_cannot_begin_leaves_nothing_behind():
     def fails(_):
         raise SandboxError("no")
 
-    table = SessionTable(fails, 60.0, 8, EventCounter())
+    table = CodeSessions(fails, 60.0, 8, EventCounter())
     with pytest.raises(SandboxError):
         table.claim(asking("a"))
     assert len(table) == 0

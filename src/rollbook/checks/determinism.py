@@ -26,7 +26,7 @@ TIMEOUT_S = 600.0
 
 
 class ReplayRequest(msgspec.Struct, frozen=True):
-    """What to say again, and in which environment."""
+    """The answers to score again, and the environment to score them in."""
 
     name: str
     spec: EnvironmentSpec
@@ -36,9 +36,9 @@ class ReplayRequest(msgspec.Struct, frozen=True):
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """The gist of every verdict, or why there are none."""
+    """A summary of every verdict, or the reason why there are none."""
 
-    gists: list[str] = []
+    summaries: list[str] = []
     error: str = ""
 
 
@@ -50,33 +50,33 @@ async def check_determinism(
     *,
     alone: bool,
 ) -> Finding:
-    """The same answers again, here and in fresh processes; `alone`: no other process could verify as this one does."""
+    """Score the same answers again, here and in fresh processes; `alone`: no other process can verify as this one."""
     count, first = len({task.id for task, _ in answers}), [summarize_verdict(rollout) for rollout in before]
-    heard = {
+    replays = {
         "repeated": ReplayResult(
             [summarize_verdict(rollout) for _, rollout in await score_all(scorer, answers, CONCURRENCY)]
         )
     }
     if scorer.spec.verify == "sync":
         async with open_scorer(hosts=CONCURRENCY) as fresh:
-            said = await score_all(fresh, answers, CONCURRENCY)
-        heard["in another process"] = ReplayResult([summarize_verdict(rollout) for _, rollout in said])
+            scored = await score_all(fresh, answers, CONCURRENCY)
+        replays["in another process"] = ReplayResult([summarize_verdict(rollout) for _, rollout in scored])
     elif not alone:
-        heard["in another process"] = await replay_in_process(scorer, answers)
-    for how, again in heard.items():
+        replays["in another process"] = await replay_in_process(scorer, answers)
+    for how, again in replays.items():
         if again.error:
             return Finding(DETERMINISM_CHECK, "unsound", count, f"{how}: {again.error}")
-        for one, two, (task, _) in zip(first, again.gists, answers, strict=True):
+        for one, two, (task, _) in zip(first, again.summaries, answers, strict=True):
             if one != two:
                 return Finding(
                     DETERMINISM_CHECK, "unsound", count, f"{how}, an answer gets {two} instead of {one}", task.id
                 )
-    where = "repeated and in fresh processes" if len(heard) > 1 else "repeated in this process"
+    where = "repeated and in fresh processes" if len(replays) > 1 else "repeated in this process"
     return Finding(DETERMINISM_CHECK, "ok", count, f"{len(answers)} answers, {where}")
 
 
 def summarize_verdict(rollout: Rollout) -> str:
-    """A verdict in the form that is compared and shown."""
+    """Return a verdict in the form that is compared and shown."""
     if rollout.score is None:
         return rollout.failure.kind if rollout.failure else "nothing"
     parts = "".join(f", {name} {value:g}" for name, value in sorted(rollout.score.parts.items()))
@@ -84,10 +84,10 @@ def summarize_verdict(rollout: Rollout) -> str:
 
 
 async def replay_in_process(scorer: AnswerScorer, answers: Sequence[tuple[Task, AnswerText]]) -> ReplayResult:
-    """What another process makes of the answers, within a deadline."""
+    """Score the answers in another process, within a deadline."""
     request = scorer.folder / "replay.json"
-    kept = [(roundtrip_task(task, scorer.name).line(), said) for task, said in answers]
-    request.write_bytes(encode(ReplayRequest(scorer.name, scorer.spec, scorer.limits, str(scorer.folder), kept)))
+    lines = [(roundtrip_task(task, scorer.name).line(), text) for task, text in answers]
+    request.write_bytes(encode(ReplayRequest(scorer.name, scorer.spec, scorer.limits, str(scorer.folder), lines)))
     child = Child(module_argv("rollbook.checks.determinism", str(request)))
     try:
         code = await child.wait(TIMEOUT_S)
@@ -95,21 +95,23 @@ async def replay_in_process(scorer: AnswerScorer, answers: Sequence[tuple[Task, 
         return ReplayResult(error=f"no verdicts within {TIMEOUT_S:g} s")
     finally:
         await asyncio.shield(child.kill_tree())
-    answer = request.with_suffix(".heard")
-    if not answer.exists():
+    result = request.with_suffix(".verdicts")
+    if not result.exists():
         tail = child.last_log_line()
         return ReplayResult(error=f"the process ended with {code}{': ' + tail if tail else ''}")
-    return msgspec.json.decode(answer.read_bytes(), type=ReplayResult)
+    return msgspec.json.decode(result.read_bytes(), type=ReplayResult)
 
 
 async def replay(request: ReplayRequest) -> ReplayResult:
-    """Over there."""
-    folder, answers = Path(request.run), [(Task.from_line(line), said) for line, said in request.answers]
+    """Score the answers of a request: runs in the other process."""
+    folder, answers = Path(request.run), [(Task.from_line(line), text) for line, text in request.answers]
     try:
-        async with open_environments({request.name: request.spec}, request.limits, run=folder, hosts=CONCURRENCY) as on:
-            trial = AnswerScorer(request.name, request.spec, folder, on[request.name], request.limits)
+        async with open_environments(
+            {request.name: request.spec}, request.limits, run=folder, hosts=CONCURRENCY
+        ) as opened:
+            scorer = AnswerScorer(request.name, request.spec, folder, opened[request.name], request.limits)
             return ReplayResult(
-                [summarize_verdict(rollout) for _, rollout in await score_all(trial, answers, CONCURRENCY)]
+                [summarize_verdict(rollout) for _, rollout in await score_all(scorer, answers, CONCURRENCY)]
             )
     except RollbookError as error:
         return ReplayResult(error=str(error))
@@ -118,5 +120,5 @@ async def replay(request: ReplayRequest) -> ReplayResult:
 if __name__ == "__main__":
     die_with_parent()
     path = Path(sys.argv[1])
-    said = asyncio.run(replay(msgspec.json.decode(path.read_bytes(), type=ReplayRequest)))
-    path.with_suffix(".heard").write_bytes(encode(said))
+    verdicts = asyncio.run(replay(msgspec.json.decode(path.read_bytes(), type=ReplayRequest)))
+    path.with_suffix(".verdicts").write_bytes(encode(verdicts))

@@ -52,10 +52,10 @@ REPEATED_TASKS = 25
 """Tasks whose probes are verified twice more: again, and in fresh processes."""
 
 TOOL_TASKS = 25
-"""Tasks that are asked which tools they have of their own."""
+"""Tasks whose own tools are listed."""
 
 SLOW_SHARE = 0.5
-"""How much of its deadline a verification may take before it is worth a word."""
+"""The share of its deadline that a verification may take without a warning."""
 
 
 def check(
@@ -70,9 +70,9 @@ def check(
     **settings: JSON,
 ) -> Soundness | Awaitable[Soundness]:
     """Check the first `limit` tasks of an environment; a plain call works, in a running event loop await it."""
-    made = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
+    own = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
     return run_sync_or_async(
-        lambda: check_environment(load_environment(env, data, template), limit, limits, made, judge_name)
+        lambda: check_environment(load_environment(env, data, template), limit, limits, own, judge_name)
     )
 
 
@@ -83,14 +83,14 @@ async def check_environment(
     settings: Settings = Settings(),  # noqa: B008 - frozen
     judge_name: str = "",
 ) -> Soundness:
-    """Every check there is."""
+    """Run every check."""
     spec, urls = resolve_judge(settings.judge_urls, judge_name)
     check_judge(loaded, spec is not None)
     tasks = list(islice(iterate_valid_tasks(loaded), limit))
     if not tasks:
         raise UsageError(f"{environment_name(loaded)} has no tasks")
     for task in tasks:
-        roundtrip_task(task, environment_name(loaded))  # one that JSON cannot hold is in no run
+        roundtrip_task(task, environment_name(loaded))  # a task that JSON cannot hold cannot be in a run
     findings = [
         task_checks.check_unique_ids(tasks),
         task_checks.check_prompts(tasks),
@@ -98,17 +98,17 @@ async def check_environment(
     ]
     findings += [task_checks.check_duplicates(tasks)]
     async with open_judge(spec, with_judge_urls(settings, urls)) as judge:
-        trials = partial(open_scorer, loaded, limits, judge=judge)
-        async with trials(hosts=CONCURRENCY) as stage:
-            findings.append(await check_tools(stage, tasks))
-            findings.append(await check_other_process(loaded, stage, tasks))
+        open_own_scorer = partial(open_scorer, loaded, limits, judge=judge)
+        async with open_own_scorer(hosts=CONCURRENCY) as scorer:
+            findings.append(await check_tools(scorer, tasks))
+            findings.append(await check_other_process(loaded, scorer, tasks))
             deadline_s = limits.verify_s + (settings.judge_s if judge else 0)
-            findings += await check_verdicts(stage, trials, loaded, tasks, deadline_s, judge is not None)
+            findings += await check_verdicts(scorer, open_own_scorer, loaded, tasks, deadline_s, judge is not None)
     return Soundness(environment_name(loaded), len(tasks), findings)
 
 
 async def check_tools(scorer: AnswerScorer, tasks: list[Task]) -> Finding:
-    """The tools of the environment, and those that its first tasks have of their own."""
+    """Check the tools of the environment, and those of its first tasks."""
     shown: dict[bytes, JSON] = {}
     for task in tasks[:TOOL_TASKS] if scorer.spec.offers else tasks[:1]:
         try:
@@ -119,7 +119,7 @@ async def check_tools(scorer: AnswerScorer, tasks: list[Task]) -> Finding:
 
 
 async def check_other_process(loaded: LoadedEnvironment, scorer: AnswerScorer, tasks: list[Task]) -> Finding:
-    """The same environment in another process, where there can be one."""
+    """Make the same environment in another process, if that is possible."""
     if not is_importable(loaded):
         return not_checked(
             REPRODUCIBILITY_CHECK, f"{loaded.cls.__name__} lives in this process alone: put it in a file"
@@ -135,38 +135,39 @@ async def check_verdicts(
     deadline_s: float,
     judged: bool,
 ) -> list[Finding]:
-    """What the verifier makes of answers whose worth is known, how steadily and how fast."""
-    asked = make_probes(loaded.instance, tasks, lambda task: known_solution(loaded, task))
-    heard: list[ScoredAnswers] = [await score_all(scorer, probe.answers, CONCURRENCY) for probe in asked]
-    findings = [assess_probe(probe, verdicts) for probe, verdicts in zip(asked, heard, strict=True)]
+    """Check the verdicts on answers of known value: whether they are right, deterministic, fast and isolated."""
+    probes = make_probes(loaded.instance, tasks, lambda task: known_solution(loaded, task))
+    scored: list[ScoredAnswers] = [await score_all(scorer, probe.answers, CONCURRENCY) for probe in probes]
+    findings = [assess_probe(probe, verdicts) for probe, verdicts in zip(probes, scored, strict=True)]
     few = {task.id for task in tasks[:REPEATED_TASKS]}
-    repeated: list[tuple[Task, AnswerText]] = [a for probe in asked for a in probe.answers if a[0].id in few]
-    before = [rollout for verdicts in heard for task, rollout in verdicts if task.id in few]
+    repeated: list[tuple[Task, AnswerText]] = [a for probe in probes for a in probe.answers if a[0].id in few]
+    before = [rollout for verdicts in scored for task, rollout in verdicts if task.id in few]
     findings += [
         await check_determinism(scorer, open_scorer, repeated, before, alone=judged or not is_importable(loaded))
     ]
-    findings += [check_latency([r for verdicts in heard for _, r in verdicts], deadline_s)]
-    findings += [await check_isolation(open_scorer, tasks, asked[0].by_id)]
-    findings += [check_sandbox(loaded, [r for verdicts in heard for _, r in verdicts])]
+    findings += [check_latency([r for verdicts in scored for _, r in verdicts], deadline_s)]
+    findings += [await check_isolation(open_scorer, tasks, probes[0].by_id)]
+    findings += [check_sandbox(loaded, [r for verdicts in scored for _, r in verdicts])]
     return findings
 
 
 def known_solution(loaded: LoadedEnvironment, task: Task) -> Solution:
-    """The known solution of a task; what `solution` raises is the environment's mistake."""
+    """Return the known solution of a task; what `solution` raises is the environment's mistake."""
     try:
-        said = loaded.instance.solution(task)
+        solution = loaded.instance.solution(task)
     except RollbookError:
         raise
     except (Exception, SystemExit) as error:
         root = loaded.path.parent if loaded.path else None
         raise UsageError(f"{loaded.cls.__name__}.solution() raised {explain_error(error, root)}") from error
-    if said is None or isinstance(said, str) or (isinstance(said, list) and all(isinstance(s, str) for s in said)):
-        return said
-    raise UsageError(f"{loaded.cls.__name__}.solution({task.id!r}) is no text, list of texts or None: {said!r:.80}")
+    texts = solution if isinstance(solution, list) else [solution]
+    if solution is None or all(isinstance(text, str) for text in texts):
+        return solution
+    raise UsageError(f"{loaded.cls.__name__}.solution({task.id!r}) is no text, list of texts or None: {solution!r:.80}")
 
 
 def check_latency(rollouts: list[Rollout], deadline_s: float) -> Finding:
-    """How long verification takes; near its deadline, a busy machine makes failures of it."""
+    """Check how long verification takes: near its deadline, it fails on a busy machine."""
     seconds = sorted(rollout.timing.verify_s for rollout in rollouts)
     if not seconds:
         return not_checked("verification is fast enough", "nothing was verified")
@@ -180,7 +181,7 @@ def check_latency(rollouts: list[Rollout], deadline_s: float) -> Finding:
 
 
 def check_sandbox(loaded: LoadedEnvironment, rollouts: list[Rollout]) -> Finding:
-    """Whether an environment that runs code can do so in the sandbox of this machine."""
+    """Check whether an environment that runs code can do so in the sandbox of this machine."""
     check = "it works under the sandbox"
     if not uses_sandbox(loaded.cls):
         return not_checked(check, "it does not use the sandbox")
@@ -192,7 +193,7 @@ def check_sandbox(loaded: LoadedEnvironment, rollouts: list[Rollout]) -> Finding
 
 
 def uses_sandbox(cls: type[Environment]) -> bool:
-    """Whether a module that the class is made of imports the sandbox."""
+    """Return whether a module of the class or of its bases imports the sandbox."""
     return any(_imports_sandbox(module) for module in {base.__module__ for base in cls.__mro__})
 
 

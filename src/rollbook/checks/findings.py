@@ -40,18 +40,18 @@ class Soundness(msgspec.Struct, frozen=True):
         return [finding for finding in self.findings if finding.verdict == "unsound"]
 
     def json(self) -> dict[str, JSON]:
-        """All of it by name."""
+        """Return all of it by name."""
         found: dict[str, JSON] = {"environment": self.environment, "sound": self.sound, "tasks": self.tasks}
         return {**found, "findings": msgspec.to_builtins(self.findings)}
 
 
 def not_checked(check: str, why: str) -> Finding:
-    """What could not be checked is not a pass."""
+    """Return the finding for what could not be checked, which is not a pass."""
     return Finding(check, "not checked", 0, why)
 
 
 def make_finding(check: str, tasks: int, bad: Sequence[str], verdict: CheckVerdict, good: str, words: str) -> Finding:
-    """A finding that is `verdict` if there are bad tasks, told by the first of them, and ok otherwise."""
+    """Return a finding: `verdict` with the first bad task as its example, or ok if there is none."""
     if not bad:
         return Finding(check, "ok", tasks, good)
     return Finding(check, verdict, tasks, words, bad[0])

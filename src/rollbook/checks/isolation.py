@@ -21,19 +21,19 @@ _SAMPLE_VALUES: dict[str, tuple[JSON, JSON]] = {
     "boolean": (True, False),
     "null": (None, None),
 }
-"""What each of two twins says: were it the same, a state that they share would look like one of their own."""
+"""A value for each of two rollouts: with the same one, shared state would look like their own."""
 
 
 async def check_isolation(open_scorer: OpenScorer, tasks: Sequence[Task], solutions: dict[str, AnswerText]) -> Finding:
-    """Twins share one process: that is where state would be shared by mistake."""
-    async with open_scorer(hosts=1) as trial:
-        return await run_side_by_side(trial, open_scorer, tasks, solutions)
+    """Check with one environment process: that is where state would be shared by mistake."""
+    async with open_scorer(hosts=1) as scorer:
+        return await run_side_by_side(scorer, open_scorer, tasks, solutions)
 
 
 async def run_side_by_side(
     scorer: AnswerScorer, open_scorer: OpenScorer, tasks: Sequence[Task], solutions: dict[str, AnswerText]
 ) -> Finding:
-    """Play pairs of rollouts alone, then interleaved, and compare all that each saw and left."""
+    """Run rollouts alone, then interleaved in pairs, and compare their messages and outcomes."""
     if scorer.spec.state == "none":
         return not_checked(ISOLATION_CHECK, "it has no state")
     chosen = tasks[:MAX_TASKS]
@@ -55,7 +55,7 @@ async def run_side_by_side(
 
 
 async def explain_instability(open_scorer: OpenScorer, task: Task, answers: AnswerText, count: int) -> Finding:
-    """Why a rollout alone does not come to the same twice: chance, or what an earlier one left in the process."""
+    """Find out why a rollout alone gives two results: chance, or what an earlier one left in the process."""
     firsts = []
     for _ in range(2):
         async with open_scorer(hosts=1) as fresh:
@@ -69,12 +69,12 @@ async def explain_instability(open_scorer: OpenScorer, task: Task, answers: Answ
 
 
 def visible_result(rollout: Rollout) -> JSON:
-    """What a rollout saw and left: what the tools and the environment said, and the outcome."""
+    """Return what a rollout received from tools and environment, and its outcome."""
     return [[message.text for message in rollout.messages], rollout.outcome]
 
 
 def describe_difference(alone: Rollout, concurrent: Rollout) -> str:
-    """The first difference, in few words."""
+    """Return the first difference, in few words."""
     pairs = zip(("messages", "outcome"), visible_result(alone), visible_result(concurrent), strict=True)
     return next((f"{name} {_short(b)}, not {_short(a)}" for name, a, b in pairs if a != b), "nothing")
 
@@ -85,15 +85,15 @@ def _short(value: JSON) -> str:
 
 
 async def make_task_answers(scorer: AnswerScorer, task: Task, solution: AnswerText | None, variant: int) -> AnswerText:
-    """What a twin says in a task, with the tools that it has there."""
+    """Return the model's texts for one variant of a task, with the tools that the task has."""
     try:
         return make_answers(solution, await scorer.tools(task), variant)
-    except RolloutFailed:  # then every rollout of it fails as it begins, whatever it would have said
+    except RolloutFailed:  # then every rollout of it fails at its start, whatever the texts are
         return make_answers(solution, (), variant)
 
 
 def make_answers(solution: AnswerText | None, tools: Sequence[JSON], variant: int) -> AnswerText:
-    """What a twin says: a solution turn by turn, else calls that are made up and then the answer, if one is known."""
+    """Return the texts of one variant: a solution turn by turn, else example calls and then the answer, if known."""
     return (
         solution
         if isinstance(solution, list)
@@ -102,7 +102,7 @@ def make_answers(solution: AnswerText | None, tools: Sequence[JSON], variant: in
 
 
 def make_tool_calls(tools: Sequence[JSON], variant: int) -> list[str]:
-    """A call of every tool, one a turn, with arguments that fit its schema."""
+    """Return one call of every tool, one per turn, with arguments that fit its schema."""
     calls = [
         {"name": tool["function"]["name"], "arguments": example_value(tool["function"]["parameters"], variant)}
         for tool in tools
@@ -111,7 +111,7 @@ def make_tool_calls(tools: Sequence[JSON], variant: int) -> list[str]:
 
 
 def example_value(schema: JSON, variant: int) -> JSON:
-    """A small value that fits a schema, as far as its types go; another one for each twin, where there are two."""
+    """Return a small value that fits the types of a schema; another one for each variant, where there are two."""
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -119,9 +119,11 @@ def example_value(schema: JSON, variant: int) -> JSON:
     if "anyOf" in schema:
         return example_value(schema["anyOf"][0], variant)
     if schema.get("type") == "object":
-        wanted = schema.get("required", [])
+        required = schema.get("required", [])
         return {
-            name: example_value(part, variant) for name, part in schema.get("properties", {}).items() if name in wanted
+            name: example_value(part, variant)
+            for name, part in schema.get("properties", {}).items()
+            if name in required
         }
     if schema.get("type") == "array":
         return [example_value(schema.get("items") or {}, variant)] * int(schema.get("minItems", 0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +26,7 @@ TIMEOUT_S = 120.0
 
 
 class MakeRequest(msgspec.Struct, frozen=True):
-    """What to make, and how many tasks of it to look at."""
+    """The environment to make, and how many of its tasks to compare."""
 
     spec: EnvironmentSpec
     run: str
@@ -35,14 +34,14 @@ class MakeRequest(msgspec.Struct, frozen=True):
 
 
 class MakeResult(msgspec.Struct, frozen=True):
-    """What came of it: the digests of its tasks, or why there are none."""
+    """The digests of its tasks, or the reason why there are none."""
 
     digests: list[str] = []
     error: str = ""
 
 
 def task_digest(task: Task) -> str:
-    """A task in a few letters."""
+    """Return a short digest of a task."""
     line = task.line()
     return hashlib.sha256(encode([line.id, line.messages, line.answer, line.fields])).hexdigest()[:16]
 
@@ -66,7 +65,7 @@ async def check_reproducibility(scorer: AnswerScorer, tasks: list[Task]) -> Find
 
 
 async def make_in_process(scorer: AnswerScorer, tasks: int) -> MakeResult:
-    """What another process makes of the environment, within a deadline."""
+    """Make the environment in another process, within a deadline."""
     request = scorer.folder / "remake.json"
     request.write_bytes(encode(MakeRequest(scorer.spec, str(scorer.folder), tasks)))
     child = Child(module_argv("rollbook.checks.reproducibility", str(request)))
@@ -76,26 +75,22 @@ async def make_in_process(scorer: AnswerScorer, tasks: int) -> MakeResult:
         return MakeResult(error=f"it was not made within {TIMEOUT_S:g} s")
     finally:
         await asyncio.shield(child.kill_tree())
-    answer = request.with_suffix(".made")
-    if not answer.exists():
+    result = request.with_suffix(".made")
+    if not result.exists():
         tail = child.last_log_line()
         return MakeResult(error=f"its process ended with {code}{': ' + tail if tail else ''}")
-    return msgspec.json.decode(answer.read_bytes(), type=MakeResult)
+    return msgspec.json.decode(result.read_bytes(), type=MakeResult)
 
 
 def make_digests(request: MakeRequest) -> MakeResult:
-    """Over there."""
+    """Make the environment of a request: runs in the other process."""
     try:
         environment = load_environment(request.spec, Path(request.run))
-        return MakeResult([task_digest(task) for task in _first_tasks(environment.tasks(), request.tasks)])
+        return MakeResult([task_digest(task) for task in islice(environment.tasks(), request.tasks)])
     except RollbookError as error:
         return MakeResult(error=str(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is the finding
         return MakeResult(error=f"{type(error).__name__}: {error}")
-
-
-def _first_tasks(tasks: Iterable[Task], count: int) -> Iterable[Task]:
-    return islice(tasks, count)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ _WORD = re.compile(r"\w+")
 
 
 def check_unique_ids(tasks: Sequence[Task]) -> Finding:
-    """Ids name rollouts: two tasks of one id cannot be told apart."""
+    """Check that ids are unique: they name rollouts."""
     counts = Counter(task.id for task in tasks)
     twice = [task_id for task_id, count in counts.items() if count > 1]
     return make_finding(
@@ -30,13 +30,13 @@ def check_unique_ids(tasks: Sequence[Task]) -> Finding:
 
 
 def check_prompts(tasks: Sequence[Task]) -> Finding:
-    """A model that is shown nothing answers nothing."""
+    """Check that every prompt has text."""
     empty = [task.id for task in tasks if not any(message.text.strip() for message in task.messages)]
     return make_finding("prompts are not empty", len(tasks), empty, "unsound", "", f"{len(empty)} tasks show no text")
 
 
 def check_duplicates(tasks: Sequence[Task]) -> Finding:
-    """How many prompts say the same as an earlier one, or nearly."""
+    """Count prompts that are the same as an earlier one, or nearly."""
     check = "prompts are distinct"
     seen: dict[str, str] = {}
     same = [task.id for task in tasks if seen.setdefault(_fold_prompt(task), task.id) != task.id]
@@ -52,9 +52,9 @@ def _fold_prompt(task: Task) -> str:
 
 
 def _near_duplicates(tasks: Sequence[Task]) -> list[str]:
-    """The tasks that share nine tenths of their runs of three words with an earlier one, without being the same."""
+    """Return tasks that share nine tenths of their three-word sequences with an earlier one and are not the same."""
     shingled = [(task.id, _fold_prompt(task), _shingles(_fold_prompt(task))) for task in tasks]
-    found = {}
+    duplicates = {}
     for (_, text, one), (other_id, other_text, other) in combinations(shingled, 2):
         if (
             len(one) * NEAR_DUPLICATE_SHARE > len(other)
@@ -63,8 +63,8 @@ def _near_duplicates(tasks: Sequence[Task]) -> list[str]:
         ):
             continue
         if len(one & other) >= NEAR_DUPLICATE_SHARE * len(one | other):
-            found[other_id] = True
-    return list(found)
+            duplicates[other_id] = True
+    return list(duplicates)
 
 
 def _shingles(text: str) -> frozenset[int]:
@@ -75,7 +75,7 @@ def _shingles(text: str) -> frozenset[int]:
 
 
 def check_tool_schemas(schemas: Sequence[JSON]) -> Finding:
-    """Whether each tool's parameters are a JSON schema that servers take, and whether each is explained."""
+    """Check that each tool's parameters are a JSON schema that servers accept, and that it has a description."""
     check = TOOLS_CHECK
     if not schemas:
         return not_checked(check, "it has no tools")
@@ -90,18 +90,18 @@ def check_tool_schemas(schemas: Sequence[JSON]) -> Finding:
         except SchemaError as error:
             why = f"{schema['function']['name']}: {error.message}"
             return Finding(check, "unsound", 0, why, None)
-    silent = [schema["function"]["name"] for schema in schemas if not schema["function"]["description"]]
-    if silent:
-        return Finding(check, "warning", 0, f"{', '.join(silent)}: no description, so no model knows what it does")
+    undescribed = [schema["function"]["name"] for schema in schemas if not schema["function"]["description"]]
+    if undescribed:
+        return Finding(check, "warning", 0, f"{', '.join(undescribed)}: no description, so no model knows what it does")
     return Finding(check, "ok", 0, f"{len(schemas)} tools")
 
 
 LEAK_CHECK = "the answer is not shown"
 LONG_SECRET_CHARS = 24
-"""Characters from which on a hidden text that is also shown is no coincidence."""
+"""A hidden text of this length that is also shown is no coincidence."""
 
 SHORT_ANSWER_CHARS = 4
-"""Characters from which on an answer in a short system message of its own task is none either."""
+"""Nor is an answer of this length in a short system message of its own task."""
 
 SHORT_SYSTEM_CHARS = 500
 """A longer system message may be a text in which the answer is to be found."""
@@ -124,19 +124,19 @@ _LABELLED_ANSWER = r"(?:answer|solution|result)\b[^\n]{{0,20}}(?:[:=]|\bis\b)\W{
 
 
 def check_answer_leaks(tasks: Sequence[Task]) -> Finding:
-    """Whether an answer, or a field that is named like what a verifier keeps to itself, is shown."""
-    holding = [task for task in tasks if any(secret_texts(task))]
-    if not holding:
+    """Check that no prompt contains the answer, or a field whose name marks it as the verifier's own."""
+    with_secrets = [task for task in tasks if any(secret_texts(task))]
+    if not with_secrets:
         return not_checked(LEAK_CHECK, "the tasks hold no answer to look for")
-    common = shared_system_messages(holding)
-    leaks = {task.id: name for task in holding if (name := find_leak(task, common))}
-    often = len(leaks) > LEAK_SHARE * len(holding)
+    common = shared_system_messages(with_secrets)
+    leaks = {task.id: name for task in with_secrets if (name := find_leak(task, common))}
+    often = len(leaks) > LEAK_SHARE * len(with_secrets)
     words = f"{len(leaks)} prompts hold what only the verifier may see: {', '.join(sorted(set(leaks.values())))}"
-    return make_finding(LEAK_CHECK, len(holding), list(leaks), "unsound" if often else "warning", "", words)
+    return make_finding(LEAK_CHECK, len(with_secrets), list(leaks), "unsound" if often else "warning", "", words)
 
 
 def secret_texts(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """What no model may see, by name: the answer, and fields with such names; of a list of texts, its texts."""
+    """Yield what no model may see, by name: the answer, and fields named like one; of a list of texts, its texts."""
     for name, value in (("answer", task.answer), *task.fields.items()):
         if _is_secret_field(name.lower()) and value is not None and (texts := _as_texts(value)):
             yield name, texts
@@ -162,7 +162,7 @@ def _as_texts(value: JSON) -> list[str]:
 
 
 def shared_system_messages(tasks: Sequence[Task]) -> set[str]:
-    """System messages that tasks of different answers have in common: they say which answers there are."""
+    """Return system messages that tasks with different answers share: they list the possible answers."""
     answers: dict[str, set[bytes]] = defaultdict(set)
     for task in tasks:
         answers[_system_text(task)].add(encode(task.answer))
@@ -170,9 +170,9 @@ def shared_system_messages(tasks: Sequence[Task]) -> set[str]:
 
 
 def find_leak(task: Task, common: set[str]) -> str | None:
-    """The name of what is shown: a long text word for word, a short one behind a label, an answer in a system message.
+    """Return the name of what is shown: a long text verbatim, a short one after a label, an answer in a system message.
 
-    A short answer somewhere in a question may be chance, or what the question is about.
+    A short answer elsewhere in a question may be chance, or its subject.
     """
     shown, system = "\n".join(message.text for message in task.messages), _system_text(task)
     for name, texts in secret_texts(task):

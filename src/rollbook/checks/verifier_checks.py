@@ -1,4 +1,4 @@
-"""Probes: answers whose value is known beforehand, and what the verifier makes of them."""
+"""Probes: answers whose value is known in advance, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rollbook.engine import AnswerScorer
 from rollbook.environments import Environment, Solution
 
 NEGLIGIBLE_REWARD = 0.1
-"""What an answer that is not right may be worth without a word: some scorers pay for a well-formed try."""
+"""The reward that a wrong answer may get without a warning: some scorers reward a well-formed attempt."""
 
 HALF_REWARD = 0.5
-"""What an answer that says nothing may not be worth on most tasks, whatever a scorer pays for trying."""
+"""A reward that an answer without content must not get on most tasks, whatever a scorer gives for an attempt."""
 
 CHANCE_SHARE = 0.05
-"""The share of tasks (or one task) on which such an answer may happen to be right: questions end in their answers."""
+"""The share of tasks (or one task) on which such an answer may be right by chance: a question can end in its answer."""
 
 REFUSAL = "I do not know."
 RAMBLING_ANSWER = (
     "Well, there is much to be said about this, and it all hangs together somehow, so let us go on for a while. " * 40
 )
-"""Words that answer nothing, as many as a long answer has."""
+"""Text that answers nothing, as long as a long answer."""
 PROMPT_REPEATS = 3
 NO_OTHER_ANSWER = "there are no two tasks with other answers"
 
@@ -35,26 +35,26 @@ ScoredAnswers = list[tuple[Task, Rollout]]
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A kind of answer: what it is called, and what it says to each task; tasks that it cannot answer are left out."""
+    """A kind of answer: its name, and its text for each task; tasks that it cannot answer are left out."""
 
     name: str
     answers: list[tuple[Task, AnswerText]]
     right: bool = False
     absent: str = ""
     lucky: bool = False
-    """Whether it may happen to be right on a task or two."""
+    """Whether it may be right by chance on a task or two."""
     worthless: bool = False
-    """Whether it says nothing at all, so that no credit for being nearly right is due."""
+    """Whether it has no content at all, so that it deserves no partial credit."""
 
     @property
     def by_id(self) -> dict[str, AnswerText]:
-        """What it says, by the id of the task."""
-        return {task.id: said for task, said in self.answers}
+        """Its texts by task id."""
+        return {task.id: text for task, text in self.answers}
 
 
 def make_probes(environment: Environment, tasks: Sequence[Task], solve: Callable[[Task], Solution]) -> list[Probe]:
-    """Every probe of an environment; `solve` is its `solution`."""
-    solved = {task.id: said for task in tasks if (said := solve(task)) is not None}
+    """Return every probe of an environment; `solve` is its `solution`."""
+    solved = {task.id: solution for task in tasks if (solution := solve(task)) is not None}
     known = [(task, solved[task.id]) for task in tasks if task.id in solved]
     return [
         Probe("known solutions score 1", known, True, _no_solution_reason(environment)),
@@ -81,15 +81,15 @@ def _repeat_prompt(task: Task) -> str:
 
 
 def _swap_solutions(tasks: Sequence[Task], solutions: dict[str, AnswerText]) -> list[tuple[Task, AnswerText]]:
-    """For each task the solution (for want of one the answer) of the next one whose answer is another."""
-    said = {task.id: str(task.answer) for task in tasks if isinstance(task.answer, str | int | float)} | solutions
-    found: list[tuple[Task, AnswerText]] = []
+    """Return for each task the solution (without one, the answer) of the next task that has a different answer."""
+    texts = {task.id: str(task.answer) for task in tasks if isinstance(task.answer, str | int | float)} | solutions
+    swapped: list[tuple[Task, AnswerText]] = []
     for at, task in enumerate(tasks):
         others = (*tasks[at + 1 :], *tasks[:at])
-        other = next((o for o in others if _has_other_answer(task, o, said)), None)
+        other = next((o for o in others if _has_other_answer(task, o, texts)), None)
         if other is not None:
-            found.append((task, said[other.id]))
-    return found
+            swapped.append((task, texts[other.id]))
+    return swapped
 
 
 def _has_other_answer(task: Task, other: Task, answers: dict[str, AnswerText]) -> bool:
@@ -107,20 +107,20 @@ def _fold_answer(answer: JSON) -> JSON:
 async def score_all(
     scorer: AnswerScorer, answers: Sequence[tuple[Task, AnswerText]], concurrency: int
 ) -> ScoredAnswers:
-    """Every answer scored, so many at a time."""
-    gate = asyncio.Semaphore(concurrency)
+    """Score every answer, at most `concurrency` at a time."""
+    slots = asyncio.Semaphore(concurrency)
 
-    async def play(task: Task, said: AnswerText) -> tuple[Task, Rollout]:
-        async with gate:
-            return task, await scorer.run(task, said)
+    async def run(task: Task, text: AnswerText) -> tuple[Task, Rollout]:
+        async with slots:
+            return task, await scorer.run(task, text)
 
     async with asyncio.TaskGroup() as group:
-        works = [group.create_task(play(task, said)) for task, said in answers]
-    return [work.result() for work in works]
+        scoring = [group.create_task(run(task, text)) for task, text in answers]
+    return [task.result() for task in scoring]
 
 
 def assess_probe(probe: Probe, verdicts: ScoredAnswers) -> Finding:
-    """What the verdicts on a probe say of the environment."""
+    """Return the finding that follows from the verdicts on a probe."""
     if not verdicts:
         return not_checked(probe.name, probe.absent or "there is nothing to try")
     failed = [(task, rollout) for task, rollout in verdicts if rollout.failure]
@@ -164,7 +164,7 @@ def _wrong_finding(probe: Probe, verdicts: ScoredAnswers) -> Finding:
 
 
 OpenScorer = Callable[..., AbstractAsyncContextManager[AnswerScorer]]
-"""Makes trials of one environment, each with processes of its own."""
+"""Opens scorers of one environment, each with processes of its own."""
 
 
 CONCURRENCY = 2

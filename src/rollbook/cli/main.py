@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except typer.TyperException as error:
         sys.exit(_print_error(_format_usage(error), error.exit_code))
     except RollbookError as error:
-        sys.exit(_print_error(str(error), error.exit_code))
+        from rollbook.core import choose_exit_code
+
+        sys.exit(_print_error(str(error), choose_exit_code(error)))
     except KeyboardInterrupt:
         code = _TYPER_INTERRUPTED
     if code == _TYPER_INTERRUPTED:  # typer's own answer to Ctrl-C; ours says that the run can be resumed

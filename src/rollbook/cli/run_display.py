@@ -163,9 +163,6 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
 
 
-VERIFIER_KINDS = {"verifier_error", "verifier_timeout", "invalid_reward"}
-"""Failures that another verifier can mend without asking the model again."""
-
 REMOTE_PREFIXES = ("http://", "https://", "gym:", "gym+")
 
 
@@ -201,7 +198,7 @@ def _show_shortfall(run: str | Path, as_json: bool) -> None:
 
 def suggest_commands(run: str | Path, report: Report) -> list[str]:
     """Return the commands that complete a run; they depend on the kinds of failure."""
-    named, verdicts = quote(str(run)), VERIFIER_KINDS & set(report.failed)
+    named, verdicts = quote(str(run)), {kind for kind in report.failed if _fails_in_verifier(kind)}
     specs = [spec.spec for spec in _open_book(run).manifest.environments.values()] if verdicts else []
     if any(spec.startswith(REMOTE_PREFIXES) for spec in specs):
         verdicts = set()  # their sessions are over: only another rollout can be verified
@@ -215,6 +212,11 @@ def suggest_commands(run: str | Path, report: Report) -> list[str]:
         mended = f"with the verifier mended: rollbook reverify {named} --env {quote(specs[0])} --only failed"
         ways.append(mended if len(specs) == 1 else f"verify again: rollbook reverify {named} --only failed")
     return ways
+
+
+def _fails_in_verifier(kind: str) -> bool:
+    """Whether another verifier can score the answer without asking the model again; a judge is asked by `resume`."""
+    return FAILURE_KINDS[kind].in_verification and FAILURE_KINDS[kind].side == "data"
 
 
 def _count_samples(run: str | Path) -> int:

@@ -18,9 +18,10 @@ import msgspec
 
 from rollbook.book import read_presences
 from rollbook.clusters.job_files import read_jobs, select_cancelled_ids
-from rollbook.clusters.scheduler import ENDING, PREEMPTED, RUNNING, CurrentTask, Scheduler, SchedulerError
+from rollbook.clusters.scheduler import ENDING, PREEMPTED, RUNNING, CurrentTask, Scheduler
 from rollbook.core import encode_line
 from rollbook.engine import Progress
+from rollbook.errors import SchedulerError
 
 STOP_MARGIN_S = 45.0
 """The part of the grace period that is left for stopping, writing and requeueing."""

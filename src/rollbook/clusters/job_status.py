@@ -18,12 +18,11 @@ import msgspec
 
 from rollbook.book import Book, RunStatus, read_status
 from rollbook.clusters.job_files import ClusterJob, add_job, read_jobs, select_batch_jobs, select_submitted
-from rollbook.clusters.ray.actors import RayUnreachable
-from rollbook.clusters.scheduler import ENDED_STATES, PENDING, JobTask, Scheduler, SchedulerError, find_scheduler
+from rollbook.clusters.scheduler import ENDED_STATES, PENDING, JobTask, Scheduler, find_scheduler
 from rollbook.clusters.ssh import SshRequest, read_ssh_run
 from rollbook.core import Seal
 from rollbook.engine import Display, Progress, RunResult
-from rollbook.errors import UsageError
+from rollbook.errors import RayUnreachable, SchedulerError, UsageError
 from rollbook.reports import make_report, make_shortfall
 
 WINDOW_S = 600.0

@@ -19,7 +19,7 @@ from rollbook.clusters.job_files import SubmissionOrder, read_bad_nodes, read_or
 from rollbook.clusters.job_process import JobLog, SignalHandler, count_written_bytes, requeue_if_useful
 from rollbook.clusters.job_status import cancel_workers
 from rollbook.clusters.packing import check_pack
-from rollbook.clusters.scheduler import SchedulerError, find_scheduler
+from rollbook.clusters.scheduler import find_scheduler
 from rollbook.clusters.servers.model_servers import (
     ServerEndpoint,
     run_while_alive,
@@ -38,7 +38,7 @@ from rollbook.engine import (
     work_on_book,
 )
 from rollbook.environments import open_judge
-from rollbook.errors import ChildFailed, EndpointDown, RollbookError, Shortfall, Stopped, UsageError
+from rollbook.errors import ChildFailed, EndpointDown, RollbookError, SchedulerError, Shortfall, Stopped, UsageError
 from rollbook.processes import run_event_loop
 
 MAX_SERVER_STARTS = 3

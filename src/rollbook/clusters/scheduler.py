@@ -28,14 +28,6 @@ BUILT_IN = {"slurm": "rollbook.clusters.slurm:Slurm"}
 """Known without any installed metadata, so that a bare source tree works too."""
 
 
-class SchedulerError(UsageError):
-    """A batch system that cannot be reached, or that refuses a request."""
-
-
-class SubmitLimitReached(SchedulerError):
-    """The batch system accepts no more jobs of this user."""
-
-
 PENDING, RUNNING, ENDING, COMPLETED, PREEMPTED = "PENDING", "RUNNING", "COMPLETING", "COMPLETED", "PREEMPTED"
 ENDED_STATES = frozenset(
     [

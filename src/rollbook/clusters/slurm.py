@@ -14,16 +14,8 @@ from pathlib import Path
 from shlex import quote
 
 from rollbook.clusters.profile import ClusterProfile
-from rollbook.clusters.scheduler import (
-    BatchJob,
-    CurrentTask,
-    JobTask,
-    Scheduler,
-    SchedulerError,
-    StepRank,
-    SubmitLimitReached,
-)
-from rollbook.errors import UsageError
+from rollbook.clusters.scheduler import BatchJob, CurrentTask, JobTask, Scheduler, StepRank
+from rollbook.errors import SchedulerError, SubmitLimitReached, UsageError
 
 COMMAND_TIMEOUT_S = 60.0
 SEPARATOR = "|"

@@ -17,10 +17,10 @@ import msgspec
 from rollbook.book import explain_disk_errors, write_atomically
 from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
 from rollbook.clusters.profile import ClusterProfile
-from rollbook.clusters.scheduler import Say, SchedulerError
+from rollbook.clusters.scheduler import Say
 from rollbook.core import JSON, encode, encode_pretty
 from rollbook.engine import package_versions
-from rollbook.errors import UsageError
+from rollbook.errors import SchedulerError, UsageError
 
 T = TypeVar("T")
 

@@ -29,21 +29,12 @@ from rollbook.clusters.job_files import (
 from rollbook.clusters.job_scripts import make_scripts
 from rollbook.clusters.packing import list_files, pack_folder, write_installer
 from rollbook.clusters.profile import ClusterProfile, check_profile, read_profile
-from rollbook.clusters.scheduler import (
-    COMPLETED,
-    DEFAULT_SCHEDULER,
-    Say,
-    Scheduler,
-    SchedulerError,
-    SubmitLimitReached,
-    find_scheduler,
-    scheduler_names,
-)
+from rollbook.clusters.scheduler import COMPLETED, DEFAULT_SCHEDULER, Say, Scheduler, find_scheduler, scheduler_names
 from rollbook.clusters.servers.launch import check_server_args
 from rollbook.clusters.ssh import make_ssh_run, write_ssh_run
 from rollbook.core import JSON, Limits, Sampling, ServerSpec, Settings, ToolFormat
 from rollbook.engine import Request, as_list, load_run_environments, plan_request, resolve_run_model, update_settings
-from rollbook.errors import UsageError
+from rollbook.errors import SchedulerError, SubmitLimitReached, UsageError
 
 
 class Submission(msgspec.Struct, frozen=True):

@@ -8,7 +8,16 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.core.failure import FAILURE_KINDS, Failure, FailureSide, attempts_allowed, check_retry_rules, reopens
+    from rollbook.core.failure import (
+        FAILURE_KINDS,
+        Failure,
+        FailureKind,
+        FailureSide,
+        attempts_allowed,
+        check_retry_rules,
+        choose_exit_code,
+        reopens,
+    )
     from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty
     from rollbook.core.manifest import (
         AgentSpec,
@@ -63,13 +72,13 @@ else:
 # fmt: off
 __all__ = [
     "BUILTIN_PREFIX", "FAILURE_KINDS", "JSON", "RESERVED_SAMPLING_KEYS", "SCHEMA_VERSION", "AgentSpec", "Chunk",
-    "Chunks", "ClusterOptions", "EnvironmentSpec", "Extent", "FailedLine", "Failure", "FailureSide", "Function",
-    "Held", "Lease", "Limits", "Manifest", "Message", "ModelSpec", "Part", "Plan", "Presence", "Rescored",
-    "Rollout", "Round", "RunOptions", "RunParameter", "Sampling", "Score", "ScoredLine", "Seal", "ServerKind",
-    "ServerSpec", "Settings", "Task", "TaskLine", "Terms", "Timing", "TokenRef", "ToolCall", "ToolFormat", "Turn",
-    "TurnLine", "Usage", "YamlEntry", "YamlFile", "as_messages", "as_score", "attempts_allowed",
-    "check_retry_rules", "decode", "derive_seed", "encode", "encode_line", "encode_pretty", "list_parameters",
-    "make_failed_line", "make_part", "make_scored_line", "make_turn_line", "reopens", "require_finite",
-    "scoring_digest",
+    "Chunks", "ClusterOptions", "EnvironmentSpec", "Extent", "FailedLine", "Failure", "FailureKind", "FailureSide",
+    "Function", "Held", "Lease", "Limits", "Manifest", "Message", "ModelSpec", "Part", "Plan", "Presence",
+    "Rescored", "Rollout", "Round", "RunOptions", "RunParameter", "Sampling", "Score", "ScoredLine", "Seal",
+    "ServerKind", "ServerSpec", "Settings", "Task", "TaskLine", "Terms", "Timing", "TokenRef", "ToolCall",
+    "ToolFormat", "Turn", "TurnLine", "Usage", "YamlEntry", "YamlFile", "as_messages", "as_score",
+    "attempts_allowed", "check_retry_rules", "choose_exit_code", "decode", "derive_seed", "encode", "encode_line",
+    "encode_pretty", "list_parameters", "make_failed_line", "make_part", "make_scored_line", "make_turn_line",
+    "reopens", "require_finite", "scoring_digest",
 ]
 # fmt: on

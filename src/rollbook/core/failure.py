@@ -1,4 +1,4 @@
-"""Why a rollout has no score: the table of failure kinds, and how many attempts each kind has."""
+"""Why a rollout has no score: the table of failure kinds, which defines what each kind means everywhere."""
 
 from __future__ import annotations
 
@@ -7,41 +7,91 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import RollbookError, RolloutFailed, Shortfall, UsageError
 
 FailureSide: TypeAlias = Literal["infra", "data"]
 
 
 class FailureKind(msgspec.Struct, frozen=True):
-    """A row of the table: whose fault it usually is, and how often it is tried in one round."""
+    """A row of the table: everything that the rest of the package decides by a failure's kind."""
 
     side: FailureSide
+    """Whose fault it usually is; `rollbook resume` retries infra by default."""
     attempts: int
+    """How many attempts a rollout has in one round."""
+    hint: str = ""
+    """What a user can do about it: part of the message of a Shortfall."""
+    exit_code: int = Shortfall.exit_code
+    """What a command exits with when most failures are of this kind."""
+    delayed: bool = True
+    """Whether the next attempt waits first; False where waiting does not help."""
+    repeats_call: bool = False
+    """Whether a model call that fails in this way is made again, so that a conversation keeps its earlier turns."""
+    no_answer: bool = False
+    """Whether the model server refused or did not answer: concurrency is lowered, its replica may be taken out."""
+    in_verification: bool = False
+    """Whether the answer is complete and only its verification failed: `rollbook reverify` can score it."""
+    http_status: int = 502
+    """What the gateway answers an agent with."""
 
 
 FAILURE_KINDS: Mapping[str, FailureKind] = {
-    "model_unavailable": FailureKind("infra", 4),
-    "model_timeout": FailureKind("infra", 4),
-    "bad_completion": FailureKind("infra", 4),
-    "nonfinite_logprobs": FailureKind("infra", 4),
-    "environment_error": FailureKind("infra", 3),
+    "model_unavailable": FailureKind(
+        "infra",
+        4,
+        "check the server, or lower --concurrency",
+        repeats_call=True,
+        no_answer=True,
+        http_status=503,
+    ),
+    "model_timeout": FailureKind(
+        "infra",
+        4,
+        "lower --concurrency, or raise --call-timeout",
+        repeats_call=True,
+        no_answer=True,
+        http_status=504,
+    ),
+    "bad_completion": FailureKind("infra", 4, "look at the server's log", repeats_call=True),
+    "nonfinite_logprobs": FailureKind(
+        "infra", 4, "look at the server: it reports logprobs that are not numbers", repeats_call=True
+    ),
+    "environment_error": FailureKind(
+        "infra", 3, "look at the environment's log; lower --concurrency if memory ran out"
+    ),
     "sandbox_error": FailureKind("infra", 3),
-    "judge_error": FailureKind("infra", 3),
+    "judge_error": FailureKind("infra", 3, in_verification=True),
     "agent_error": FailureKind("infra", 3),
-    "worker_lost": FailureKind("infra", 3),
-    "verifier_timeout": FailureKind("data", 2),
-    "model_rejected": FailureKind("data", 1),
-    "verifier_error": FailureKind("data", 1),
-    "invalid_reward": FailureKind("data", 1),
-    "token_mismatch": FailureKind("data", 1),
-    "rollout_timeout": FailureKind("data", 1),
+    "worker_lost": FailureKind(
+        "infra", 3, "lower --concurrency or --workers: workers died, most often of memory", delayed=False
+    ),
+    "verifier_timeout": FailureKind(
+        "data",
+        2,
+        "mend the verifier, or start a new run with a longer --verify-timeout",
+        delayed=False,
+        in_verification=True,
+    ),
+    "model_rejected": FailureKind("data", 1, "look at the message: the server refuses this prompt", http_status=400),
+    "verifier_error": FailureKind(
+        "data", 1, "mend the verifier, then rollbook reverify RUN --env NEW --only failed", in_verification=True
+    ),
+    "invalid_reward": FailureKind(
+        "data",
+        1,
+        "return a finite number from the verifier, then rollbook reverify RUN --env NEW --only failed",
+        in_verification=True,
+    ),
+    "token_mismatch": FailureKind("data", 1, "look at the server: its ids and counts contradict each other"),
+    "rollout_timeout": FailureKind("data", 1, "start a new run with a longer --timeout"),
 }
+"""The only place that lists failure kinds by name. A new kind is one entry here, and the code that raises it."""
 
 MAX_MESSAGE_CHARS = 2000
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What broke, on whose side, where, and its own words."""
+    """Why an attempt failed: its kind, whose side that is, where it happened, and the message."""
 
     kind: str
     side: FailureSide
@@ -50,17 +100,22 @@ class Failure(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_error(cls, error: RolloutFailed) -> Failure:
-        """The failure that an attempt's exception describes."""
+        """Return the failure that an attempt's exception describes."""
         return cls(error.kind, FAILURE_KINDS[error.kind].side, error.where, error.message[:MAX_MESSAGE_CHARS])
 
 
 def attempts_allowed(kind: str, budgets: Mapping[str, int]) -> int:
-    """How many attempts a kind has: the round's own budget, else the table's."""
+    """Return how many attempts a kind has: the round's own budget, else the table's."""
     return budgets.get(kind, FAILURE_KINDS[kind].attempts)
 
 
+def choose_exit_code(error: RollbookError) -> int:
+    """Return what a command exits with that ends in this error."""
+    return FAILURE_KINDS[error.kind].exit_code if isinstance(error, RolloutFailed) else error.exit_code
+
+
 def reopens(retry: Iterable[str], kind: str) -> bool:
-    """Whether a round with this retry rule tries a kind of failure again.
+    """Return whether a round with this retry rule tries a kind of failure again.
 
     >>> reopens(["infra"], "model_timeout"), reopens(["infra"], "verifier_error"), reopens(["all"], "verifier_error")
     (True, False, True)
@@ -69,7 +124,7 @@ def reopens(retry: Iterable[str], kind: str) -> bool:
 
 
 def check_retry_rules(retry: Iterable[str]) -> list[str]:
-    """The rules of `--retry`, or a UsageError that lists what is known."""
+    """Return the rules of `--retry`; a UsageError lists the known ones."""
     rules = [rule for rule in retry if rule != "none"]
     known = {"all", "infra", "data", *FAILURE_KINDS}
     for rule in rules:

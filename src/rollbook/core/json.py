@@ -17,10 +17,10 @@ decode = _decoder.decode
 
 
 def encode_line(value: object) -> bytes:
-    """One JSON object on one line, newline included."""
+    """Return a value as one line of JSON, newline included."""
     return _encoder.encode(value) + b"\n"
 
 
 def encode_pretty(value: object) -> bytes:
-    """The same for files that people open: indented, newline at the end."""
+    """Return a value as indented JSON for files that people open, newline included."""
     return msgspec.json.format(_encoder.encode(value), indent=2) + b"\n"

@@ -19,7 +19,7 @@ from rollbook.core.stored_targets import translate_target
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What one environment of a blend has of its own; the only environment of a run has the run's.
+    """The settings of one environment of a blend; the only environment of a run has those of the run.
 
     `prefix` stands before the ids of its tasks in the book; the environment itself does not see it.
     """
@@ -36,10 +36,9 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
 
     `target` is module:Class, or builtin:NAME for an environment that is part of Rollbook. `snapshot` names the folder
     of the run directory that holds the user's own source, put first on the import path; None for installed packages.
-    `digest` is the sha256 of the source it was loaded from. `tools` are the schemas of its tools as models are shown
-    them; `offers` says that its tasks may have further ones, `replies` that it speaks back, `plays` that it carries
-    out whole rollouts itself, `appeals` that it asks a judge where the run has one. `terms` are its own in a blend;
-    None: those of the run.
+    `digest` is the sha256 of the source it was loaded from. `tools` are the tool schemas that models are shown;
+    `offers`: its tasks may have further tools; `replies`: it answers the model; `plays`: it runs whole rollouts itself;
+    `appeals`: it asks a judge if the run has one. `terms` are its own settings in a blend; None: those of the run.
     """
 
     spec: str
@@ -63,14 +62,14 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "digest", digest)
 
     def is_same_source(self, other: EnvironmentSpec) -> bool:
-        """Whether both are the same source with the same arguments."""
+        """Return whether both are the same source with the same arguments."""
         return (self.target, self.args, self.digest) == (other.target, other.args, other.digest)
 
 
 class Rescored(msgspec.Struct, frozen=True):
-    """How another run's rollouts were scored again: `only` says which of them, failed, scored or all.
+    """How another run's rollouts were scored again: `only` is failed, scored or all.
 
-    `kept` are the verifiers, by environment, whose scores the rollouts that were not scored again have kept.
+    `kept` are the verifiers, by environment, of the rollouts that were not scored again.
     """
 
     only: str
@@ -78,7 +77,7 @@ class Rescored(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """Who answers: `kind` is chat, embedded, scripted or remote (others play the rollouts); no URL and no secret."""
+    """The model: `kind` is chat, embedded, scripted or remote (rollouts run elsewhere); no URL and no secret."""
 
     name: str
     kind: str = "chat"
@@ -86,7 +85,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
 
 
 class AgentSpec(msgspec.Struct, frozen=True):
-    """An outside program that plays the rollouts: its command, and a digest of the files that the command names."""
+    """An external program that runs the rollouts: its command, and a digest of the files that the command names."""
 
     command: list[str]
     digest: str = ""
@@ -106,21 +105,21 @@ class Manifest(msgspec.Struct, frozen=True):
     limits: Limits
     versions: dict[str, str]
     tasks: Extent | None = None
-    """The tasks as they were planned: the first so many bytes of tasks.jsonl."""
+    """The tasks as planned: this many bytes from the start of tasks.jsonl."""
     parent: str = ""
     """The run whose rollouts were scored again to make this one."""
     rescored: Rescored | None = None
     tool_format: ToolFormat = "native"
     judge: ModelSpec | None = None
-    """Who is asked where the verifier's rule says no."""
+    """The model that is asked when the verifier's rule rejects an answer."""
     agent: AgentSpec | None = None
-    """Who meets the environments; None: whoever each of them needs."""
+    """The agent for all environments; None: the one that each of them needs."""
     continue_tokens: bool = False
-    """Whether later turns are asked with the ids of earlier ones, which can be other ids than a template gives."""
+    """Whether later turns are sent the ids of earlier ones, which can differ from the ids that a template gives."""
 
     @property
     def mixed(self) -> bool:
-        """Whether the scores of this run are by more than one verifier."""
+        """Whether more than one verifier made the scores of this run."""
         kept = self.rescored.kept if self.rescored else {}
         return any(not by.is_same_source(self.environments[name]) for name, several in kept.items() for by in several)
 
@@ -133,7 +132,7 @@ class Round(msgspec.Struct, frozen=True):
     started: float
     settings: Settings
     meaning: str = ""
-    """The sha256 of run.json when this round began: no later round goes on with another meaning."""
+    """The sha256 of run.json when this round began: a later round refuses another meaning."""
 
 
 MAX_CHUNK_KEYS = 256
@@ -163,12 +162,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def requested(self) -> int:
-        """How many rollouts are asked for in all."""
+        """How many rollouts are requested in all."""
         return sum(part.keys for part in self.parts)
 
     @property
     def samples(self) -> int:
-        """How many tries at a task are asked for, at most: `extend` may have added some."""
+        """The highest number of samples of a task: `extend` may have added some."""
         return max((part.samples[1] for part in self.parts), default=0)
 
 
@@ -186,7 +185,7 @@ class Chunk(msgspec.Struct, frozen=True):
         return self.stop - self.start
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Its keys as (row in tasks.jsonl, sample)."""
+        """Yield its keys as (row in tasks.jsonl, sample)."""
         width = self.part.samples[1] - self.part.samples[0]
         for position in range(self.start, self.stop):
             row, sample = divmod(position, width)
@@ -194,7 +193,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Chunks(Sequence[Chunk]):
-    """The chunks of a plan by number, found in logarithmic time and held as bare integers."""
+    """The chunks of a plan by number, found in logarithmic time and stored as plain integers."""
 
     def __init__(self, plan: Plan) -> None:
         self._parts = plan.parts
@@ -213,7 +212,7 @@ class Chunks(Sequence[Chunk]):
         return Chunk(number, self._parts[at], ends[local - 1] if local else 0, ends[local])
 
     def interleave_parts(self) -> list[int]:
-        """The numbers of all chunks in an order in which every part gets ahead at the same pace.
+        """Return the numbers of all chunks in an order that advances every part at the same pace.
 
         >>> Chunks(Plan(1, [Part((0, 4), (0, 1), [2, 1, 1]), Part((4, 8), (0, 1), [2, 1, 1])])).interleave_parts()
         [0, 3, 1, 4, 2, 5]
@@ -223,7 +222,7 @@ class Chunks(Sequence[Chunk]):
 
 
 def compute_chunk_sizes(keys: int, workers: int) -> list[int]:
-    """Big chunks first and singles last, so that the last worker to finish is not far behind.
+    """Return chunk sizes, big ones first and singles last, so that the last worker to finish is not far behind.
 
     >>> compute_chunk_sizes(10, 1)
     [5, 2, 1, 1, 1]
@@ -237,6 +236,6 @@ def compute_chunk_sizes(keys: int, workers: int) -> list[int]:
 
 
 def make_part(tasks: tuple[int, int], samples: tuple[int, int], workers: int) -> Part:
-    """A block of keys with its chunks sized for so many workers."""
+    """Return a block of keys with its chunks sized for this many workers."""
     keys = (tasks[1] - tasks[0]) * (samples[1] - samples[0])
     return Part(tasks, samples, compute_chunk_sizes(keys, workers))

@@ -36,7 +36,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     written: str | None = None
     """What the model wrote, word for word, where `content` or `tool_calls` were read out of it."""
     items: list[dict[str, JSON]] | None = None
-    """The items of the Responses API that it was read from, where they say more than it can. No model is sent them."""
+    """The Responses API items it was read from, where they hold more than the other fields. Never sent to a model."""
 
     @property
     def text(self) -> str:
@@ -47,5 +47,5 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def as_messages(messages: Iterable[Message | Mapping[str, JSON]]) -> list[Message]:
-    """Take messages as nouns or as the dictionaries people write."""
+    """Return messages; dictionaries are converted."""
     return [m if isinstance(m, Message) else msgspec.convert(m, Message) for m in messages]

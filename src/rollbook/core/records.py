@@ -22,14 +22,14 @@ SCHEMA_VERSION = 1
 
 
 class TokenRef(msgspec.Struct, frozen=True, gc=False):
-    """Where a turn's ids lie: a record of `size` bytes at `at` in the sidecar of the line's own segment."""
+    """Where a turn's ids are: a record of `size` bytes at `at` in the sidecar of the line's own segment."""
 
     at: int
     size: int
 
 
 class TurnLine(msgspec.Struct, frozen=True, gc=False):
-    """A turn as it stands in a journal line: its ids are in the sidecar."""
+    """A turn in a journal line; its ids are in the sidecar."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -39,7 +39,7 @@ class TurnLine(msgspec.Struct, frozen=True, gc=False):
     tokens: TokenRef | None = None
 
     def to_turn(self) -> Turn:
-        """The turn without its ids."""
+        """Return the turn without its ids."""
         return Turn(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
@@ -50,7 +50,7 @@ class TurnLine(msgspec.Struct, frozen=True, gc=False):
 
 
 def make_turn_line(turn: Turn, tokens: TokenRef | None) -> TurnLine:
-    """The journal's form of a turn, pointing at its ids."""
+    """Return the journal's form of a turn, with the place of its ids."""
     return TurnLine(
         turn.prompt_tokens,
         turn.completion_tokens,
@@ -82,7 +82,7 @@ class ScoredLine(msgspec.Struct, frozen=True, tag_field="status", tag="scored"):
     ended: str = ""
 
     def to_rollout(self, task: Task) -> Rollout:
-        """The rollout again, its turns without ids."""
+        """Return the rollout, its turns without ids."""
         return Rollout(
             task=task,
             sample=self.sample,
@@ -99,7 +99,7 @@ class ScoredLine(msgspec.Struct, frozen=True, tag_field="status", tag="scored"):
 
 
 class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
-    """An attempt that failed, with the turns it got to. `final`: the round will not try again."""
+    """A failed attempt, with the turns before the failure. `final`: the round does not retry it."""
 
     task: str
     sample: int
@@ -117,7 +117,7 @@ class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
     ended: str = ""
 
     def to_rollout(self, task: Task) -> Rollout:
-        """The failed attempt again, its turns without ids."""
+        """Return the failed attempt, its turns without ids."""
         return Rollout(
             task=task,
             sample=self.sample,
@@ -134,7 +134,7 @@ class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
 
 
 def make_scored_line(rollout: Rollout, refs: Sequence[TokenRef | None]) -> ScoredLine:
-    """The line of a scored rollout whose turns' ids lie at `refs`."""
+    """Return the line of a scored rollout whose turns' ids are at `refs`."""
     score = rollout.score
     assert score is not None
     return ScoredLine(
@@ -158,7 +158,7 @@ def make_scored_line(rollout: Rollout, refs: Sequence[TokenRef | None]) -> Score
 
 
 def make_failed_line(rollout: Rollout, refs: Sequence[TokenRef | None], final: bool) -> FailedLine:
-    """The line of a failed attempt."""
+    """Return the line of a failed attempt."""
     failure = rollout.failure
     assert failure is not None
     return FailedLine(
@@ -187,14 +187,14 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct):
-    """What a worker has marked so far in a chunk it holds."""
+    """What a worker has recorded so far in a chunk that it owns."""
 
     scored: int = 0
     failed: dict[str, int] = {}
 
 
 class Presence(msgspec.Struct):
-    """A worker's own record. The counter moves with every heartbeat; `state` is "left" after an orderly end."""
+    """A worker's own record. The counter increases with every heartbeat; `state` is "left" after an orderly end."""
 
     id: str
     host: str
@@ -207,7 +207,7 @@ class Presence(msgspec.Struct):
     counter: int = 0
     state: str = "working"
     place: str = ""
-    """Which folder it is at, by device and inode: in a copy of the book nobody of the original is at work."""
+    """Its run directory, by device and inode: a copy of the book has none of the original's workers."""
     in_flight: int = 0
     chunks: dict[int, Held] = {}
 
@@ -220,7 +220,7 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """The state of a sealed chunk. Lines behind the extents do not change it any more."""
+    """The state of a sealed chunk. Lines after the extents no longer change it."""
 
     round: int
     epoch: int

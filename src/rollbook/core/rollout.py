@@ -42,7 +42,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """A reward with what it is made of, the answer that was read, and anything worth keeping."""
+    """A reward with its parts, the answer that was extracted, and further information to store."""
 
     reward: float
     parts: dict[str, float] = {}
@@ -58,7 +58,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def require_finite(value: object, what: str) -> float:
-    """The value as a finite float; anything else is an InvalidReward that names it."""
+    """Return the value as a finite float; an InvalidReward names anything else."""
     if not isinstance(value, Real | bool) and not hasattr(value, "__float__"):
         raise InvalidReward(f"{what} is {value!r} ({type(value).__name__}), not a number")
     number = float(value)
@@ -68,7 +68,7 @@ def require_finite(value: object, what: str) -> float:
 
 
 def as_score(value: object) -> Score:
-    """What a verifier may return (bool, number or Score) as a Score.
+    """Return the result of a verifier (bool, number or Score) as a Score.
 
     >>> as_score(True).reward
     1.0
@@ -94,7 +94,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rollout(msgspec.Struct, kw_only=True):
-    """What one attempt came to. Exactly one of `score` and `failure` is set once it has ended."""
+    """The result of one attempt. Exactly one of `score` and `failure` is set once it has ended."""
 
     task: Task
     sample: int
@@ -117,7 +117,7 @@ class Rollout(msgspec.Struct, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The last thing the model said; empty if it said nothing."""
+        """The text of the model's last message; empty if there is none."""
         for message in reversed(self.messages[len(self.task.messages) :]):
             if message.role == "assistant":
                 return message.text
@@ -142,6 +142,6 @@ class Rollout(msgspec.Struct, kw_only=True):
 
 
 def derive_seed(run_seed: int, task_id: str, sample: int) -> int:
-    """A sample's seed: a hash, so that adding tasks or samples changes no other; 31 bits, which every server takes."""
+    """Return a sample's seed: a hash, so adding tasks or samples changes no other; 31 bits, which servers accept."""
     digest = hashlib.blake2b(f"{run_seed}\0{task_id}\0{sample}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1

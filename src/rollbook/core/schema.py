@@ -31,12 +31,12 @@ SCHEMA_TYPES: dict[str, type[msgspec.Struct]] = {
 
 
 def generate_schemas() -> dict[str, dict[str, Any]]:
-    """Every schema by the name of its file."""
-    return {name: _clean_descriptions(msgspec.json.schema(noun)) for name, noun in SCHEMA_TYPES.items()}
+    """Return every schema by the name of its file."""
+    return {name: _clean_descriptions(msgspec.json.schema(struct)) for name, struct in SCHEMA_TYPES.items()}
 
 
 def _clean_descriptions(value: Any) -> Any:
-    """Docstrings without their indentation, which newer Pythons strip and older ones keep."""
+    """Strip the indentation of docstrings, which newer Pythons remove and older ones keep."""
     if isinstance(value, list):
         return [_clean_descriptions(item) for item in value]
     if not isinstance(value, dict):
@@ -48,7 +48,7 @@ def _clean_descriptions(value: Any) -> Any:
 
 
 def read_frozen_schema(name: str) -> dict[str, Any]:
-    """A schema as it was frozen."""
+    """Read a frozen schema."""
     schema: dict[str, Any] = msgspec.json.decode((SCHEMA_FOLDER / f"{name}.json").read_bytes())
     return schema
 

@@ -91,7 +91,7 @@ _FIRST_VERSION_TARGETS = {
 
 
 def scoring_digest(version: int) -> str:
-    """What is stored in place of a digest for a built-in environment.
+    """Return what is stored in place of a digest for a built-in environment.
 
     >>> scoring_digest(1)
     'scoring-version-1'
@@ -100,7 +100,7 @@ def scoring_digest(version: int) -> str:
 
 
 def translate_target(target: str, digest: str) -> tuple[str, str]:
-    """The target and digest that a run would store today for a stored pair.
+    """Return the target and digest that a run would store today for a stored pair.
 
     A digest of another revision is kept as it is: it equals no scoring version, so the run is not continued by mistake.
     """

@@ -15,7 +15,7 @@ from rollbook.errors import UsageError
 
 
 class TaskLine(msgspec.Struct, frozen=True):
-    """A task as it stands in tasks.jsonl."""
+    """A line of tasks.jsonl."""
 
     id: str
     env: str
@@ -28,7 +28,7 @@ class TaskLine(msgspec.Struct, frozen=True):
 class Task:
     """One problem. `answer` and every extra field are for the verifier alone; the model sees only `messages`.
 
-    `max_turns` allows a rollout of it so many calls of the model, if the run allows no fewer.
+    `max_turns` limits the model calls of one rollout of this task; a lower limit of the run still applies.
 
     >>> Task(id="sum-1", prompt="What is 1 + 1?", answer="2", level=3).level
     3
@@ -80,13 +80,13 @@ class Task:
         return self.messages[-1].text if self.messages else ""
 
     def line(self) -> TaskLine:
-        """This task as it is written to tasks.jsonl."""
+        """Return this task as a line of tasks.jsonl."""
         turns = msgspec.UNSET if self.max_turns is None else self.max_turns
         return TaskLine(self.id, self.env, self.messages, self.answer, self.fields, turns)
 
     @classmethod
     def from_line(cls, line: TaskLine) -> Task:
-        """The task a line of tasks.jsonl holds."""
+        """Return the task of a line of tasks.jsonl."""
         task = cls(line.id, messages=line.messages, answer=line.answer, env=line.env)
         task.max_turns = line.max_turns or None
         task.fields = dict(line.fields)

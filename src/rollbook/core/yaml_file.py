@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=msgspec.Struct)
 MAX_VALUES = 100_000
-"""Anchors can make a small file say more than any memory holds."""
+"""Anchors can expand a small file to more values than fit into memory."""
 
 
 class YamlEntry(NamedTuple):
-    """What stands in the file for a key or an item, and on which line."""
+    """The node of a key or an item, and the line it is on."""
 
     line: int
     node: Node
 
 
 class YamlFile:
-    """One document; all that is in it knows its line."""
+    """One document; every entry has its line number."""
 
     def __init__(self, path: Path) -> None:
         import yaml
@@ -54,11 +54,11 @@ class YamlFile:
         self.root = make_entry(root)
 
     def error_at(self, line: int, reason: object) -> UsageError:
-        """A mistake on a line."""
+        """Return the error for a mistake on a line."""
         return UsageError(f"{self.path}:{line}: {reason}")
 
     def _check_keys(self, node: Node, seen: set[int]) -> None:
-        """No key stands twice in a mapping. What `<<` brings in comes later, and gives way to them."""
+        """Refuse a key that is twice in a mapping. What `<<` merges comes later and has lower priority."""
         import yaml
 
         if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
@@ -76,12 +76,12 @@ class YamlFile:
             self._check_keys(inner, seen)
 
     def read_mapping(self, entry: YamlEntry, what: str) -> dict[str, YamlEntry]:
-        """What a mapping has for its keys."""
+        """Return the entries of a mapping by their keys."""
         import yaml
 
         if not isinstance(entry.node, yaml.MappingNode):
-            said = "a list" if isinstance(entry.node, yaml.SequenceNode) else repr(entry.node.value)
-            raise self.error_at(entry.line, f"{what} is written as `key: value`, not as {said}")
+            actual = "a list" if isinstance(entry.node, yaml.SequenceNode) else repr(entry.node.value)
+            raise self.error_at(entry.line, f"{what} is written as `key: value`, not as {actual}")
         try:
             self._loader.flatten_mapping(entry.node)
         except yaml.MarkedYAMLError as error:
@@ -89,7 +89,7 @@ class YamlFile:
         return {key.value: YamlEntry(make_entry(key).line, value) for key, value in entry.node.value}
 
     def read_items(self, entry: YamlEntry, what: str) -> list[YamlEntry]:
-        """What a list holds."""
+        """Return the items of a list."""
         import yaml
 
         if not isinstance(entry.node, yaml.SequenceNode):
@@ -97,7 +97,7 @@ class YamlFile:
         return [make_entry(node) for node in entry.node.value]
 
     def read_fields(self, entries: Mapping[str, YamlEntry], struct_type: type[S], what: str) -> dict[str, JSON]:
-        """The values of a struct's fields; one that is unknown, or of another type, is a mistake."""
+        """Return the values of a struct's fields; an unknown field or a wrong type is an error."""
         types = {field.name: field.type for field in msgspec.structs.fields(struct_type)}
         values: dict[str, JSON] = {}
         for key, one in entries.items():
@@ -110,7 +110,7 @@ class YamlFile:
         return values
 
     def read_value(self, entry: YamlEntry) -> JSON:
-        """What stands there, if JSON can say it too."""
+        """Return the value of an entry; it must be one that JSON can hold."""
         import yaml
 
         try:
@@ -130,12 +130,12 @@ class YamlFile:
 
 
 def make_entry(node: Node) -> YamlEntry:
-    """A node with the line it begins on."""
+    """Return a node with the line it begins on."""
     return YamlEntry(node.start_mark.line + 1, node)
 
 
 def _make_loader(text: str) -> SafeLoader:
-    """PyYAML's safe loader, made to take 1e-3 for a number as everyone else does."""
+    """Return PyYAML's safe loader, changed to read 1e-3 as a number, as other parsers do."""
     import yaml
 
     loader = yaml.SafeLoader(text)
@@ -148,13 +148,13 @@ def _make_loader(text: str) -> SafeLoader:
 
 
 def _describe_error(error: msgspec.ValidationError) -> str:
-    """msgspec's words in the manner of the house."""
+    """Return msgspec's message in the style of ours."""
     words = str(error).replace("`", "").replace(" | null", "")
     return words[:1].lower() + words[1:]
 
 
 def _iterate_leaves(value: JSON) -> Iterator[JSON]:
-    """Every key and every value that holds no others."""
+    """Yield every key and every value that contains no others."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key

@@ -34,11 +34,11 @@ from rollbook.errors import UsageError
 
 PositiveCount = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 NAME_PATTERN = re.compile(r"\w[\w.:-]{0,99}")
-"""What an environment may be called: it stands before the slash in its tasks' ids, and may name a folder."""
+"""Valid names of environments: one is the prefix of its tasks' ids, and may name a folder."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One environment of a blend. What it does not say is as the run has it."""
+    """One environment of a blend. Fields that are not set are those of the run."""
 
     env: str
     name: str | None = None
@@ -53,18 +53,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blend(msgspec.Struct, frozen=True):
-    """The file: how many tasks in all (None: all there are), and the environments, each with the line it stands on."""
+    """The file: how many tasks in all (None: all there are), and the environments, each with its line number."""
 
     path: Path
     tasks: int | None
     entries: list[tuple[int, Entry]]
 
     def error_at(self, line: int, why: object) -> UsageError:
-        """A mistake in it."""
+        """Return the error for a mistake on a line."""
         return UsageError(f"{self.path}:{line}: {why}")
 
     def resolve_path(self, file: str | None) -> str | None:
-        """A file that it names: relative to the blend, unless it is not in this file system at all."""
+        """Return a path in the blend, which is relative to the blend's own folder unless it is a URL."""
         return file if file is None or "://" in file else str(self.path.parent / file)
 
 
@@ -80,18 +80,16 @@ class _SamplingFields(msgspec.Struct, frozen=True):
 
 
 def read_blend(path: str | Path) -> Blend:
-    """The blend in a file, or a UsageError with the line of its first mistake."""
+    """Read a blend; a UsageError has the line of its first mistake."""
     file = YamlFile(Path(path))
-    given = file.read_mapping(file.root, "a blend")
-    listed = given.get("environments")
-    tasks = file.read_fields({key: given[key] for key in given if key != "environments"}, _BlendFile, "a blend").get(
-        "tasks"
-    )
-    several = file.read_items(listed, "environments") if listed else []
-    if not several:
+    keys = file.read_mapping(file.root, "a blend")
+    environments = keys.pop("environments", None)
+    tasks = file.read_fields(keys, _BlendFile, "a blend").get("tasks")
+    items = file.read_items(environments, "environments") if environments else []
+    if not items:
         way = "write environments: and beneath it a list of `- env: NAME`"
-        raise file.error_at((listed or file.root).line, f"no environments: {way}")
-    return Blend(Path(path), tasks, [(one.line, _read_entry(file, one, tasks is not None)) for one in several])
+        raise file.error_at((environments or file.root).line, f"no environments: {way}")
+    return Blend(Path(path), tasks, [(item.line, _read_entry(file, item, tasks is not None)) for item in items])
 
 
 def _read_entry(file: YamlFile, node: YamlEntry, has_total: bool) -> Entry:
@@ -131,7 +129,7 @@ def _check_limits(file: YamlFile, node: YamlEntry) -> None:
 
 
 def merge_sampling(base: Sampling, own: Mapping[str, JSON]) -> Sampling:
-    """Sampling with what an environment has of its own; what is no field of ours goes to the endpoint as it is."""
+    """Return sampling with an environment's own values; fields that are not ours go to the endpoint unchanged."""
     known = {key: own[key] for key in own if key in _SamplingFields.__struct_fields__}
     extra = {key: own[key] for key in own if key not in known}
     mixed = msgspec.structs.replace(base, **known, extra={**base.extra, **extra})
@@ -139,13 +137,13 @@ def merge_sampling(base: Sampling, own: Mapping[str, JSON]) -> Sampling:
 
 
 def merge_limits(base: Limits, own: Mapping[str, JSON]) -> Limits:
-    """Limits with what an environment has of its own."""
+    """Return limits with an environment's own values."""
     return msgspec.convert(msgspec.to_builtins(msgspec.structs.replace(base, **own)), Limits)
 
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """An environment that takes part: `max_tasks` of its tasks are asked; a blend's weights gave it `share` of them."""
+    """An environment of a run: at most `max_tasks` of its tasks are run; `share` is its part by a blend's weights."""
 
     name: str
     loaded: LoadedEnvironment
@@ -156,31 +154,31 @@ class RunEnvironment:
 
     @property
     def prefix(self) -> str:
-        """What stands before the ids of its tasks in the book."""
+        """The prefix of its tasks' ids in the book."""
         return f"{self.name}/" if self.entry else ""
 
     def make_error(self, why: object) -> UsageError:
-        """A mistake in what the blend says of it."""
+        """Return the error for a mistake in its part of the blend."""
         return UsageError(f"{self.location}: {why}")
 
 
 def is_blend(env: str | Environment) -> bool:
-    """Whether a file of several environments was named."""
+    """Return whether this names a file of several environments."""
     return isinstance(env, str) and names_blend(env)
 
 
 def environment_name(loaded: LoadedEnvironment) -> str:
-    """What an environment is called in the book: the class of the user's own source, else as it was asked for."""
+    """Return an environment's name in the book: the class of the user's own source, else the name that was given."""
     return loaded.cls.__name__ if loaded.path else loaded.spec.spec.partition("?")[0]
 
 
 def load_environment(env: str | Environment, data: str | None = None, template: str | None = None) -> LoadedEnvironment:
-    """The environment that was asked for."""
+    """Load one environment."""
     return load_instance(env) if isinstance(env, Environment) else resolve(env, data, template)
 
 
 def load_run_environments(request: Request) -> list[RunEnvironment]:
-    """All environments that were asked for."""
+    """Load all environments of a request."""
     if not isinstance(request.env, str) or not is_blend(request.env):
         loaded = load_environment(request.env, request.data, request.template)
         return [RunEnvironment(environment_name(loaded), loaded, request.limit)]
@@ -199,9 +197,8 @@ def _load_blended_environment(
     blend: Blend, line: int, entry: Entry, share: int | None, request: Request
 ) -> RunEnvironment:
     try:
-        beside = blend.path.parent
         loaded = resolve(
-            entry.env, blend.resolve_path(entry.data), blend.resolve_path(entry.template), base_folder=beside
+            entry.env, blend.resolve_path(entry.data), blend.resolve_path(entry.template), base_folder=blend.path.parent
         )
     except UsageError as error:
         raise blend.error_at(line, error) from None
@@ -213,29 +210,29 @@ def _load_blended_environment(
 
 
 def task_shares(blend: Blend) -> list[int | None]:
-    """How many of the blend's tasks each environment is to give, by weight; None where it gives all it has."""
+    """Return how many of the blend's tasks each environment gets, by weight; None: all of its own."""
     if blend.tasks is None:
         return [None] * len(blend.entries)
     return list(split_by_weight(blend.tasks, [entry.weight for _, entry in blend.entries]))
 
 
 def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole shares of a total by weight: rounded down, what is left going to the largest remainders.
+    """Split a total into whole shares by weight: rounded down, the rest goes to the largest remainders.
 
     >>> split_by_weight(10, [2, 1, 1]), split_by_weight(2, [1, 1, 1])
     ([5, 3, 2], [1, 1, 0])
     """
     exact = [Fraction(weight) * total for weight in weights]
     whole = sum(map(Fraction, weights))
-    found = [math.floor(share / whole) for share in exact]
-    order = sorted(range(len(weights)), key=lambda at: found[at] - exact[at] / whole)
-    for at in order[: total - sum(found)]:
-        found[at] += 1
-    return found
+    shares = [math.floor(share / whole) for share in exact]
+    order = sorted(range(len(weights)), key=lambda at: shares[at] - exact[at] / whole)
+    for at in order[: total - sum(shares)]:
+        shares[at] += 1
+    return shares
 
 
 def _check_unique_names(several: Sequence[RunEnvironment]) -> None:
-    """Names tell the environments apart in ids and in folders, also where folders do not know capitals."""
+    """Refuse two equal names: they are in ids and name folders, also on file systems that ignore case."""
     seen: dict[str, RunEnvironment] = {}
     for member in several:
         other = seen.setdefault(member.name.casefold(), member)
@@ -244,7 +241,7 @@ def _check_unique_names(several: Sequence[RunEnvironment]) -> None:
 
 
 def _check_modules(several: Sequence[RunEnvironment]) -> None:
-    """Async environments share one process, where a module's name can mean one file only."""
+    """Refuse two files of one name: async environments share a process, where a module's name means one file."""
     seen: dict[str, tuple[RunEnvironment, object]] = {}
     for member in several:
         if "async" not in (member.loaded.spec.verify, member.loaded.spec.state) and not member.loaded.spec.appeals:
@@ -258,7 +255,7 @@ def _check_modules(several: Sequence[RunEnvironment]) -> None:
 def select_environments(
     environments: Sequence[RunEnvironment], request: Request, say: Callable[[str], None]
 ) -> list[RunEnvironment]:
-    """The members that have anything to ask."""
+    """Return the environments that have tasks in this request."""
     if request.tasks is not None:
         return _select_by_task_ids(environments, request.tasks)
     for member in environments:

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class BookJobSource:
-    """Claims chunks, hands out their keys, writes the marks, seals what is complete, and beats its heart."""
+    """Claims chunks, hands out their keys, records results, seals complete chunks and sends heartbeats."""
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class BookJobSource:
         self._error: BaseException | None = None
 
     async def join(self) -> None:
-        """Show up: from now on the claims of this worker hold."""
+        """Write the worker's first record: from now on its claims are valid."""
         await self._in_thread(write_heartbeat, self._book.path, self.presence)
         self._journal.start()
         self._heartbeat = asyncio.create_task(self._send_heartbeats(), name="heartbeat")
 
     async def leave(self) -> None:
-        """Write what is left, seal what is complete, and say that we are gone; whoever is cancelled waits for that too.
+        """Write what is left, seal what is complete, record the departure. A cancellation waits for that too.
 
-        A heart that went on beating would hold our chunks for ever.
+        Heartbeats that went on would keep this worker's chunks for ever.
         """
         leaving = asyncio.create_task(self._leave(), name="leaving")
         cancelled: asyncio.CancelledError | None = None
@@ -104,7 +104,7 @@ class BookJobSource:
         await self._journal.close()
         await asyncio.gather(*self._sealing, return_exceptions=True)
         if self._heartbeat:
-            async with self._heartbeat_lock:  # a beat that is under way in its thread must not come after the last word
+            async with self._heartbeat_lock:  # a heartbeat in its thread must not be written after the last record
                 self._heartbeat.cancel()
             await asyncio.gather(self._heartbeat, return_exceptions=True)
         self._in_flight.close()
@@ -115,15 +115,15 @@ class BookJobSource:
             await self._in_thread(self._write_departure)
 
     def _write_departure(self) -> None:
-        """The last word, and what is left for others to do."""
+        """Write the last record, and the chunks that are left for others."""
         write_heartbeat(self._book.path, self.presence)
-        left = {number: claim.epoch for number, claim in self._open.items()}
-        if left:
-            publish_worker_gone(self._book.path, self.presence.id, WorkerGone(self.presence.counter, left))
+        unfinished = {number: claim.epoch for number, claim in self._open.items()}
+        if unfinished:
+            publish_worker_gone(self._book.path, self.presence.id, WorkerGone(self.presence.counter, unfinished))
 
     @property
     def error(self) -> BaseException | None:
-        """What makes it impossible to go on with this book."""
+        """The error that makes it impossible to continue with this book."""
         return self._error or self._journal.broken
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
@@ -133,13 +133,13 @@ class BookJobSource:
             raise unwritable_error(self._book, error) from None
 
     async def _send_heartbeats(self) -> None:
-        joined = beaten = monotonic()
+        joined = last_sent = monotonic()
         while True:
             await asyncio.sleep(next_heartbeat_s(monotonic() - joined, HEARTBEAT_S))
             try:
                 async with self._heartbeat_lock:
                     await self._send_heartbeat()
-                    late, beaten = monotonic() - beaten > self._watch.stale_s / 2, monotonic()
+                    late, last_sent = monotonic() - last_sent > self._watch.stale_s / 2, monotonic()
                     for number in await self._in_thread(self._find_lost_chunks) if late else ():
                         self._drop_chunk(number)
             except (BookError, BookUnwritable) as error:
@@ -153,12 +153,12 @@ class BookJobSource:
         await self._in_thread(self._peers.check)
 
     def _update_presence(self) -> None:
-        """What `status` is to know of the chunks in our hands; also the last word, since what is durable counts."""
+        """Record the state of this worker's chunks for `status`; the last time too, since what is durable counts."""
         self.presence.in_flight = len(self._slots)
         self.presence.chunks = {n: Held(c.scored, dict(c.failed)) for n, c in list(self._open.items())}
 
     def _find_lost_chunks(self) -> list[int]:
-        """Chunks that were taken over while we were stopped: no longer ours."""
+        """Return chunks that others took over while this worker was stopped."""
         return [n for n, claim in list(self._open.items()) if self._claims.leases.is_lost(n, claim.epoch)]
 
     def _drop_chunk(self, number: int) -> None:
@@ -167,13 +167,13 @@ class BookJobSource:
         self._jobs = deque(job for job in self._jobs if job.claim and job.claim.chunk.number != number)
 
     def take_ready(self) -> RolloutJob | None:
-        """A key that is at hand, if any."""
+        """Return a key that is ready to run, if any."""
         if self.error:
             raise self.error
         return self._start_job(self._jobs.popleft()) if self._jobs else None
 
     async def next(self) -> RolloutJob | None:
-        """The next key of a chunk we hold; a new chunk when there is none; waits while others may leave some."""
+        """Return the next key of an owned chunk or of a new one; wait while other workers may leave some."""
         while not self._closed:
             job = self.take_ready()
             if job is not None:
@@ -193,7 +193,7 @@ class BookJobSource:
         return job
 
     async def claim_chunk(self) -> bool:
-        """Take one more chunk into hand."""
+        """Claim one more chunk; return whether there was one."""
         try:
             claim = await asyncio.to_thread(self._claims.claim_next)
         except OSError as error:
@@ -214,7 +214,7 @@ class BookJobSource:
         return not self._open and not self._sealing and self._claims.is_over()
 
     async def _wait_for_change(self) -> bool:
-        """Until something of ours is sealed, or it is time to look at the others again."""
+        """Wait until one of our chunks is sealed, or it is time to look at other workers again."""
         self._changed.clear()
         try:
             async with asyncio.timeout(REFRESH_S):
@@ -224,20 +224,20 @@ class BookJobSource:
         return True
 
     async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
-        """Hand a mark to the journal."""
+        """Add an attempt to the journal."""
         if final:
-            seat = self._slots.pop((job.row, job.sample), None)
-            if seat is not None:
-                self._in_flight.remove(seat)
+            slot = self._slots.pop((job.row, job.sample), None)
+            if slot is not None:
+                self._in_flight.remove(slot)
         await self._journal.add(JournalEntry(rollout, final, job.claim))
 
     def idle(self) -> None:
-        """Nothing else is coming: what is written need not wait for company."""
+        """Flush the journal soon if no job is left: nothing else will join its group."""
         if not self._jobs:
             self._journal.flush_soon()
 
     def _on_durable(self, marks: list[JournalEntry]) -> None:
-        """A group is on the disk: count it, and seal the chunks it completes."""
+        """Count a group that is on the disk, and seal the chunks that it completes."""
         complete = []
         for mark in marks:
             claim = mark.claim
@@ -284,7 +284,7 @@ class BookJobSource:
 
 
 def unwritable_error(book: Book, error: OSError) -> BookUnwritable:
-    """The one line for a run directory that takes no more."""
+    """Return the error for a run directory that cannot be written."""
     return BookUnwritable(f"{book.path} cannot be written ({error.strerror or error}): make room, then resume")
 
 
@@ -302,34 +302,41 @@ async def open_environments(
     judge: JudgeClient | None = None,
     playing: bool = True,
 ) -> AsyncIterator[dict[str, EnvironmentRuntime]]:
-    """The environments of a run, open for as long as the context is; `limits` are for those without their own.
+    """Open the environments of a run for a context; `limits` are for those without their own.
 
-    Where nothing is `playing`, and only stored rollouts are verified, no server is needed.
+    Without `playing`, only stored rollouts are verified, and no server is needed.
     """
-    most = hosts or min(MAX_ENVIRONMENT_PROCESSES, os.cpu_count() or 1)
+    max_processes = hosts or min(MAX_ENVIRONMENT_PROCESSES, os.cpu_count() or 1)
     opened: dict[str, EnvironmentRuntime] = {}
     try:
         for name, spec in environments.items():
-            held = (instances or {}).get(name)
-            make = partial(load_environment, spec, run) if held is None else partial(lambda e: e, held)
+            instance = (instances or {}).get(name)
+            make = partial(load_environment, spec, run) if instance is None else partial(lambda e: e, instance)
             log = run / "logs" / f"environment-{os.getpid()}.log" if run else None
             own = spec.terms.limits if spec.terms else limits
-            stage = EnvironmentRuntime(
-                spec, own, environment=make, run=run, max_processes=most, log=log, judge=judge, runs_rollouts=playing
+            runtime = EnvironmentRuntime(
+                spec,
+                own,
+                environment=make,
+                run=run,
+                max_processes=max_processes,
+                log=log,
+                judge=judge,
+                runs_rollouts=playing,
             )
-            opened[name] = stage
-            await stage.open()
+            opened[name] = runtime
+            await runtime.open()
         yield opened
     finally:
-        closing = [stage.close() for stage in opened.values()]
+        closing = [runtime.close() for runtime in opened.values()]
         for error in filter(None, await asyncio.gather(*closing, return_exceptions=True)):
-            raise error  # now that no other is cut short by it
+            raise error  # after all are closed
 
 
 def make_runner(
     manifest: Manifest, model: Model, environments: Mapping[str, EnvironmentRuntime], settings: Settings
 ) -> RolloutRunner:
-    """What plays the rollouts of a run."""
+    """Return the runner for the rollouts of a run."""
     return RolloutRunner(
         model,
         environments,
@@ -353,46 +360,46 @@ async def work_on_book(
     handle_signals: bool = False,
     drain_event: asyncio.Event | None = None,
 ) -> ProgressCounter:
-    """Fill a book until nothing is left for this round, or `drain_event` is set; a stop by signal is `Stopped`."""
+    """Work until nothing is left for this round, or `drain_event` is set; a signal raises `Stopped`."""
     settings, manifest = round_.settings, book.manifest
     limiter = make_limiter(settings.concurrency, display.note)
-    account = ProgressCounter(book, settings)
-    shift = BookJobSource(book, round_, on_mark=account.record, on_claim=account.add_claim)
-    open_stages = open_environments(
+    counter = ProgressCounter(book, settings)
+    jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=counter.add_claim)
+    async with open_environments(
         manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts, judge=judge
-    )
-    async with open_stages as on:
-        worker = Worker(shift, make_runner(manifest, model, on, settings), limiter, round_.number, settings.attempts)
-        display.start(account.requested)
+    ) as environments:
+        runner = make_runner(manifest, model, environments, settings)
+        worker = Worker(jobs, runner, limiter, round_.number, settings.attempts)
+        display.start(counter.requested)
 
-        def glance() -> None:
-            display.update(account.progress(worker))
-            if account.stop_reason:
+        def on_tick() -> None:
+            display.update(counter.progress(worker))
+            if counter.stop_reason:
                 worker.stop()
 
         with stop_on_signals(worker, display, handle_signals) as stops, drain_on_event(worker, drain_event):
-            await shift.join()
+            await jobs.join()
             try:
-                await worker.run(glance)
+                await worker.run(on_tick)
             finally:
-                await shift.leave()
-                display.update(account.progress(worker))
-    if shift.error:
-        raise shift.error
-    if stops and not account.stop_reason:
+                await jobs.leave()
+                display.update(counter.progress(worker))
+    if jobs.error:
+        raise jobs.error
+    if stops and not counter.stop_reason:
         raise Stopped(
-            f"interrupted with {account.requested - account.scored} rollouts to go: rollbook resume {book.path}"
+            f"interrupted with {counter.requested - counter.scored} rollouts to go: rollbook resume {book.path}"
         )
-    return account
+    return counter
 
 
 @contextmanager
 def drain_on_event(worker: Worker, drain_event: asyncio.Event | None) -> Iterator[None]:
-    """Have a worker take nothing new from an event on."""
+    """Let a worker take no new job once an event is set."""
     if drain_event is None:
         yield
         return
-    waiting = asyncio.create_task(drain_event.wait(), name="enough")
+    waiting = asyncio.create_task(drain_event.wait(), name="drain on event")
     waiting.add_done_callback(lambda task: None if task.cancelled() else worker.drain())
     try:
         yield
@@ -402,15 +409,15 @@ def drain_on_event(worker: Worker, drain_event: asyncio.Event | None) -> Iterato
 
 @contextmanager
 def stop_on_signals(worker: Worker, display: Display, handle_signals: bool) -> Iterator[list[int]]:
-    """The first signal drains, a second stops; gives the list of signals that came."""
-    came: list[int] = []
+    """Drain on the first signal, stop on the second; yields the list of signals received."""
+    received: list[int] = []
     if not handle_signals:
-        yield came
+        yield received
         return
 
     def on_signal(number: int) -> None:
-        came.append(number)
-        if len(came) == 1:
+        received.append(number)
+        if len(received) == 1:
             display.note(f"draining: {worker.stats.in_flight} in flight; once more stops at once")
             worker.drain()
         else:
@@ -421,8 +428,8 @@ def stop_on_signals(worker: Worker, display: Display, handle_signals: bool) -> I
     for number in before:
         loop.add_signal_handler(number, on_signal, number)
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
-            signal.signal(number, handler)  # what is closed afterwards may take a while, and can be interrupted too
+            signal.signal(number, handler)  # closing what follows may take a while, and can be interrupted too

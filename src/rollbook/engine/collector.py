@@ -42,7 +42,7 @@ from rollbook.models import AnsweredCall, Completion, Model, open_model, require
 
 
 class PausableModel:
-    """A model that can be paused between calls."""
+    """A model whose calls can be paused."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -77,7 +77,7 @@ class PausableModel:
         await self._model.close()
 
     async def pause(self, within_s: float) -> None:
-        """Let no new call through and wait for those under way."""
+        """Start no new call, and wait for calls in progress."""
         self._running.clear()
         try:
             async with asyncio.timeout(within_s):
@@ -86,7 +86,7 @@ class PausableModel:
             raise Stopped(f"{self._calls} model calls did not end within {within_s:g} s of the pause") from None
 
     def resume(self) -> None:
-        """Let calls through again."""
+        """Allow calls again."""
         self._running.set()
 
     async def complete(
@@ -98,7 +98,7 @@ class PausableModel:
         rollout: str,
         tools: Sequence[JSON] = (),
     ) -> Completion:
-        """Answer once, when the way is clear."""
+        """Complete once calls are allowed."""
         return await self._call_when_running(
             lambda: self._model.complete(messages, sampling, seed=seed, rollout=rollout, tools=tools)
         )
@@ -113,7 +113,7 @@ class PausableModel:
         rollout: str,
         tools: Sequence[JSON] = (),
     ) -> Completion:
-        """Likewise, in the tokens that an earlier call ended with."""
+        """Continue the tokens of an earlier call once calls are allowed."""
         model = require_continuing(self._model)
         return await self._call_when_running(
             lambda: model.complete_from(previous, messages, sampling, seed=seed, rollout=rollout, tools=tools)
@@ -136,7 +136,7 @@ TASKS_PER_BLOCK = 64
 
 
 class MemoryJobSource:
-    """Every task becomes `samples` jobs; nothing is kept once its group is taken."""
+    """Makes `samples` jobs of every task; keeps nothing once its group is taken."""
 
     def __init__(
         self, tasks: AsyncIterator[Task], samples: int, groups: GroupBuffer, next_samples: dict[str, int]
@@ -147,7 +147,7 @@ class MemoryJobSource:
         self._over = False
 
     async def next(self) -> RolloutJob | None:
-        """The next sample of the present task, or the first of the next one."""
+        """Return the next sample of the current task, or the first of the next one."""
         while True:
             if self._jobs:
                 return self._jobs.popleft()
@@ -170,16 +170,16 @@ class MemoryJobSource:
         return True
 
     async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
-        """Only ends are of interest."""
+        """Add a finished rollout to its group."""
         if final:
             self._groups.add(rollout)
 
     def idle(self) -> None:
-        """Nothing waits for company here."""
+        """Do nothing: results are not written in groups here."""
 
 
 class StreamingBookJobSource:
-    """The same over a book: tasks are written into it in blocks as they come, then worked off like any chunk."""
+    """Writes tasks into a book in blocks as they come, and hands out its keys as for any chunk."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class StreamingBookJobSource:
         self._over = False
 
     async def next(self) -> RolloutJob | None:
-        """A key of the book; more tasks are written into it when its keys run out."""
+        """Return a key of the book; write more tasks into it when its keys run out."""
         while True:
             job = self._book_jobs.take_ready()
             if job is not None:
@@ -228,26 +228,26 @@ class StreamingBookJobSource:
         return True
 
     async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
-        """Into the journal; the group hears of it once it is durable."""
+        """Add an attempt to the journal; its group gets it once it is durable."""
         await self._book_jobs.mark(job, rollout, final)
 
     def idle(self) -> None:
-        """What is written need not wait for company."""
+        """Flush the journal soon: nothing else will join its group."""
         self._book_jobs.idle()
 
 
 AUTO_WINDOW = 256
 MAX_DRAWN_PER_GROUP = 4
-"""How many groups are drawn at most for one that is wanted."""
+"""How many groups are drawn at most for each one that is wanted."""
 
 
 class Collector:
     """Collects groups of rollouts for a trainer.
 
-    `book=None` keeps nothing on disk; a path writes every rollout into a new book before its group is handed out.
-    `on_failure`, `equal_rewards` and `max_staleness` say which groups are handed out (see `GroupPolicy`); by
-    default every group, complete, or a Shortfall. `counts` tells what became of each. At most `window` groups are begun
-    or waiting; what is not taken holds the rest back.
+    `book=None` keeps nothing on disk; a path writes every rollout into a new book before its group is yielded.
+    `on_failure`, `equal_rewards` and `max_staleness` decide which groups are yielded (see `GroupPolicy`); by default
+    every group, complete, or a Shortfall. `counts` counts them all. At most `window` groups are in progress or ready:
+    no more start until some are taken.
     """
 
     def __init__(
@@ -363,14 +363,14 @@ class Collector:
         )
 
     def _prepare_folder(self, loaded: LoadedEnvironment) -> tuple[Path, Book | None]:
-        """Where the source is pinned: the book, or a folder that is gone with the collector."""
+        """Write the environment's source into the book, or into a folder that is deleted with the collector."""
         if self._book_path:
             with BookDraft(self._book_path) as draft:
                 self._spec = write_snapshot(loaded, draft.folder / "source")
                 draft.add_tasks((), self._name)
                 judge = self._judge.spec if self._judge else None
-                made = make_manifest(self._request, {self._name: self._spec}, self._model.spec, judge)
-                book = draft.finish(made, [])
+                manifest = make_manifest(self._request, {self._name: self._spec}, self._model.spec, judge)
+                book = draft.finish(manifest, [])
             self._round = book.open_round(self._settings)
             return book.path, book
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-")))
@@ -384,10 +384,10 @@ class Collector:
         wanted: int | None = None,
         at_most: int | None = None,
     ) -> AsyncIterator[Group]:
-        """Groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work.
+        """Yield groups as they finish; `tasks` defaults to the environment's own, once. Closing stops the work.
 
-        With `wanted` it ends after so many were handed out, and draws more tasks for those that the policy drops, up to
-        `at_most` in all (four times as many unless given); Shortfall if they do not suffice.
+        With `wanted` it ends after that many groups, and draws more tasks for those that the policy drops, up to
+        `at_most` in all (by default four times as many); Shortfall if they are not enough.
         """
         for name, value in (("wanted", wanted), ("at_most", at_most)):
             if value is not None and value < 1:
@@ -424,16 +424,18 @@ class Collector:
     async def _stream(
         self, tasks: Iterable[Task] | AsyncIterable[Task], at_most: int | None
     ) -> AsyncGenerator[Group, None]:
-        """Every group that ends, whatever it came to."""
+        """Yield every group that ends, scored or not."""
         self._check_open()
         if self._book is not None and self._streams:
             raise UsageError("a collector with a book has one stream of groups at a time: close the other one first")
         limiter = make_limiter(self._settings.concurrency, lambda _: None)
         groups = GroupBuffer(self._request.samples, self._window or self._default_window())
-        desk, shift = self._make_job_source(self._draw_tasks(assign_environments(tasks, self._name), at_most), groups)
-        worker = Worker(desk, self._runner, limiter, 1, self._settings.attempts)
+        jobs, book_jobs = self._make_job_source(
+            self._draw_tasks(assign_environments(tasks, self._name), at_most), groups
+        )
+        worker = Worker(jobs, self._runner, limiter, 1, self._settings.attempts)
         self._streams.add(worker)
-        work = asyncio.create_task(self._work(worker, shift, groups), name="collector")
+        work = asyncio.create_task(self._work(worker, book_jobs, groups), name="collector")
         self._work_tasks.add(work)
         try:
             while (group := await groups.take()) is not None:
@@ -446,7 +448,7 @@ class Collector:
             self._work_tasks.discard(work)
 
     async def _draw_tasks(self, tasks: AsyncIterator[Task], at_most: int | None) -> AsyncIterator[Task]:
-        """The tasks, counted, and no more than may be drawn."""
+        """Yield at most `at_most` tasks, and count them."""
         drawn = 0
         while at_most is None or drawn < at_most:
             task = await anext(tasks, None)
@@ -457,13 +459,13 @@ class Collector:
             yield task
 
     def _staleness(self, group: Group) -> int:
-        """How many versions the oldest turn of a group is behind the present one; 0 before weights ever changed."""
+        """Return how many versions the oldest turn of a group is behind; 0 before weights ever changed."""
         now = self._version_ages.get(self._model.version, 0)
         turns = (turn for rollout in group.scored for turn in rollout.turns)
         return max((now - self._version_ages.get(turn.model_version, 0) for turn in turns), default=0)
 
     def _default_window(self) -> int:
-        """Twice what is in flight at once; where that is still to be found out, twice what most endpoints bear."""
+        """Return twice the concurrency; where that is adaptive, twice what most endpoints can handle."""
         wanted = self._settings.concurrency
         at_once = wanted if isinstance(wanted, int) else AUTO_WINDOW
         return max(2, math.ceil(2 * at_once / self._request.samples))
@@ -474,12 +476,12 @@ class Collector:
         if self._book is None:
             return MemoryJobSource(source, self._request.samples, groups, self._next_samples), None
 
-        def durable(mark: JournalEntry) -> None:
+        def on_durable(mark: JournalEntry) -> None:
             if mark.final:
                 groups.add(mark.rollout)
 
-        shift = BookJobSource(self._book, self._round, on_mark=durable)
-        return StreamingBookJobSource(source, self._request.samples, groups, self._book, shift, self._name), shift
+        jobs = BookJobSource(self._book, self._round, on_mark=on_durable)
+        return StreamingBookJobSource(source, self._request.samples, groups, self._book, jobs, self._name), jobs
 
     async def _work(self, worker: Worker, book_jobs: BookJobSource | None, groups: GroupBuffer) -> None:
         try:
@@ -492,20 +494,19 @@ class Collector:
             raise Stopped("the collector was closed while groups were being collected")
 
     async def pause(self) -> None:
-        """Before a weight update: no new model call begins, those under way are waited for."""
+        """Before a weight update: start no new model call, and wait for calls in progress."""
         await self._model.pause(self._settings.call_s)
 
     def resume(self, model_version: str | None = None) -> None:
-        """After it: calls go on, and are stamped with the new version."""
+        """After a weight update: allow calls again, recorded with the new version."""
         if model_version is not None:
-            if model_version != self._model.version:  # one that comes back makes those between it older
+            if model_version != self._model.version:  # a version that comes back makes those in between older
                 self._version_ages[model_version] = max(self._version_ages.values(), default=0) + 1
             self._model.version = model_version
         self._model.resume()
 
 
 async def _join_and_run(worker: Worker, book_jobs: BookJobSource) -> None:
-    """Join, work, leave."""
     await book_jobs.join()
     try:
         await worker.run()
@@ -514,7 +515,7 @@ async def _join_and_run(worker: Worker, book_jobs: BookJobSource) -> None:
 
 
 async def assign_environments(tasks: Iterable[Task] | AsyncIterable[Task], env: str) -> AsyncIterator[Task]:
-    """Tasks from either kind of iterable, each under its environment's name."""
+    """Yield tasks from either kind of iterable, each with its environment's name."""
     if isinstance(tasks, AsyncIterable):
         async for task in tasks:
             yield assign_environment(task, env)
@@ -524,7 +525,7 @@ async def assign_environments(tasks: Iterable[Task] | AsyncIterable[Task], env: 
 
 
 def assign_environment(task: Task, env: str) -> Task:
-    """The task under its environment's name; what is no task is refused."""
+    """Set a task's environment; refuse what is not a task."""
     if not isinstance(task, Task):
         raise UsageError(f"groups() was given a {type(task).__name__}, not a Task")
     task.env = env

@@ -16,29 +16,29 @@ from rollbook.errors import Shortfall, UsageError
 
 
 class Group(msgspec.Struct, frozen=True):
-    """All samples of one task, in their order. All are scored, unless the policy is to mask those that failed."""
+    """All samples of one task, in order. All are scored, unless the policy is to mask failed ones."""
 
     task: Task
     rollouts: list[Rollout]
 
     @property
     def rewards(self) -> list[float]:
-        """The rewards in the order of the samples; a failed one has none and raises."""
+        """The rewards in the order of the samples; raises if a rollout failed."""
         return [rollout.reward for rollout in self.rollouts]
 
     @property
     def scored(self) -> list[Rollout]:
-        """Those that have a reward: the group's statistics are over them alone."""
+        """The scored rollouts: the group's statistics are over them alone."""
         return [rollout for rollout in self.rollouts if rollout.score]
 
     @property
     def failed(self) -> list[Rollout]:
-        """Those that have none."""
+        """The failed rollouts."""
         return [rollout for rollout in self.rollouts if rollout.failure]
 
 
 class GroupBuffer:
-    """Assembles groups from single rollouts; at most `window` of them are begun or waiting to be taken."""
+    """Assembles groups from single rollouts; at most `window` of them are in progress or ready."""
 
     def __init__(self, samples: int, window: int) -> None:
         self._samples, self._window = samples, window
@@ -48,45 +48,45 @@ class GroupBuffer:
         self._has_room = asyncio.Event()
 
     async def wait_for_room(self) -> None:
-        """Wait until another group may be begun."""
+        """Wait until another group may start."""
         while self._open_groups >= self._window:
             self._has_room.clear()
             await self._has_room.wait()
 
     @property
     def free_slots(self) -> int:
-        """How many groups may be begun now."""
+        """How many groups may start now."""
         return self._window - self._open_groups
 
     def begin(self, count: int = 1) -> None:
-        """Groups are begun."""
+        """Record that groups start."""
         self._open_groups += count
 
     def add(self, rollout: Rollout) -> None:
-        """A rollout has ended: with its last one the group is ready."""
+        """Add a finished rollout: the last one of a group makes it ready."""
         name = (rollout.task.id, rollout.sample // self._samples)
-        held = self._parts.setdefault(name, [])
-        held.append(rollout)
-        if len(held) < self._samples:
+        rollouts = self._parts.setdefault(name, [])
+        rollouts.append(rollout)
+        if len(rollouts) < self._samples:
             return
         del self._parts[name]
-        held.sort(key=lambda r: r.sample)
-        self._ready.put_nowait(Group(held[0].task, held))
+        rollouts.sort(key=lambda r: r.sample)
+        self._ready.put_nowait(Group(rollouts[0].task, rollouts))
 
     def end(self) -> None:
-        """There will be no more."""
+        """Record that there are no more groups."""
         self._ready.put_nowait(None)
 
     async def take(self) -> Group | None:
-        """The next group of which every sample has ended; None at the end."""
-        taken = await self._ready.get()
+        """Return the next complete group; None at the end."""
+        group = await self._ready.get()
         self._open_groups -= 1
         self._has_room.set()
-        return taken
+        return group
 
 
 def group_shortfall(rollouts: list[Rollout]) -> Shortfall:
-    """The exception that names those of the rollouts that have no score."""
+    """Return the exception that names the rollouts without a score."""
     failures = [(r.task.id, r.sample, r.failure) for r in rollouts if r.failure]
     kinds: dict[str, int] = {}
     for _, _, failure in failures:
@@ -104,11 +104,11 @@ OnFailure: TypeAlias = Literal["raise", "retry", "drop_group", "mask"]
 EqualRewards: TypeAlias = Literal["keep", "drop"]
 
 EXTRA_ATTEMPTS = 2
-"""What `retry` adds to the attempts that every kind of failure has, also to those that usually have only one."""
+"""What `retry` adds to the attempts of every failure kind, also of those that usually have only one."""
 
 
 class GroupCounts(msgspec.Struct):
-    """What became of everything that was drawn. Groups: drawn = given + dropped_* + open."""
+    """The counts of all groups that were drawn: drawn = given + dropped_* + open."""
 
     drawn: int = 0
     given: int = 0
@@ -116,32 +116,32 @@ class GroupCounts(msgspec.Struct):
     dropped_stale: int = 0
     dropped_equal: int = 0
     scored: int = 0
-    """Rollouts, of the groups that ended."""
+    """Rollouts of the groups that ended."""
     failed: int = 0
     masked: int = 0
-    """Failed rollouts that were handed out, for a trainer to mask."""
+    """Failed rollouts that a trainer got, to mask them."""
     retried: int = 0
     """Rollouts that took more than one attempt."""
 
     @property
     def open(self) -> int:
-        """Groups begun and not handed out: in flight, waiting, or left when a stream was closed."""
+        """Groups that started and were not given to a trainer: in flight, ready, or left when a stream was closed."""
         return self.drawn - self.given - self.dropped_failed - self.dropped_stale - self.dropped_equal
 
 
 class GroupPolicy(msgspec.Struct, frozen=True):
-    """`on_failure` says what becomes of a group in which a rollout failed for good.
+    """Which groups a trainer gets. `on_failure` applies to a group with a rollout that finally failed.
 
-    raise: Shortfall. retry: more attempts first, then Shortfall. drop_group: the whole group is left out. mask: the
-    group is handed out with the failed rollouts in it, to be trained with an all-zero mask and outside its statistics;
-    one in which all failed is left out.
+    raise: Shortfall. retry: more attempts first, then Shortfall. drop_group: the whole group is dropped. mask: the
+    group keeps its failed rollouts, to be trained with an all-zero mask and outside its statistics; one in which all
+    failed is dropped.
     """
 
     on_failure: OnFailure = "raise"
     equal_rewards: EqualRewards = "keep"
-    """Whether a group whose scored rollouts all have one reward, which teaches nothing, is handed out."""
+    """Whether to keep a group whose scored rollouts all have the same reward, from which nothing is learned."""
     max_staleness: int | None = None
-    """By how many versions of the weights the oldest turn of a group may be behind."""
+    """How many weight versions the oldest turn of a group may be behind."""
 
     def __post_init__(self) -> None:
         for name, kind in (("on_failure", OnFailure), ("equal_rewards", EqualRewards)):
@@ -151,13 +151,13 @@ class GroupPolicy(msgspec.Struct, frozen=True):
             raise UsageError(f"max_staleness={self.max_staleness}: give a number of versions from 0 on")
 
     def attempt_budgets(self, own: Mapping[str, int]) -> dict[str, int]:
-        """How many attempts each kind of failure has."""
+        """Return how many attempts each failure kind has."""
         if self.on_failure != "retry":
             return dict(own)
         return {kind: attempts_allowed(kind, own) + EXTRA_ATTEMPTS for kind in FAILURE_KINDS}
 
     def passes(self, group: Group, staleness: int, counts: GroupCounts) -> bool:
-        """Whether a trainer gets this group; counts it either way. Shortfall where the policy is to raise."""
+        """Return whether a trainer gets this group; count it either way. Raises Shortfall where the policy says so."""
         failed = len(group.failed)
         counts.scored += len(group.rollouts) - failed
         counts.failed += failed
@@ -173,7 +173,7 @@ class GroupPolicy(msgspec.Struct, frozen=True):
         return True
 
     def _drop_reason(self, group: Group, staleness: int) -> str:
-        several = len(group.rollouts) > 1  # whoever collects single rollouts sees to those that failed himself
+        several = len(group.rollouts) > 1  # a caller that collects single rollouts handles failed ones itself
         if group.failed and (self.on_failure == "drop_group" or (several and not group.scored)):
             return "dropped_failed"
         if self.max_staleness is not None and staleness > self.max_staleness:

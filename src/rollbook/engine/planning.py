@@ -54,22 +54,22 @@ def plan(
     judge: ModelSpec | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Book:
-    """Write the run directory, with the settings of its first round if they are known; asks no model."""
+    """Write the run directory, with the settings of its first round if they are known; calls no model."""
     with BookDraft(request.out) as draft:
         specs: dict[str, EnvironmentSpec] = {}
         parts: list[Part] = []
         several = select_environments(environments, request, say)
-        takers = request.settings.workers * len(several)  # small chunks, so that environments get ahead side by side
+        workers = request.settings.workers * len(several)  # small chunks, so that environments advance side by side
         for member in several:
             first = parts[-1].tasks[1] if parts else 0
             specs[member.name] = pin_environment(member, request, model, draft.folder / "source")
             rows = first, first + write_tasks(member, request, draft, say)
-            parts.append(make_part(rows, sample_range(member, request), takers))
+            parts.append(make_part(rows, sample_range(member, request), workers))
         return draft.finish(make_manifest(request, specs, model, judge), parts, settings)
 
 
 def pin_environment(environment: RunEnvironment, request: Request, model: ModelSpec, folder: Path) -> EnvironmentSpec:
-    """What an environment of the run is, with its source kept, and in a blend the terms that it has of its own."""
+    """Return an environment's spec after storing its source, in a blend with its own settings."""
     if environment.entry is None:
         return write_snapshot(environment.loaded, folder)
     try:
@@ -80,7 +80,7 @@ def pin_environment(environment: RunEnvironment, request: Request, model: ModelS
 
 
 def make_terms(environment: RunEnvironment, request: Request, model: ModelSpec) -> Terms:
-    """The run's terms with what the blend says of this environment."""
+    """Return the run's settings with the blend's values for this environment."""
     entry = environment.entry
     assert entry is not None
     wanted = msgspec.structs.replace(request, tool_format=entry.tool_format or request.tool_format)
@@ -94,17 +94,17 @@ def make_terms(environment: RunEnvironment, request: Request, model: ModelSpec) 
 
 
 def sample_range(environment: RunEnvironment, request: Request) -> tuple[int, int]:
-    """Which samples of its tasks are asked for."""
+    """Return which samples of its tasks are requested."""
     if request.sample is not None:
         return request.sample, request.sample + 1
     return 0, (environment.entry.samples if environment.entry else None) or request.samples
 
 
 def write_tasks(environment: RunEnvironment, request: Request, draft: BookDraft, say: Callable[[str], None]) -> int:
-    """Write an environment's tasks down; gives how many, and says it where they are fewer than its share."""
+    """Write an environment's tasks; return how many, and report it if they are fewer than its share."""
     root = source_root(environment.loaded) if environment.entry else None
     if root is not None:
-        put_first_on_path(root)  # since this one, others of the blend have been imported
+        put_first_on_path(root)  # other environments of the blend were imported after this one
     count = draft.add_tasks(select_tasks(environment, request), environment.name)
     for note in environment.loaded.instance.notes:
         say(f"{environment.name}: {note}")
@@ -117,7 +117,7 @@ def write_tasks(environment: RunEnvironment, request: Request, draft: BookDraft,
 
 
 def choose_tool_format(request: Request, model: ModelSpec) -> ToolFormat:
-    """How tools are called: as asked for, else by what the model is known to take."""
+    """Return how tools are called: as requested, else as the model supports."""
     if request.tool_format == "auto":
         return "schema" if model.kind == "embedded" else "native"
     if request.tool_format == "native" and model.kind == "embedded":
@@ -128,7 +128,7 @@ def choose_tool_format(request: Request, model: ModelSpec) -> ToolFormat:
 def make_manifest(
     request: Request, environments: dict[str, EnvironmentSpec], model: ModelSpec, judge: ModelSpec | None = None
 ) -> Manifest:
-    """What produced the numbers."""
+    """Return the manifest of a request."""
     return Manifest(
         schema=SCHEMA_VERSION,
         run=secrets.token_hex(8),
@@ -148,7 +148,7 @@ def make_manifest(
 
 
 def package_versions() -> dict[str, str]:
-    """The versions of what can change a number."""
+    """Return the versions of packages that can change a number."""
     known = {"python": ".".join(map(str, sys.version_info[:3]))}
     for package in RECORDED_PACKAGES:
         try:
@@ -159,7 +159,7 @@ def package_versions() -> dict[str, str]:
 
 
 def select_tasks(environment: RunEnvironment, request: Request) -> Iterator[Task]:
-    """The tasks that were asked for; what `tasks()` raises is the environment's mistake, told in one line."""
+    """Yield the requested tasks of an environment."""
     tasks = prefix_task_ids(iterate_tasks(environment.loaded), environment.prefix)
     if request.tasks is not None:
         yield from pick_tasks(tasks, [task for task in request.tasks if task.startswith(environment.prefix)])
@@ -168,7 +168,7 @@ def select_tasks(environment: RunEnvironment, request: Request) -> Iterator[Task
 
 
 def prefix_task_ids(tasks: Iterator[Task], prefix: str) -> Iterator[Task]:
-    """Tasks under the ids that they have in the book; the environment keeps its own objects as they are."""
+    """Yield tasks with the ids that they have in the book, as copies: the environment's own objects do not change."""
     for task in tasks:
         if not prefix or not isinstance(task, Task):
             yield task
@@ -178,7 +178,7 @@ def prefix_task_ids(tasks: Iterator[Task], prefix: str) -> Iterator[Task]:
 
 
 def iterate_tasks(loaded: LoadedEnvironment) -> Iterator[Task]:
-    """The environment's own tasks."""
+    """Yield the environment's own tasks; what `tasks()` raises is the environment's mistake, reported in one line."""
     try:
         yield from loaded.instance.tasks()
     except RollbookError:
@@ -189,7 +189,7 @@ def iterate_tasks(loaded: LoadedEnvironment) -> Iterator[Task]:
 
 
 def pick_tasks(tasks: Iterable[Task], wanted: list[str]) -> Iterator[Task]:
-    """The tasks with these ids, or a UsageError that names the first that is not there."""
+    """Yield the tasks with these ids; a UsageError names the first that is missing."""
     left = set(wanted)
     for task in tasks:
         if task.id in left:
@@ -201,7 +201,7 @@ def pick_tasks(tasks: Iterable[Task], wanted: list[str]) -> Iterator[Task]:
 
 
 def check_unchanged(book: Book) -> list[str]:
-    """A run goes on with the source it was planned with: names edits; refuses if that source is no longer to be had."""
+    """Refuse a run whose planned source is no longer available; return notes about edits since."""
     book.check_meaning()
     check_agent_unchanged(book.manifest.agent)
     notes = []
@@ -224,7 +224,7 @@ def check_unchanged(book: Book) -> list[str]:
 def resolve_run_model(
     environments: Sequence[LoadedEnvironment], targets: Sequence[str], name: str = ""
 ) -> tuple[ModelSpec, list[str]]:
-    """The model of a run of these environments, and its URLs; -m is refused where nobody would ask it."""
+    """Return the model of a run of these environments, and its URLs; refuse -m where nothing would call it."""
     if any(loaded.cls.needs_model for loaded in environments):
         return resolve_model(targets, name)
     given = [*(f"-m {target}" for target in targets), *([f"--model-name {name}"] if name else [])]
@@ -235,7 +235,7 @@ def resolve_run_model(
 
 
 def resolve_planned_model(planned: ModelSpec, urls: Sequence[str]) -> ModelSpec:
-    """The model that a run goes on with, as these settings name it."""
+    """Return the model that a run continues with, as these settings name it."""
     if planned.kind != REMOTE_MODEL_SPEC.kind:
         return resolve_model(urls, planned.name)[0]
     if urls:

@@ -15,14 +15,14 @@ from rollbook.engine.worker import Worker
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a run: requested = scored + failed + pending; `failed` counts by kind, times are recent means."""
+    """The state of a run: requested = scored + failed + pending; `failed` counts by kind, times are recent means."""
 
     requested: int
     scored: int = 0
     failed: dict[str, int] = {}
     pending: int = 0
     rate: float = 0.0
-    """Rollouts brought to their end per second, lately."""
+    """Rollouts finished per second, recently."""
     mean_reward: float | None = None
     in_flight: int = 0
     concurrency: int = 0
@@ -30,7 +30,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     model_ms: float = 0.0
     verify_ms: float = 0.0
     seconds: float = 0.0
-    """Since this start of the run."""
+    """Since the start of this round."""
 
     @property
     def eta_s(self) -> float | None:
@@ -39,7 +39,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Display(Protocol):
-    """Whoever shows progress: `start` once, `update` as often as one likes, `stop` once or more."""
+    """Shows progress: `start` is called once, `update` any number of times, `stop` at least once."""
 
     def start(self, total: int) -> None: ...
 
@@ -51,7 +51,7 @@ class Display(Protocol):
 
 
 class SilentDisplay:
-    """Shows nothing: what a call from Python gets."""
+    """Shows nothing: the display of a call from Python."""
 
     def start(self, total: int) -> None:
         """Nothing to show."""
@@ -70,7 +70,7 @@ RATE_WINDOW_S = 10.0
 
 
 class ProgressCounter:
-    """Counts what is durable. Starts with the chunks that are closed; others bring their past when they are claimed."""
+    """Counts what is durable: sealed chunks at the start, the history of others when they are claimed."""
 
     def __init__(self, book: Book, settings: Settings) -> None:
         self.requested = book.plan.requested
@@ -95,12 +95,12 @@ class ProgressCounter:
             self.failed[kind] = self.failed.get(kind, 0) + count
 
     def add_claim(self, claim: Claim) -> None:
-        """A chunk comes with what its earlier owners did."""
+        """Add what earlier owners did in a chunk."""
         self._add(claim.scored, claim.failed)
         self._done_at_start += claim.scored + sum(claim.failed.values())
 
     def record(self, mark: JournalEntry) -> None:
-        """A mark is durable."""
+        """Count an attempt that is durable."""
         if not mark.final:
             return
         failure = mark.rollout.failure
@@ -120,9 +120,9 @@ class ProgressCounter:
             )
 
     def progress(self, worker: Worker) -> Progress:
-        """How it stands now."""
+        """Return the current state."""
         done = self.scored + sum(self.failed.values())
-        pulse = worker.stats
+        stats = worker.stats
         return Progress(
             requested=self.requested,
             scored=self.scored,
@@ -130,16 +130,16 @@ class ProgressCounter:
             pending=self.requested - done,
             rate=self._rate(done - self._done_at_start),
             mean_reward=self._reward_sum / self._reward_count if self._reward_count else None,
-            in_flight=pulse.in_flight,
+            in_flight=stats.in_flight,
             concurrency=worker.concurrency,
-            loop_lag_ms=pulse.loop_lag_ms,
-            model_ms=pulse.model_ms,
-            verify_ms=pulse.verify_ms,
+            loop_lag_ms=stats.loop_lag_ms,
+            model_ms=stats.model_ms,
+            verify_ms=stats.verify_ms,
             seconds=time.monotonic() - self._began,
         )
 
     def _rate(self, done: int) -> float:
-        """Over the last seconds, so that a stall shows."""
+        """Return the rate over the last seconds, so that a stall is visible."""
         now = time.monotonic()
         self._recent.append((now, done))
         while self._recent[0][0] < now - RATE_WINDOW_S:

@@ -29,6 +29,7 @@ from rollbook.engine.blends import load_environment
 from rollbook.engine.book_worker import BookJobSource, open_environments
 from rollbook.engine.planning import package_versions
 from rollbook.engine.progress import Display, ProgressCounter
+from rollbook.engine.retries import AttemptResult
 from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
 from rollbook.environments import (
     EnvironmentRuntime,
@@ -41,7 +42,6 @@ from rollbook.environments import (
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.reports import Report, make_report
 
-VERIFICATION_KINDS = ("verifier_error", "verifier_timeout", "invalid_reward", "judge_error")
 CONCURRENCY = 64
 NO_JUDGE = "none"
 
@@ -49,7 +49,7 @@ ReverifyOnly = Literal["failed", "scored", "all"]
 
 
 class RewardChange(msgspec.Struct, frozen=True):
-    """A rollout whose reward is not what it was; None where there is, or was, no reward."""
+    """A rollout whose reward changed; None where there is, or was, no reward."""
 
     task: str
     sample: int
@@ -58,7 +58,7 @@ class RewardChange(msgspec.Struct, frozen=True):
 
 
 class ReverifyResult(msgspec.Struct, frozen=True):
-    """What came of scoring a run again; `changes` are in changes.jsonl of the new book too.
+    """The result of scoring a run again; `changes` are in changes.jsonl of the new book too.
 
     `verified` counts this start; where the book was begun by an earlier one (`went_on`), that did the others.
     """
@@ -71,38 +71,38 @@ class ReverifyResult(msgspec.Struct, frozen=True):
 
     @property
     def changed(self) -> int:
-        """How many rewards are not what they were."""
+        """How many rewards changed."""
         return len(self.changes)
 
     def json(self) -> dict[str, JSON]:
-        """The new run's numbers, and every reward that changed."""
+        """Return the new run's numbers, and every reward that changed."""
         found: dict[str, JSON] = {"verified": self.verified, "changed": self.changed, "went_on": self.went_on}
         return self.report.json() | found | {"changes": msgspec.to_builtins(self.changes)}
 
 
 class Reverifier:
-    """Plays a job by looking up what was played and asking the verifier alone: a Player without a model."""
+    """Runs a job by reading its stored rollout and calling the verifier: an AttemptRunner without a model."""
 
     def __init__(self, stored: LineIndex, environments: Mapping[str, EnvironmentRuntime], only: ReverifyOnly) -> None:
         self._stored, self._environments, self._only = stored, environments, only
         self.verified = 0
 
-    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
-        """Score a kept rollout again; one that never got an answer stays what it was."""
-        kept = self._stored.read(job.task.id, job.sample)
-        assert kept is not None, "what has nothing to verify is not handed out"
-        rollout = msgspec.structs.replace(kept, task=job.task, round=round_number, attempt=job.past.attempts + 1)
-        if not self._should_verify(kept):
-            return rollout, _stored_error(kept)
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
+        """Score a stored rollout again; one that never got an answer is unchanged."""
+        stored = self._stored.read(job.task.id, job.sample)
+        assert stored is not None, "what has nothing to verify is not handed out"
+        rollout = msgspec.structs.replace(stored, task=job.task, round=round_number, attempt=job.past.attempts + 1)
+        if not self._should_verify(stored):
+            return rollout, _stored_error(stored)
         return await self._verify(rollout)
 
-    def _should_verify(self, kept: Rollout) -> bool:
-        if kept.failure is None:
+    def _should_verify(self, stored: Rollout) -> bool:
+        if stored.failure is None:
             return self._only != "failed"
-        failure = kept.failure
-        return self._only != "scored" and (failure.kind in VERIFICATION_KINDS or failure.where == "verify")
+        failure = stored.failure
+        return self._only != "scored" and (FAILURE_KINDS[failure.kind].in_verification or failure.where == "verify")
 
-    async def _verify(self, rollout: Rollout) -> tuple[Rollout, RolloutFailed | None]:
+    async def _verify(self, rollout: Rollout) -> AttemptResult:
         self.verified += 1
         rollout.score = rollout.failure = None
         try:
@@ -113,13 +113,13 @@ class Reverifier:
         return rollout, None
 
 
-def _stored_error(kept: Rollout) -> RolloutFailed | None:
-    failure = kept.failure
+def _stored_error(stored: Rollout) -> RolloutFailed | None:
+    failure = stored.failure
     return RolloutFailed(failure.kind, failure.where, failure.message) if failure else None
 
 
 def copy_plan(old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, judge: ModelSpec | None = None) -> Book:
-    """A new book with the same tasks and keys, and the run's own environments or others in their places."""
+    """Create a book with the same tasks and keys, and the run's own environments or replacements."""
     with BookDraft(out) as draft:
         specs = dict(_copy_environments(old, parse_replacements(envs, list(old.manifest.environments)), draft.folder))
         if judge and not any(spec.appeals for spec in specs.values()):
@@ -138,18 +138,18 @@ def copy_plan(old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, jud
 
 
 def earlier_verifiers(old: Manifest) -> dict[str, list[EnvironmentSpec]]:
-    """Who gave the scores of a run."""
+    """Return the verifiers that made the scores of a run."""
     before = old.rescored.kept if old.rescored else {}
     return {name: [*before.get(name, []), spec] for name, spec in old.environments.items()}
 
 
 def parse_replacements(options: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Which environments get another's verifier: `NAME=SPEC` says it, `SPEC` is enough where there is only one.
+    """Return which environments are replaced: `NAME=SPEC`, or `SPEC` if there is only one.
 
     >>> parse_replacements(["sums=new.py:Sums?top=9"], ["sums", "words"])
     {'sums': 'new.py:Sums?top=9'}
     """
-    found: dict[str, str] = {}
+    replacements: dict[str, str] = {}
     for text in options:
         name, equals, spec = text.partition("=")
         if not equals or name not in names:
@@ -158,10 +158,10 @@ def parse_replacements(options: Sequence[str], names: Sequence[str]) -> dict[str
                     f"--env {text}: say whose place it takes with NAME={text}; there are {', '.join(names)}"
                 )
             name, spec = names[0], text
-        if name in found or not spec:
+        if name in replacements or not spec:
             raise UsageError(f"--env {text}: give one environment for {name}")
-        found[name] = spec
-    return found
+        replacements[name] = spec
+    return replacements
 
 
 def _copy_environments(old: Book, others: Mapping[str, str], folder: Path) -> Iterator[tuple[str, EnvironmentSpec]]:
@@ -180,7 +180,7 @@ def _copy_environments(old: Book, others: Mapping[str, str], folder: Path) -> It
 def open_or_create_book(
     old: Book, envs: Sequence[str], only: ReverifyOnly, out: Path, display: Display, judge: ModelSpec | None = None
 ) -> Book:
-    """The new book: made now, or found half done by an earlier try, which then goes on with its own verifier."""
+    """Create the new book, or open one that an earlier try left unfinished, which keeps its verifier."""
     if not (out / "run.json").exists():
         return copy_plan(old, envs, only, out, judge)
     book = Book(out)
@@ -197,7 +197,7 @@ def open_or_create_book(
 
 
 def check_same_judge(old: Book, judge: ModelSpec | None, settings: Settings, only: ReverifyOnly) -> None:
-    """A run that was judged is not scored again without a judge unless that is said; its scores have one judge."""
+    """Refuse to score a judged run without a judge unless that is requested, and to mix scores of two judges."""
     before = old.manifest.judge
     if before and not judge and settings.judge_urls != [NO_JUDGE]:
         raise UsageError(
@@ -217,9 +217,9 @@ async def reverify(
     settings: Settings = Settings(retry=[]),  # noqa: B008 - frozen
     judge_name: str = "",
 ) -> ReverifyResult:
-    """Score what is stored again; what failed in verification is completed where the verifier now can.
+    """Score stored rollouts again, also those that failed in verification.
 
-    Of a run that is not finished, what is there is scored again with `only` scored, and the rest stays pending.
+    Of an unfinished run, `only` scored scores what there is, and the rest stays pending.
     """
     old = Book(run)
     old.check_tasks()
@@ -236,12 +236,12 @@ async def reverify(
     async with open_judge(spec, with_judge_urls(settings, urls)) as judge_client:
         book = open_or_create_book(old, envs, only, Path(out), display, judge_client.spec if judge_client else None)
         round_ = book.open_round(with_judge_urls(settings, urls))
-        judge = await _verify_all(book, round_, stored, only, display, judge_client)
+        verifier = await _verify_all(book, round_, stored, only, display, judge_client)
     changes = list(find_reward_changes(old, book))
     write_atomically(book.path / "changes.jsonl", b"".join(map(encode_line, changes)))
-    if only == "failed" and not judge.verified and not went_on:
+    if only == "failed" and not verifier.verified and not went_on:
         display.note(f"nothing in {run} failed in verification: every rollout stays what it was")
-    return ReverifyResult(book.path, make_report(book.path), judge.verified, changes, went_on)
+    return ReverifyResult(book.path, make_report(book.path), verifier.verified, changes, went_on)
 
 
 class _RewardLine(msgspec.Struct, frozen=True):
@@ -252,7 +252,7 @@ class _RewardLine(msgspec.Struct, frozen=True):
 
 
 def find_reward_changes(old: Book, new: Book) -> Iterator[RewardChange]:
-    """Every rollout whose reward is not what it was, in either direction between a reward and none."""
+    """Yield every rollout whose reward changed, also to or from no reward."""
     before = {(line.task, line.sample): line.reward for _, _, line in CountedLines(old, _RewardLine)}
     for _, _, line in CountedLines(new, _RewardLine):
         was = before.pop((line.task, line.sample), None)
@@ -263,15 +263,17 @@ def find_reward_changes(old: Book, new: Book) -> Iterator[RewardChange]:
 
 
 def drop_unanswered(claim: Claim, book: Book, stored: LineIndex) -> None:
-    """Hand out only what there is something to verify of; the rest of a chunk stays pending."""
+    """Drop the keys of a claim that have nothing to verify: they stay pending."""
     claim.todo = [todo for todo in claim.todo if stored.has(book.tasks.read(todo[0]).id, todo[1])]
     claim.keys_left = len(claim.todo)
 
 
 def attempt_budgets(only: ReverifyOnly) -> dict[str, int]:
-    """Nothing is tried twice, for the same text gets the same verdict; only a judge may come back."""
-    once = dict.fromkeys(FAILURE_KINDS, 1)
-    return once if only == "scored" else {**once, "judge_error": FAILURE_KINDS["judge_error"].attempts}
+    """Return one attempt per kind, for the same text gets the same verdict; only a judge may be available again."""
+    judge_kinds = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
+    return {
+        kind: row.attempts if kind in judge_kinds and only != "scored" else 1 for kind, row in FAILURE_KINDS.items()
+    }
 
 
 async def _verify_all(
@@ -282,28 +284,27 @@ async def _verify_all(
     display: Display,
     judge_client: JudgeClient | None = None,
 ) -> Reverifier:
-    account = ProgressCounter(book, round_.settings)
+    counter = ProgressCounter(book, round_.settings)
 
-    def inherited(claim: Claim) -> None:
-        account.add_claim(claim)
+    def on_claim(claim: Claim) -> None:
+        counter.add_claim(claim)
         if stored.missing:
             drop_unanswered(claim, book, stored)
 
-    shift = BookJobSource(book, round_, on_mark=account.record, on_claim=inherited)
+    jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=on_claim)
     manifest = book.manifest
     hosts = round_.settings.hosts
-    open_stages = open_environments(
+    async with open_environments(
         manifest.environments, manifest.limits, run=book.path, hosts=hosts, judge=judge_client, playing=False
-    )
-    async with open_stages as on:
-        judge = Reverifier(stored, on, only)
-        worker = Worker(shift, judge, FixedLimit(CONCURRENCY), round_.number, attempt_budgets(only))
-        display.start(account.requested)
-        await shift.join()
+    ) as environments:
+        verifier = Reverifier(stored, environments, only)
+        worker = Worker(jobs, verifier, FixedLimit(CONCURRENCY), round_.number, attempt_budgets(only))
+        display.start(counter.requested)
+        await jobs.join()
         try:
-            await worker.run(lambda: display.update(account.progress(worker)))
+            await worker.run(lambda: display.update(counter.progress(worker)))
         finally:
-            await shift.leave()
-    if shift.error:
-        raise shift.error
-    return judge
+            await jobs.leave()
+    if jobs.error:
+        raise jobs.error
+    return verifier

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from rollbook.agents import Agent, choose_agent
+from rollbook.book import KeyHistory
 from rollbook.core import (
+    FAILURE_KINDS,
     JSON,
     Failure,
     Limits,
@@ -27,37 +29,33 @@ from rollbook.core import (
     Timing,
     ToolFormat,
     Turn,
-    attempts_allowed,
     derive_seed,
 )
-from rollbook.engine.retries import backoff_s
+from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
 from rollbook.models import AnsweredCall, Completion, Model, TokenContinuingModel, require_continuing
 from rollbook.processes import timeout_after
 
-RETRIED_CALL_KINDS = ("model_unavailable", "model_timeout", "bad_completion", "nonfinite_logprobs")
-"""Failures of one call that need not cost a conversation all its earlier turns."""
-
 MAX_EARLIER_CALLS = 8
-"""Calls of a rollout that a later one may go on from: an agent may lead several conversations side by side."""
+"""How many calls of a rollout a later one may continue: an agent may have several conversations at once."""
 
 SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens")
 
 
 class RestartAttempt(Exception):
-    """Start the attempt again from its prompt: no fault of the rollout, no attempt lost."""
+    """Start the attempt again from its prompt: not the rollout's fault, so it costs no attempt."""
 
 
 class ModelClock(Protocol):
-    """Where the seconds of model calls are added up."""
+    """Sums the seconds of model calls."""
 
     model_s: float
 
 
 class ModelCaller:
-    """What an agent asks its model with; see agents.agent.Ask."""
+    """Calls the model for an agent; see `rollbook.models.AskModel`."""
 
     def __init__(
         self,
@@ -82,7 +80,7 @@ class ModelCaller:
     async def __call__(
         self, messages: Sequence[Message], *, tools: Sequence[JSON] = (), extra: Mapping[str, JSON] | None = None
     ) -> Completion:
-        """One answer; LimitReached when the run allows no more."""
+        """Return one answer; LimitReached when the run allows no more."""
         rollout = self._rollout
         if len(rollout.turns) + self._in_flight >= self._limits.max_turns:
             raise LimitReached("max_turns")
@@ -102,7 +100,7 @@ class ModelCaller:
         return completion
 
     def _limit_sampling(self, extra: Mapping[str, JSON] | None) -> Sampling:
-        """As the agent asks, else as the run has it; and no more tokens than are left."""
+        """Return the run's sampling with the agent's own values, and no more tokens than are left."""
         sampling, allowed = self.sampling, self._limits.max_tokens_total
         if extra:
             own = {name: extra[name] for name in SAMPLING_FIELDS if name in extra}
@@ -118,28 +116,27 @@ class ModelCaller:
     async def _call_with_retries(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]
     ) -> Completion:
-        """Call until it is answered; before the first turn there is nothing to lose, and the attempt is repeated."""
-        tries: Counter[str] | None = None
+        """Call until there is an answer; before the first turn nothing is lost, and the whole attempt is repeated."""
+        past: KeyHistory | None = None
         while True:
             try:
                 return await self._call(messages, sampling, tools)
             except RolloutFailed as error:
-                tries = tries or Counter()  # made only when it is needed: this runs a thousand times a second
-                tries[error.kind] += 1
-                again = self._rollout.turns and error.kind in RETRIED_CALL_KINDS
-                if not again or tries[error.kind] >= attempts_allowed(error.kind, self._budgets):
+                past = past or KeyHistory()  # made only when it is needed: this runs a thousand times a second
+                out_of_budget = record_failure(past, error.kind, self._budgets)
+                if not self._rollout.turns or not FAILURE_KINDS[error.kind].repeats_call or out_of_budget:
                     raise
-                await asyncio.sleep(backoff_s(error, tries.total()))
+                await asyncio.sleep(retry_delay_s(error, past))
 
     async def _call(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
         seed, name = self._rollout.seed, self._name
-        held = next((one for one in reversed(self._earlier_calls) if one.precedes(messages)), None)
-        if held is None or self._continues is None:
+        earlier = next((call for call in reversed(self._earlier_calls) if call.precedes(messages)), None)
+        if earlier is None or self._continues is None:
             return await self._model.complete(messages, sampling, seed=seed, rollout=name, tools=tools)
-        return await self._continues.complete_from(held, messages, sampling, seed=seed, rollout=name, tools=tools)
+        return await self._continues.complete_from(earlier, messages, sampling, seed=seed, rollout=name, tools=tools)
 
     def _check_token_count(self, completion: Completion) -> None:
-        """A limit on tokens that nobody counts would be no limit."""
+        """Refuse a server that does not count tokens: a limit on tokens would have no effect."""
         if self._limits.max_tokens_total is None or completion.turn.completion_tokens:
             return
         if completion.message.text or completion.message.tool_calls:
@@ -151,7 +148,7 @@ RESTARTS_ALLOWED = 16
 
 
 class RolloutRunner:
-    """Everything an attempt needs, shared by all of them."""
+    """Runs attempts; has everything that they share."""
 
     def __init__(
         self,
@@ -170,17 +167,15 @@ class RolloutRunner:
         self._restart = restart_across_versions
         self._model, self._environments, self._budgets = model, environments, budgets or {}
         shared = Terms("", 1, sampling, limits, tool_format)
-        self._terms = {name: stage.spec.terms or shared for name, stage in environments.items()}
-        self._agents = {n: agent or make_agent(stage, self._terms[n]) for n, stage in environments.items()}
+        self._terms = {name: environment.spec.terms or shared for name, environment in environments.items()}
+        self._agents = {n: agent or make_agent(environment, self._terms[n]) for n, environment in environments.items()}
         self._run_seed = run_seed
         self._continues = require_continuing(model) if continue_tokens else None
 
-    async def run_attempt(
-        self, job: RolloutJob, round_number: int, *, verify: bool = True
-    ) -> tuple[Rollout, RolloutFailed | None]:
-        """Play one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing.
+    async def run_attempt(self, job: RolloutJob, round_number: int, *, verify: bool = True) -> AttemptResult:
+        """Run one attempt to a score or a failure. Stopped and cancellation pass through: they write nothing.
 
-        Without `verify` the conversation is all: whoever asked for it scores it, or nobody does.
+        Without `verify` it ends with the conversation, which the caller may score.
         """
         for _ in range(RESTARTS_ALLOWED):
             rollout = self._new_rollout(job, round_number)
@@ -211,38 +206,38 @@ class RolloutRunner:
         )
 
     async def _converse_and_verify(self, rollout: Rollout, job: RolloutJob, clock: AttemptClock, verify: bool) -> None:
-        stage = self._environments[job.task.env]
-        await self._converse(stage, rollout, job, clock)
+        environment = self._environments[job.task.env]
+        await self._converse(environment, rollout, job, clock)
         if not verify:
             return
         began = time.perf_counter()
         try:
-            rollout.score = await stage.verify(job.task, rollout)
+            rollout.score = await environment.verify(job.task, rollout)
         finally:
             clock.verify_s += time.perf_counter() - began
 
     async def _converse(
         self, environment: EnvironmentRuntime, rollout: Rollout, job: RolloutJob, clock: AttemptClock
     ) -> None:
-        """From `open` to `outcome` within the rollout's deadline; closing the state is not on its time."""
-        seat: EnvironmentSession | None = None
+        """Run from `open` to `outcome` within the rollout's deadline, which does not include closing the state."""
+        session: EnvironmentSession | None = None
         seconds = self._terms[job.task.env].limits.rollout_s
         began = time.perf_counter()
         try:
             async with timeout_after(seconds) as deadline:
-                seat = await environment.open_session(job.task, job.name)
-                clock.environment_s += time.perf_counter() - began - seat.seconds
-                await self._run_agent(seat, rollout, job, clock)
-                rollout.outcome = await seat.outcome()
+                session = await environment.open_session(job.task, job.name)
+                clock.environment_s += time.perf_counter() - began - session.seconds
+                await self._run_agent(session, rollout, job, clock)
+                rollout.outcome = await session.outcome()
         except TimeoutError:
             if not deadline.expired():
                 raise
             why = f"the rollout took longer than {seconds:g} s"
             raise RolloutFailed("rollout_timeout", "rollout", why) from None
         finally:
-            if seat is not None:
-                clock.environment_s += seat.seconds
-                await environment.close_session(seat)
+            if session is not None:
+                clock.environment_s += session.seconds
+                await environment.close_session(session)
 
     async def _run_agent(
         self, session: EnvironmentSession, rollout: Rollout, job: RolloutJob, clock: AttemptClock
@@ -279,19 +274,19 @@ class RolloutRunner:
 
 
 def task_limits(task: Task, limits: Limits) -> Limits:
-    """The limits of the run, or fewer turns if the task allows no more."""
+    """Return the limits of the run, with fewer turns if the task allows fewer."""
     if task.max_turns is None or task.max_turns >= limits.max_turns:
         return limits
     return msgspec.structs.replace(limits, max_turns=task.max_turns)
 
 
 def make_agent(environment: EnvironmentRuntime, terms: Terms) -> Agent:
-    """Who plays an environment on these terms."""
+    """Return the agent for an environment with these settings."""
     return choose_agent(environment.spec, terms.limits, terms.tool_format)
 
 
 class AttemptClock:
-    """Where an attempt's seconds go. Each part is a number to add to, for this runs a thousand times a second."""
+    """Where an attempt's seconds go. Plain numbers to add to, because this runs a thousand times a second."""
 
     __slots__ = ("_began", "_start", "environment_s", "model_s", "verify_s")
 
@@ -300,7 +295,7 @@ class AttemptClock:
         self.environment_s = self.model_s = self.verify_s = 0.0
 
     def timing(self) -> Timing:
-        """The record of it, rounded to what a clock can tell."""
+        """Return the record, rounded to the precision of a clock."""
         return Timing(
             round(self._start, 3),
             round(time.perf_counter() - self._began, 6),

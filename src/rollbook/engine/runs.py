@@ -48,11 +48,11 @@ from rollbook.reports import Report, make_report, make_shortfall
 
 T = TypeVar("T")
 WorkerFactory: TypeAlias = Callable[[Book, Round], StartWorker]
-"""Says how the workers of a round are started, where they are not processes of ours."""
+"""Makes the function that starts the workers of a round, where they are not child processes."""
 
 
 class RunResult(msgspec.Struct, frozen=True):
-    """A run that came to its end: where it lies and what it says."""
+    """A finished run: its directory and its report."""
 
     path: Path
     report: Report
@@ -115,12 +115,12 @@ def run(
 
 
 def run_request(request: Request, display: Display, worker_factory: WorkerFactory | None = None) -> RunResult:
-    """The command line's run: signals drain it."""
+    """Run a request of the command line: signals drain it."""
     return run_event_loop(lambda: _plan_and_work(request, display, handle_signals=True, worker_factory=worker_factory))
 
 
 def run_round(book: Book, display: Display, worker_factory: WorkerFactory) -> RunResult:
-    """Work off a book's present round with workers that are started elsewhere."""
+    """Run a book's current round with workers that are started elsewhere."""
     return run_event_loop(
         lambda: _work_and_report(
             book, book.rounds()[-1], None, None, display, handle_signals=True, worker_factory=worker_factory
@@ -155,7 +155,7 @@ async def _plan_and_work(
 async def open_run_model(
     spec: ModelSpec, settings: Settings, display: Display, single_worker: bool | None = None
 ) -> AsyncIterator[Model | None]:
-    """A model, open for as long as the context is; None where a crew's workers open their own."""
+    """Open a model for a context; None where the workers of a pool open their own."""
     if not (settings.workers == 1 if single_worker is None else single_worker) and spec.name:
         yield None
         return
@@ -177,7 +177,7 @@ async def _work_and_report(
     allow_shortfall: bool = False,
     worker_factory: WorkerFactory | None = None,
 ) -> RunResult:
-    """Work alone or with a crew, then count what the files say."""
+    """Work alone or with a pool, then make the report from the files."""
     with explain_disk_errors(book.path):
         if worker_factory or model is None or round_.settings.workers > 1:
             start = worker_factory(book, round_) if worker_factory else None
@@ -191,7 +191,7 @@ async def _work_and_report(
 
 
 def _make_result(book: Book, made: Report, cause: str = "", allow_shortfall: bool = False) -> RunResult:
-    """All scored is a result; anything less is an exception, unless it was allowed."""
+    """Return the result; raise Shortfall if not all are scored, unless that is allowed."""
     if made.scored < made.requested and not allow_shortfall:
         raise make_shortfall(made, cause)
     return RunResult(book.path, made)
@@ -218,7 +218,7 @@ def plan_request(request: Request, say: Callable[[str], None] = lambda _: None, 
 
 
 def work(run: str | Path, changes: dict[str, JSON], display: Display) -> RunResult:
-    """Join a run's present round as one more worker."""
+    """Join a run's current round as one more worker."""
     book = Book(run)
     rounds = book.rounds()
     base = rounds[-1] if rounds else book.open_round(Settings())

@@ -55,7 +55,7 @@ from rollbook.processes import run_sync_or_async
 
 
 class FixedAnswerModel:
-    """A model that says what it was given, turn by turn, and then has nothing more to say."""
+    """A model that returns given texts, one per turn."""
 
     def __init__(self, task: Task, texts: Sequence[str]) -> None:
         self.spec = ModelSpec("given", "given")
@@ -72,7 +72,7 @@ class FixedAnswerModel:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
-        """The next text; after the last one the conversation is over, as if no more turns were allowed."""
+        """Return the next text; after the last one the conversation ends, as if no more turns were allowed."""
         turn = _count_answers(messages) - self._shown
         if turn >= len(self._texts):
             raise LimitReached("max_turns")
@@ -85,7 +85,7 @@ def _count_answers(messages: Sequence[Message]) -> int:
 
 
 class AnswerScorer:
-    """One environment on its stage, ready for given answers. `folder` holds its source, `spec` what it is."""
+    """One open environment that scores given answers; `folder` has its source."""
 
     def __init__(
         self, name: str, spec: EnvironmentSpec, folder: Path, environment: EnvironmentRuntime, limits: Limits
@@ -94,31 +94,31 @@ class AnswerScorer:
         self._environment = environment
 
     async def run(self, task: Task, answer: str | Sequence[str]) -> Rollout:
-        """The rollout in which the model says this: scored, or failed as one of a run would have."""
+        """Return the rollout in which the model gives this answer: scored, or failed as it would in a run."""
         texts = [answer] if isinstance(answer, str) else list(answer)
-        stages = {self.name: self._environment}
-        player = RolloutRunner(
-            FixedAnswerModel(task, texts), stages, None, Sampling(), self.limits, 0, tool_format="text"
+        environments = {self.name: self._environment}
+        runner = RolloutRunner(
+            FixedAnswerModel(task, texts), environments, None, Sampling(), self.limits, 0, tool_format="text"
         )
-        rollout, _ = await player.run_attempt(RolloutJob(roundtrip_task(task, self.name), 0, KeyHistory()), 1)
+        rollout, _ = await runner.run_attempt(RolloutJob(roundtrip_task(task, self.name), 0, KeyHistory()), 1)
         return rollout
 
     async def tools(self, task: Task) -> Sequence[JSON]:
-        """What tools a rollout of this task is shown; RolloutFailed where it could not begin."""
+        """Return the tools of a rollout of this task; RolloutFailed if it cannot begin."""
         if not self.spec.offers:
             return self.spec.tools
-        seat = await self._environment.open_session(roundtrip_task(task, self.name), task.id)
+        session = await self._environment.open_session(roundtrip_task(task, self.name), task.id)
         try:
-            return seat.tools
+            return session.tools
         finally:
-            await self._environment.close_session(seat)
+            await self._environment.close_session(session)
 
 
 @asynccontextmanager
 async def open_scorer(
     loaded: LoadedEnvironment, limits: Limits, *, hosts: int = 1, judge: JudgeClient | None = None
 ) -> AsyncIterator[AnswerScorer]:
-    """A trial of an environment, with processes of its own for as long as the context is."""
+    """Open a scorer for an environment, with processes of its own, for a context."""
     name = environment_name(loaded)
     if not loaded.cls.needs_model:
         raise UsageError(f"{name} plays its rollouts itself, so no given answer can be scored there; use rollbook run")
@@ -128,18 +128,18 @@ async def open_scorer(
         instances = {} if is_importable(loaded) else {name: loaded.instance}
         async with open_environments(
             {name: spec}, limits, run=folder, hosts=hosts, instances=instances, judge=judge
-        ) as on:
-            yield AnswerScorer(name, spec, folder, on[name], limits)
+        ) as opened:
+            yield AnswerScorer(name, spec, folder, opened[name], limits)
 
 
 def is_importable(loaded: LoadedEnvironment) -> bool:
-    """Whether another process could make it: a class of a notebook exists in this one alone."""
+    """Return whether another process can import it: a class of a notebook exists only in this one."""
     installed = bool(getattr(sys.modules[loaded.cls.__module__], "__file__", None))
     return "<locals>" not in loaded.cls.__qualname__ and (loaded.path is not None or installed)
 
 
 def iterate_valid_tasks(loaded: LoadedEnvironment) -> Iterator[Task]:
-    """The environment's own tasks; what is none is its mistake, told in one line."""
+    """Yield the environment's own tasks; anything that is not a task is its mistake, reported in one line."""
     for task in iterate_tasks(loaded):
         if not isinstance(task, Task):
             raise UsageError(f"{environment_name(loaded)}: tasks() gave a {type(task).__name__}, not a Task")
@@ -147,18 +147,18 @@ def iterate_valid_tasks(loaded: LoadedEnvironment) -> Iterator[Task]:
 
 
 def roundtrip_task(task: Task, env: str) -> Task:
-    """The task as a run would read it back from tasks.jsonl."""
+    """Return the task as a run would read it back from tasks.jsonl."""
     try:
         line = msgspec.json.decode(encode(task.line()), type=TaskLine)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{env}: task {task.id!r} does not fit JSON: {error}") from None
-    kept = Task.from_line(line)
-    kept.env = env
-    return kept
+    stored = Task.from_line(line)
+    stored.env = env
+    return stored
 
 
 MAX_IDS_SEARCHED = 100_000
-"""Ids that are looked through for one that may have been meant."""
+"""How many ids are searched for the one that was probably meant."""
 
 
 def score(
@@ -173,15 +173,15 @@ def score(
     judge_name: str = "",
     **settings: JSON,
 ) -> Score | Awaitable[Score]:
-    """What an answer to a task (or its id) is worth; RolloutFailed where a rollout would have no score.
+    """Score an answer to a task (or its id); RolloutFailed where a rollout would have no score.
 
-    A list of texts is what is said turn by turn, with tools called as in the text format. A plain call works; inside
+    A list of texts is one text per turn, with tools called as in the text format. A plain call works; inside
     a running event loop, await what it returns.
     """
-    made = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
+    own = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
 
     async def work() -> Score:
-        rollout = await run_answer(load_environment(env, data, template), task, text, limits, made, judge_name)
+        rollout = await run_answer(load_environment(env, data, template), task, text, limits, own, judge_name)
         if rollout.score is None:
             assert rollout.failure
             raise RolloutFailed(rollout.failure.kind, rollout.failure.where, rollout.failure.message)
@@ -198,19 +198,19 @@ async def run_answer(
     settings: Settings = Settings(),  # noqa: B008 - frozen
     judge_name: str = "",
 ) -> Rollout:
-    """The rollout that gives this answer, with its score or its failure."""
+    """Return the rollout that gives this answer, with its score or its failure."""
     spec, urls = resolve_judge(settings.judge_urls, judge_name)
     check_judge(loaded, spec is not None)
-    asked = task if isinstance(task, Task) else find_task(loaded, task)
+    resolved = task if isinstance(task, Task) else find_task(loaded, task)
     async with (
         open_judge(spec, with_judge_urls(settings, urls)) as judge,
-        open_scorer(loaded, limits, judge=judge) as stage,
+        open_scorer(loaded, limits, judge=judge) as scorer,
     ):
-        return await stage.run(asked, text)
+        return await scorer.run(resolved, text)
 
 
 def find_task(loaded: LoadedEnvironment, task_id: str) -> Task:
-    """The task of an id; a UsageError with those that may have been meant."""
+    """Return the task with an id; a UsageError suggests similar ids."""
     ids: list[str] = []
     for task in iterate_valid_tasks(loaded):
         if task.id == task_id:

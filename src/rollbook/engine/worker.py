@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
-from rollbook.core import Failure, Rollout, Task
-from rollbook.engine.retries import record_failure, retry_delay_s
+from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
+from rollbook.engine.retries import AttemptResult, run_until_final
 from rollbook.errors import RolloutFailed, UsageError
 
 
 class RolloutJob(msgspec.Struct):
-    """A key to carry to its end, with what this round has tried already."""
+    """A key to run until it is scored or finally failed, with what this round has tried already."""
 
     task: Task
     sample: int
@@ -31,21 +31,21 @@ class RolloutJob(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """The key as one word."""
+        """The key as text."""
         return f"{self.task.id}#{self.sample}"
 
 
 class JobSource(Protocol):
-    """Where a worker gets its jobs and leaves its marks: a book's shift, or a collector's memory."""
+    """Where a worker gets its jobs and records results: a book, or a collector's memory."""
 
     async def next(self) -> RolloutJob | None:
-        """The next job; waits while there may be one later, None when there will be none."""
+        """Return the next job; wait while there may be one later, None when there will be none."""
 
     async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
-        """Take in what an attempt came to; after a score or a final failure the job is over."""
+        """Record an attempt; after a score or a final failure the job is over."""
 
     def idle(self) -> None:
-        """Nothing is in flight just now: whatever waits for company need not wait."""
+        """Nothing is in flight: write now what would wait to be written with others."""
 
 
 START_LIMIT = 2
@@ -54,24 +54,24 @@ SPARE_FILES = 128
 
 
 class FixedLimit:
-    """Always the same."""
+    """A constant limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
     def record_answer(self, seconds: float) -> None:
-        """A call was answered."""
+        """Ignore an answer."""
 
     def record_overload(self) -> None:
-        """The endpoint said it has enough, or did not answer."""
+        """Ignore an overload."""
 
 
 class AdaptiveLimit:
     """Slow start, then additive increase and multiplicative decrease.
 
-    Judged in windows of one limit's worth of answers: while doubling brings more answers per second it goes on; after
-    that the limit creeps up, and falls when answers take twice their best time without there being more of them, or at
-    once when the endpoint refuses.
+    Adjusted after every window of twice the limit of answers: it doubles while that gives more answers per second;
+    then it rises slowly, and falls when answers take twice their best time without being more, or at once when the
+    endpoint refuses.
     """
 
     def __init__(self, max_limit: int = MAX_CONCURRENCY, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,7 +86,7 @@ class AdaptiveLimit:
         self._since, self._answers, self._seconds, self._overloaded = self._clock(), 0, 0.0, False
 
     def record_answer(self, seconds: float) -> None:
-        """Count an answer; judge when the window is full."""
+        """Count an answer; adjust the limit when the window is full."""
         self._answers += 1
         self._seconds += seconds
         if self._answers >= 2 * self.limit:
@@ -109,7 +109,7 @@ class AdaptiveLimit:
         self._start_window()
 
     def record_overload(self) -> None:
-        """Fall at once, but only once a window: one overload answers many calls at the same time."""
+        """Halve the limit at once, but only once per window: one overload fails many calls at the same time."""
         self._doubling = False
         if not self._overloaded:
             self._set_limit(self.limit // 2)
@@ -121,7 +121,7 @@ class AdaptiveLimit:
 
 
 def make_limiter(wanted: int | str, say: Callable[[str], None]) -> FixedLimit | AdaptiveLimit:
-    """The limiter that was asked for, within what the file-descriptor limit allows."""
+    """Return the requested limiter, within what the file-descriptor limit allows."""
     if wanted == "auto":
         return AdaptiveLimit(limit_by_open_files(MAX_CONCURRENCY, say, quiet=True))
     if not isinstance(wanted, int) or wanted < 1:
@@ -130,7 +130,7 @@ def make_limiter(wanted: int | str, say: Callable[[str], None]) -> FixedLimit | 
 
 
 def limit_by_open_files(wanted: int, say: Callable[[str], None], *, quiet: bool = False) -> int:
-    """Raise the soft limit of open files for so many connections; where that is not enough, cap and say so."""
+    """Raise the soft limit of open files for this many connections; if that is not enough, cap and report it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -146,11 +146,10 @@ def limit_by_open_files(wanted: int, say: Callable[[str], None], *, quiet: bool 
 
 
 TICK_S = 0.1
-OVERLOAD_KINDS = ("model_unavailable", "model_timeout")
 
 
 class WorkerStats(msgspec.Struct):
-    """What a worker measures of itself."""
+    """Measurements of a worker."""
 
     in_flight: int = 0
     loop_lag_ms: float = 0.0
@@ -159,26 +158,26 @@ class WorkerStats(msgspec.Struct):
     verify_ms: float = 0.0
 
     def record_lag(self, seconds: float) -> None:
-        """How late the loop came back to us."""
+        """Record how late the event loop was."""
         lag = max(0.0, seconds) * 1000
         self.loop_lag_ms += 0.2 * (lag - self.loop_lag_ms)
         self.worst_lag_ms = max(self.worst_lag_ms, lag)
 
     def record_rollout(self, rollout: Rollout) -> None:
-        """Where a rollout's time went."""
+        """Record where a rollout's time went."""
         self.model_ms += 0.05 * (rollout.timing.model_s * 1000 - self.model_ms)
         self.verify_ms += 0.05 * (rollout.timing.verify_s * 1000 - self.verify_ms)
 
 
 class AttemptRunner(Protocol):
-    """Whoever carries one attempt at a job to a score or a failure."""
+    """Runs one attempt at a job to a score or a failure."""
 
-    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
-        """One attempt; the error goes with a rollout that failed."""
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
+        """Return the rollout of one attempt, and the error if it failed."""
 
 
 class Worker:
-    """Runs until the desk has no more jobs, or until it is drained, stopped, or something that concerns all breaks."""
+    """Runs until there are no more jobs, or until it is drained or stopped, or a failure concerns all of them."""
 
     def __init__(
         self,
@@ -204,25 +203,25 @@ class Worker:
         return self._limiter.limit
 
     def drain(self) -> None:
-        """Take no new job; what is in flight is carried to its end."""
+        """Take no new job; finish what is in flight."""
         self._draining.set()
         self._changed.set()
-        for lane in self._idle_tasks:
-            lane.cancel()
+        for task in self._idle_tasks:
+            task.cancel()
 
     @property
     def ended_early(self) -> bool:
-        """Whether it was told to end before the desk had no more jobs."""
+        """Whether it was drained before it ran out of jobs."""
         return self._draining.is_set() and not self._exhausted
 
     def stop(self) -> None:
-        """Drop what is in flight; nothing is written about it."""
+        """Cancel what is in flight; nothing is written about it."""
         self.drain()
-        for lane in self._tasks:
-            lane.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     async def run(self, on_tick: Callable[[], None] | None = None) -> None:
-        """Work. Raises what broke everything: an endpoint that stays away, a disk that takes no more."""
+        """Run jobs. Raises what concerns all of them: an endpoint that stays down, a full disk."""
         try:
             while not self._error:
                 self._start_tasks()
@@ -230,14 +229,14 @@ class Worker:
                     break
                 await self._wait(on_tick)
         finally:
-            for lane in self._tasks:
-                lane.cancel()
+            for task in self._tasks:
+                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._error:
             raise self._error
 
     async def _wait(self, on_tick: Callable[[], None] | None) -> None:
-        """Until a lane ends or a glance is due; how late we come back is the loop's lag."""
+        """Wait until a task ends or a tick is due; a late return is the lag of the loop."""
         self._changed.clear()
         before = time.monotonic()
         try:
@@ -252,27 +251,27 @@ class Worker:
         if self._draining.is_set() or self._exhausted:
             return
         while len(self._tasks) < self._limiter.limit:
-            lane = asyncio.create_task(self._run_jobs())
-            self._tasks.add(lane)
-            lane.add_done_callback(self._on_task_done)
+            task = asyncio.create_task(self._run_jobs())
+            self._tasks.add(task)
+            task.add_done_callback(self._on_task_done)
 
-    def _on_task_done(self, lane: asyncio.Task[None]) -> None:
-        self._tasks.discard(lane)
-        if not lane.cancelled() and lane.exception() and not self._error:
-            self._error = lane.exception()
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() and not self._error:
+            self._error = task.exception()
         if self._error or not self._tasks:
             self._changed.set()
 
     async def _run_jobs(self) -> None:
-        """One job after the other, while there is room for this lane."""
-        me = asyncio.current_task()
-        assert me
+        """Run one job after another, while the limit allows this task."""
+        this_task = asyncio.current_task()
+        assert this_task
         while not self._draining.is_set() and len(self._tasks) <= self._limiter.limit:
-            self._idle_tasks.add(me)
+            self._idle_tasks.add(this_task)
             try:
                 job = await self._next_job()
             finally:
-                self._idle_tasks.discard(me)
+                self._idle_tasks.discard(this_task)
             if job is None:
                 return
             self.stats.in_flight += 1
@@ -290,31 +289,23 @@ class Worker:
         return job
 
     async def _run_job(self, job: RolloutJob) -> None:
-        """Attempt after attempt until the job is scored or out of budget."""
+        """Run attempts until the job is scored or out of budget."""
         if job.past.deaths >= MAX_WORKER_DEATHS:
             await self._mark_lost(job)
             return
-        while True:
-            rollout, error = await self._runner.run_attempt(job, self._round)
-            self._observe(rollout, error)
-            final = error is None or record_failure(job.past, error.kind, self._budgets)
-            await self._jobs.mark(job, rollout, final)
-            if final or self._draining.is_set():
-                return
-            assert error
-            await self._wait_before_retry(retry_delay_s(error, job.past))
 
-    async def _wait_before_retry(self, seconds: float) -> None:
-        """Wait before another attempt; a drain does not wait."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._draining.wait()
-        except TimeoutError:
-            return
+        def run_attempt() -> Awaitable[AttemptResult]:
+            return self._runner.run_attempt(job, self._round)
+
+        def record(rollout: Rollout, error: RolloutFailed | None, final: bool) -> Awaitable[None]:
+            self._observe(rollout, error)
+            return self._jobs.mark(job, rollout, final)
+
+        await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
 
     def _observe(self, rollout: Rollout, error: RolloutFailed | None) -> None:
         self.stats.record_rollout(rollout)
-        if error is not None and error.kind in OVERLOAD_KINDS:
+        if error is not None and FAILURE_KINDS[error.kind].no_answer:
             self._limiter.record_overload()
         elif rollout.turns:
             self._limiter.record_answer(rollout.timing.model_s)

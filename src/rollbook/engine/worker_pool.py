@@ -13,23 +13,22 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from rollbook.book import Book, RunStatus, read_status
-from rollbook.core import Round
+from rollbook.core import FAILURE_KINDS, Round
 from rollbook.engine.progress import Display, Progress
 from rollbook.engine.retries import parse_max_failures
-from rollbook.errors import Stopped, UsageError
+from rollbook.errors import Shortfall, Stopped, UsageError
 from rollbook.processes import Child, module_argv
 
 POLL_S = 1.0
 REPLACEMENTS_PER_WORKER = 3
-ORDERLY_EXIT_CODES = (0, 3)
 RATE_POLLS = 30
-"""How many looks back the rate is taken from."""
+"""How many polls the rate is computed from."""
 WAITING_NOTE_POLLS = 10
-"""How many looks running find workers that wait before it is said: starting takes some seconds anywhere."""
+"""How many polls in a row find waiting workers before that is reported: starting takes some seconds anywhere."""
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """How a worker ended: its exit code and last words. Where it is `replaceable`, another may take its place."""
+    """How a worker ended: its exit code and last message. If `replaceable`, another may take its place."""
 
     code: int
     message: str
@@ -37,24 +36,24 @@ class ExitStatus(msgspec.Struct, frozen=True):
 
 
 class WorkerHandle(Protocol):
-    """A worker of a crew, wherever it runs."""
+    """A worker of a pool, wherever it runs."""
 
     @property
     def waiting(self) -> bool:
-        """Whether there is no room for it yet."""
+        """Whether it waits for resources."""
 
     def exit_status(self) -> ExitStatus | None:
         """How it ended; None before."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal: it drains on the first and stops on the second."""
+        """Send a signal: the worker drains on the first and stops on the second."""
 
     def kill_now(self) -> None:
         """End it, whatever it does."""
 
 
 def killed_exit_status(exit_code: int) -> ExitStatus:
-    """The fate of a process that a signal ended.
+    """Return the status of a process that a signal ended.
 
     >>> killed_exit_status(-15).message
     'was killed by SIGTERM, lower --concurrency or --workers'
@@ -69,7 +68,7 @@ StartWorker: TypeAlias = Callable[[int], WorkerHandle]
 
 
 class WorkerProcess:
-    """A worker that is a process of ours."""
+    """A worker in a child process."""
 
     waiting = False
 
@@ -87,7 +86,7 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Starts as many workers as the round has, by itself as processes, and tells what became of them."""
+    """Starts as many workers as the round has, by default as child processes, and handles their ends."""
 
     def __init__(self, book: Book, round_: Round, display: Display, start: StartWorker | None = None) -> None:
         self._book, self._round, self._display = book, round_, display
@@ -102,21 +101,20 @@ class WorkerPool:
         self._recent_counts: deque[tuple[float, int]] = deque(maxlen=RATE_POLLS)
 
     async def run(self, *, handle_signals: bool) -> str:
-        """Until no worker is left; gives the probable cause where some died."""
+        """Run until no worker is left; return the probable cause if some died."""
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if handle_signals}
         for number in before:
             loop.add_signal_handler(number, self._on_signal)
         self._display.start(self._book.plan.requested)
         try:
-            for seat in range(self._round.settings.workers):
-                self._workers[seat] = self._start(seat)
+            self._workers = {one: self._start(one) for one in range(self._round.settings.workers)}
             while self._workers:
                 await asyncio.sleep(POLL_S)
                 await self._poll()
         finally:
-            for hand in self._workers.values():
-                hand.kill_now()
+            for worker in self._workers.values():
+                worker.kill_now()
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler or signal.SIG_DFL)  # the report may take a while: it can be interrupted
@@ -127,47 +125,47 @@ class WorkerPool:
         return self._stop_reason or self._cause
 
     def _on_signal(self) -> None:
-        """Pass it on: the workers drain on the first and stop on the second."""
+        """Forward a signal: the workers drain on the first and stop on the second."""
         self._stopping += 1
         self._display.note(f"draining {len(self._workers)} workers; once more stops at once")
-        for hand in self._workers.values():
-            hand.signal(signal.SIGTERM)
+        for worker in self._workers.values():
+            worker.signal(signal.SIGTERM)
 
     async def _poll(self) -> None:
-        for seat, hand in list(self._workers.items()):
-            fate = hand.exit_status()
-            if fate is not None:
-                del self._workers[seat]
-                self._on_exit(seat, fate)
+        for number, worker in list(self._workers.items()):
+            exit_status = worker.exit_status()
+            if exit_status is not None:
+                del self._workers[number]
+                self._on_exit(number, exit_status)
         status = await asyncio.to_thread(read_status, self._book.path)
         self._display.update(self._progress(status))
         self._check_failures(status)
         self._handle_waiting(needed=bool(status.pending) and not self._stopping and not self._stop_reason)
 
     def _handle_waiting(self, needed: bool) -> None:
-        """Say how many wait for room; those that nobody needs any more are sent home."""
-        waiting = [seat for seat, hand in self._workers.items() if hand.waiting]
+        """Report how many workers wait for resources; end waiting ones that are no longer needed."""
+        waiting = [number for number, worker in self._workers.items() if worker.waiting]
         if not needed:
-            for seat in waiting:
-                self._workers.pop(seat).kill_now()
+            for number in waiting:
+                self._workers.pop(number).kill_now()
             return
         self._polls_with_waiting = self._polls_with_waiting + 1 if waiting else 0
         if self._polls_with_waiting == WAITING_NOTE_POLLS:
             self._display.note(f"{len(waiting)} of {len(self._workers)} workers wait for room")
 
     def _check_failures(self, status: RunStatus) -> None:
-        """What --fail-fast and --max-failures say of all workers together: the rest is stopped at once."""
+        """Stop all workers at once if --fail-fast or --max-failures says so for them together."""
         settings, failed = self._round.settings, sum(status.failed.values())
         allowed = 0 if settings.fail_fast else parse_max_failures(settings.max_failures, status.requested)
         if failed > allowed and not self._stop_reason:
             rule = "--fail-fast" if settings.fail_fast else f"--max-failures {settings.max_failures}"
             self._stop_reason = f"stopped by {rule} with {failed} failed"
-            for number in (signal.SIGTERM, signal.SIGINT):  # equal ones that come at once would count once
-                for hand in self._workers.values():
-                    hand.signal(number)
+            for number in (signal.SIGTERM, signal.SIGINT):  # two equal signals at the same time would count once
+                for worker in self._workers.values():
+                    worker.signal(number)
 
     def _on_exit(self, number: int, exit_status: ExitStatus) -> None:
-        if exit_status.code in ORDERLY_EXIT_CODES or self._stopping or self._stop_reason:
+        if _is_orderly(exit_status.code) or self._stopping or self._stop_reason:
             return
         if not exit_status.replaceable:
             self._error = self._error or _exit_error(number, exit_status)
@@ -190,12 +188,17 @@ class WorkerPool:
             failed=status.failed,
             pending=status.pending,
             in_flight=status.in_flight,
-            concurrency=sum(not hand.waiting for hand in self._workers.values()),
+            concurrency=sum(not worker.waiting for worker in self._workers.values()),
         )
 
 
+def _is_orderly(exit_code: int) -> bool:
+    """Return whether a worker did its work, with or without a shortfall."""
+    return exit_code in {0, Shortfall.exit_code, *(kind.exit_code for kind in FAILURE_KINDS.values())}
+
+
 def _exit_error(number: int, exit_status: ExitStatus) -> Exception:
-    """What is to be raised for a worker that gave up."""
-    said = exit_status.message.removeprefix("rollbook: ") or f"worker {number} exited with {exit_status.code}"
+    """Return the exception for a worker that gave up."""
+    message = exit_status.message.removeprefix("rollbook: ") or f"worker {number} exited with {exit_status.code}"
     known = {kind.exit_code: kind for kind in (Stopped, UsageError)}
-    return known.get(exit_status.code, RuntimeError)(said)
+    return known.get(exit_status.code, RuntimeError)(message)

@@ -22,7 +22,7 @@ from rollbook.core import (
     TurnLine,
     make_turn_line,
 )
-from rollbook.errors import InvalidReward, RollbookError, RolloutFailed
+from rollbook.errors import InvalidReward, RolloutFailed, SandboxError
 
 FRAME_LENGTH = struct.Struct("<I")
 
@@ -124,11 +124,7 @@ def failure_kind(error: BaseException, default: str) -> str:
         return error.kind
     if isinstance(error, InvalidReward):
         return "invalid_reward"
-    if isinstance(error, RollbookError):
-        from rollbook.sandbox import SandboxError
-
-        return "sandbox_error" if isinstance(error, SandboxError) else default
-    return default
+    return "sandbox_error" if isinstance(error, SandboxError) else default
 
 
 def describe_exception(error: BaseException, *, location: bool = True) -> str:

@@ -23,7 +23,7 @@ from rollbook.environments.pool import EnvironmentProcess, EnvironmentProcessPoo
 from rollbook.environments.tools import Toolbox, read_offered_tools
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed, Stopped
 from rollbook.models import AskModel
-from rollbook.processes import CANCEL_GRACE_S
+from rollbook.processes import CANCEL_GRACE_S, ENVIRONMENT_CODE_TASK
 
 if TYPE_CHECKING:
     from rollbook.environments.mcp import McpConnection, McpServers
@@ -276,7 +276,7 @@ async def await_with_deadline(
     work: Awaitable[JSON], timeout_s: float, where: str, error_kind: str, timeout_kind: str
 ) -> JSON:
     """Await environment code with a deadline that it cannot ignore: code that resists cancellation is abandoned."""
-    task = asyncio.create_task(await_contained(work, where, error_kind), name="environment code")
+    task = asyncio.create_task(await_contained(work, where, error_kind), name=ENVIRONMENT_CODE_TASK)
     task.add_done_callback(lambda t: t.cancelled() or t.exception())
     try:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)

@@ -14,12 +14,11 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from rollbook.core import JSON, Message, encode
+from rollbook.core import FAILURE_KINDS, JSON, Message, encode
 from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
 from rollbook.models import Completion
 
 RETRY_AFTER_S = 1
-_STATUS_OF_KIND = {"model_unavailable": 503, "model_timeout": 504, "model_rejected": 400}
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
@@ -49,7 +48,7 @@ def make_error_reply(error: Exception, body_limit: int) -> ErrorReply:
     match error:
         case RolloutFailed():
             wait = None if error.retry_after_s is None else math.ceil(error.retry_after_s)
-            return ErrorReply(_STATUS_OF_KIND.get(error.kind, 502), error.kind, error.message, wait)
+            return ErrorReply(FAILURE_KINDS[error.kind].http_status, error.kind, error.message, wait)
         case ContextFull():
             return ErrorReply(400, "context_length_exceeded", str(error))
         case LimitReached():

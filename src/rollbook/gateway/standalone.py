@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -35,11 +34,16 @@ from rollbook.gateway.server import (
     make_rollout_name,
 )
 from rollbook.models import ChatModel, Model, open_model, resolve_model
-from rollbook.processes import json_response, read_json_object, serve_app
-from rollbook.sandbox import run_to_completion
+from rollbook.processes import (
+    ExpiringSessions,
+    NoSession,
+    json_response,
+    read_json_object,
+    run_to_completion,
+    serve_app,
+)
 
 MAX_ROLLOUTS = 4096
-SWEEP_S = 1.0
 MAX_NAME_CHARS = 200
 
 ManagementHandler = Callable[[web.Request], Awaitable[JSON]]
@@ -58,11 +62,14 @@ class RolloutDefaults(msgspec.Struct, frozen=True):
 class OpenRollout(msgspec.Struct):
     """An open rollout; after its deadline it is `late`, and only its record is left."""
 
+    rollout: str
     name: str
     seed: int
     recorder: Recorder
-    began: float
+    deadline: asyncio.TimerHandle
     late: RolloutFailed | None = None
+    record: Record | None = None
+    """Made when it ends."""
 
 
 class StandaloneGateway:
@@ -77,8 +84,14 @@ class StandaloneGateway:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._model, self._terms, self._key, self._out, self._say = model, defaults, key, out, say
-        self._gateway = GatewayServer(lambda name: self._open[name].recorder, model.spec.name, say)
-        self._open: dict[str, OpenRollout] = {}
+        self._gateway = GatewayServer(lambda name: self._find_open(name).recorder, model.spec.name, say)
+        # Using one does not make it live longer. After its deadline the record waits as long again for a reader.
+        self._rollouts = ExpiringSessions[OpenRollout](
+            self._close_rollout,
+            not_found="no such rollout, or it has ended",
+            idle_timeout_s=2 * defaults.limits.rollout_s,
+            max_sessions=defaults.rollouts,
+        )
         self._count = 0
 
     def make_app(self) -> web.Application:
@@ -89,7 +102,7 @@ class StandaloneGateway:
         app.router.add_delete(ROLLOUT_PATH, self._require_key(self._end_rollout))
         self._gateway.add_routes(app)
         app.router.add_route("*", "/{rest:.*}", _not_found)
-        app.cleanup_ctx.append(self._run_deadlines)
+        app.cleanup_ctx.append(self._close_all)
         return app
 
     def _require_key(self, handler: ManagementHandler) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -106,20 +119,21 @@ class StandaloneGateway:
         return answer
 
     async def _open_rollout(self, request: web.Request) -> JSON:
-        if len(self._open) >= self._terms.rollouts:
-            raise TooManyCalls(f"{self._terms.rollouts} rollouts are open: end one with DELETE /rollout/NAME")
         asked = await read_json_object(request, BODY_TIMEOUT_S) if request.can_read_body else {}
         name, seed = asked.get("name", ""), asked.get("seed")
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
             raise UsageError(f"name is no text of at most {MAX_NAME_CHARS} characters")
         if not (seed is None or (isinstance(seed, int) and 0 <= seed < 2**31)):
             raise UsageError(f"seed is no whole number from 0 to {2**31 - 1}")
-        rollout = self._add(name, seed)
+        if self._rollouts.full:
+            raise TooManyCalls(f"{self._terms.rollouts} rollouts are open: end one with DELETE /rollout/NAME")
+        rollout = make_rollout_name()
+        await self._rollouts.open(rollout, partial(self._start_rollout, rollout, name, seed))
         base = f"{request.scheme}://{request.host}/rollout/{rollout}"
         return {"rollout": rollout, "openai_base_url": f"{base}/v1", "anthropic_base_url": base}
 
-    def _add(self, name: str, seed: int | None) -> str:
-        rollout, terms = make_rollout_name(), self._terms
+    async def _start_rollout(self, rollout: str, name: str, seed: int | None) -> OpenRollout:
+        terms = self._terms
         self._count += 1
         task = Task(name or f"rollout-{self._count}", messages=[])
         seed = derive_seed(terms.seed, task.id, self._count) if seed is None else seed
@@ -127,30 +141,35 @@ class StandaloneGateway:
         ask = ModelCaller(
             self._model, terms.sampling, terms.limits, blank, rollout, AttemptClock(), budgets=terms.attempts
         )
-        self._open[rollout] = OpenRollout(task.id, seed, Recorder(blank, ask), time.monotonic())
-        return rollout
+        recorder, limit_s = Recorder(blank, ask), terms.limits.rollout_s
+        deadline = asyncio.get_running_loop().call_later(limit_s, self._end_late, rollout, limit_s)
+        return OpenRollout(rollout, task.id, seed, recorder, deadline)
+
+    def _end_late(self, rollout: str, limit_s: float) -> None:
+        opened = self._rollouts.get(rollout)
+        opened.recorder.close()
+        opened.late = RolloutFailed("rollout_timeout", "rollout", f"it took longer than {limit_s:g} s")
 
     async def _get_record(self, request: web.Request) -> JSON:
-        name = request.match_info["rollout"]
-        return self._make_record(name, self._find_open(name), over=False)
+        return self._make_record(self._find_open(request.match_info["rollout"]), over=False)
 
     async def _end_rollout(self, request: web.Request) -> JSON:
-        name = request.match_info["rollout"]
-        self._find_open(name)
-        return await self._close_rollout(name)
+        opened = self._find_open(request.match_info["rollout"])
+        await self._rollouts.end(opened.rollout)
+        return opened.record
 
-    def _find_open(self, name: str) -> OpenRollout:
-        if name not in self._open:
-            raise RolloutEnded
-        return self._open[name]
+    def _find_open(self, rollout: str) -> OpenRollout:
+        try:
+            return self._rollouts.get(rollout)
+        except NoSession:
+            raise RolloutEnded from None
 
-    async def _close_rollout(self, name: str) -> Record:
-        opened = self._open.pop(name)
+    async def _close_rollout(self, opened: OpenRollout) -> None:
+        opened.deadline.cancel()
         opened.recorder.close()
-        record = self._make_record(name, opened, over=True)
+        opened.record = self._make_record(opened, over=True)
         if self._out is not None:
-            await self._write_record(self._out / f"{name}.json", record)
-        return record
+            await self._write_record(self._out / f"{opened.rollout}.json", opened.record)
 
     async def _write_record(self, path: Path, record: Record) -> None:
         """Write a record; a full disk must not prevent the reply that contains it."""
@@ -161,36 +180,20 @@ class StandaloneGateway:
         except OSError as error:
             self._say(f"{path}: {error.strerror}")
 
-    def _make_record(self, name: str, rollout: OpenRollout, *, over: bool) -> Record:
+    def _make_record(self, opened: OpenRollout, *, over: bool) -> Record:
         return make_record(
-            name, rollout.name, rollout.seed, rollout.recorder, rollout.late, over or rollout.late is not None
+            opened.rollout, opened.name, opened.seed, opened.recorder, opened.late, over or opened.late is not None
         )
 
-    async def _run_deadlines(self, _: web.Application) -> AsyncIterator[None]:
-        """Return aiohttp's cleanup context: enforce deadlines while the server is up, then end what is still open."""
-        sweeping = asyncio.create_task(self._sweep())
+    async def _close_all(self, app: web.Application) -> AsyncIterator[None]:
+        """For aiohttp's `cleanup_ctx`: what is open when the server stops fails."""
+        expiring = self._rollouts.cleanup_context(app)
+        await anext(expiring)
         yield
-        sweeping.cancel()
-        await asyncio.gather(sweeping, return_exceptions=True)
-        for name, opened in list(self._open.items()):
-            opened.late = opened.late or RolloutFailed(
-                "worker_lost", "rollout", "the gateway was stopped while it was open"
-            )
-            await self._close_rollout(name)
-
-    async def _sweep(self) -> None:
-        """Stop answering at a rollout's deadline; its record can be read for as long again."""
-        limit = self._terms.limits.rollout_s
-        while True:
-            await asyncio.sleep(min(SWEEP_S, limit / 4))
-            now = time.monotonic()
-            for name, opened in list(self._open.items()):
-                if now - opened.began > 2 * limit:
-                    if name in self._open:  # it was not ended while another record was written
-                        await self._close_rollout(name)
-                elif now - opened.began > limit and opened.late is None:
-                    opened.recorder.close()
-                    opened.late = RolloutFailed("rollout_timeout", "rollout", f"it took longer than {limit:g} s")
+        for opened in self._rollouts:
+            why = "the gateway was stopped while it was open"
+            opened.late = opened.late or RolloutFailed("worker_lost", "rollout", why)
+        await anext(expiring, None)
 
 
 async def _not_found(request: web.Request) -> web.Response:

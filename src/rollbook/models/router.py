@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import aiohttp
 from yarl import URL
 
-from rollbook.core import Settings
+from rollbook.core import FAILURE_KINDS, Settings
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed
 from rollbook.models.server_errors import CONNECT, WHERE, make_bad_completion, make_http_error
 from rollbook.processes import timeout_after
@@ -283,7 +283,7 @@ class Router:
 
     def _on_failure(self, replica: Replica, error: RolloutFailed, epoch: int) -> None:
         health = self._health[replica]
-        if error.kind not in ("model_unavailable", "model_timeout"):
+        if not FAILURE_KINDS[error.kind].no_answer:
             self._on_answer(replica, epoch)
             return
         if health.epoch != epoch:

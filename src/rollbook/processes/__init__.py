@@ -10,8 +10,22 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.processes.child import Child, module_argv, publish_ready, start_ready
-    from rollbook.processes.event_loop import CANCEL_GRACE_S, run_event_loop, run_sync_or_async, timeout_after
-    from rollbook.processes.expiring_sessions import IDLE_TIMEOUT_S, MAX_SESSIONS, ExpiringSessions, NoSession
+    from rollbook.processes.event_loop import (
+        CANCEL_GRACE_S,
+        ENVIRONMENT_CODE_TASK,
+        run_event_loop,
+        run_sync_or_async,
+        run_to_completion,
+        timeout_after,
+    )
+    from rollbook.processes.expiring_sessions import (
+        IDLE_TIMEOUT_S,
+        MAX_SESSIONS,
+        ExpiringSessions,
+        NoSession,
+        SessionEntry,
+        SessionTable,
+    )
     from rollbook.processes.http_server import json_response, read_json_object, serve_app, serve_forever
     from rollbook.processes.process_tree import (
         PARENT_PID,
@@ -27,9 +41,10 @@ else:
 
 # fmt: off
 __all__ = [
-    "CANCEL_GRACE_S", "IDLE_TIMEOUT_S", "MAX_SESSIONS", "PARENT_PID", "Child", "ExpiringSessions", "NoSession",
-    "become_subreaper", "die_with_parent", "end_with_parent", "find_members", "json_response", "kill_descendants",
-    "module_argv", "publish_ready", "read_json_object", "run_event_loop", "run_sync_or_async", "serve_app",
-    "serve_forever", "start_ready", "timeout_after", "trim_log",
+    "CANCEL_GRACE_S", "ENVIRONMENT_CODE_TASK", "IDLE_TIMEOUT_S", "MAX_SESSIONS", "PARENT_PID", "Child",
+    "ExpiringSessions", "NoSession", "SessionEntry", "SessionTable", "become_subreaper", "die_with_parent",
+    "end_with_parent", "find_members", "json_response", "kill_descendants", "module_argv", "publish_ready",
+    "read_json_object", "run_event_loop", "run_sync_or_async", "run_to_completion", "serve_app", "serve_forever",
+    "start_ready", "timeout_after", "trim_log",
 ]
 # fmt: on

@@ -1,4 +1,4 @@
-"""A child process in a session of its own: start it, wait until it is ready, watch it, kill it with all it started.
+"""A child process in a session of its own: start it, wait until it is ready, watch it, kill its tree.
 
 A thread of the parent watches each child. A child that is ready by a deadline publishes one JSON value (its port, for
 example) on an inherited pipe; `start_ready` is the parent's side of that and `publish_ready` the child's.
@@ -28,15 +28,15 @@ TAIL_BYTES = 64 * 1024
 
 
 def module_argv(module: str, *args: str) -> list[str]:
-    """The command of one of our own entry points; -P, so that a file in the user's folder shadows no module."""
+    """Return the command of one of our own entry points; -P, so that a file in the user's folder shadows no module."""
     return [sys.executable, "-P", "-m", module, *args]
 
 
 class Child:
-    """A running command. When it ends, for whatever reason, what it left in its group and session is killed too.
+    """A running command. When it ends, for whatever reason, what is left of its group and session is killed too.
 
-    Start it from a thread that outlives it: the kernel takes the end of that thread for the end of the parent. Its
-    output is appended to the `log` file, or to one without a name if none is given. A child of ours calls
+    Start it from a thread that outlives it: the kernel treats the end of that thread as the end of the parent. Its
+    output is appended to the `log` file, or to one without a name if none is given. Our own entry points call
     `die_with_parent`.
     """
 
@@ -76,18 +76,18 @@ class Child:
     def call_on_exit(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Call `callback` in the loop once the child has exited and been reaped; at once if it has."""
 
-        def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        def notify() -> None:
+            with suppress(RuntimeError):  # the loop is closed: no one is left to notify
                 loop.call_soon_threadsafe(callback)
 
         with self._lock:
             if self.returncode is None:
-                self._callbacks.append(tell)
+                self._callbacks.append(notify)
                 return
-        tell()
+        notify()
 
     async def wait(self, timeout_s: float) -> int:
-        """Its return code (minus the signal number if one killed it), or TimeoutError."""
+        """Wait for its return code: minus the signal number if one killed it; TimeoutError if it is late."""
         done = asyncio.Event()
         self.call_on_exit(asyncio.get_running_loop(), done.set)
         async with asyncio.timeout(timeout_s):
@@ -112,19 +112,19 @@ class Child:
             raise ChildFailed(f"process {self.pid} did not die within {timeout_s:g} s of SIGKILL") from None
 
     def kill_now(self) -> None:
-        """The same without waiting: for places that cannot await. The watching thread reaps."""
+        """Kill the tree without waiting, for callers that cannot await. The watching thread reaps."""
         with self._lock:
             if not self._reaped:
                 kill_tree(self.pid, self._tag)
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of what it has written so far."""
+        """Return the last lines of what it has written so far."""
         with self._lock:
             tail = self._tail if self._reaped else self._read_tail()
         return "\n".join(tail.decode(errors="replace").splitlines()[-lines:])
 
     def last_log_line(self) -> str:
-        """The last line of its log that says something: rulers and blank lines do not."""
+        """Return the last line of its log that has a letter or a digit: no rulers, no blank lines."""
         lines = self.log_tail().splitlines()
         return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "")
 
@@ -155,7 +155,7 @@ class Child:
 
     def _watch(self) -> None:
         _wait_unreaped(self.pid)
-        # Its number is still its own here, so that nothing else can be hit.
+        # It is not reaped yet, so no other process can have its number.
         kill_tree(self.pid, self._tag)
         with self._lock:
             self._reaped = True
@@ -176,7 +176,7 @@ class Child:
 
     def _read_tail(self) -> bytes:
         end = os.fstat(self._log).st_size
-        # A log that several share may have been cut since, to before where we came in.
+        # A log that several share may have been cut since, to before where this child began.
         start = max(self._log_start if self._log_start <= end else 0, end - TAIL_BYTES)
         return os.pread(self._log, end - start, start)
 
@@ -195,9 +195,9 @@ def _close(fd: int | None) -> None:
 
 
 def _wait_unreaped(pid: int) -> None:
-    # Where waitid is missing there is no /proc either, and a plain wait does.
+    # Where waitid is missing there is no /proc either, and a plain wait is enough.
     if hasattr(os, "waitid"):
-        with suppress(ChildProcessError):  # a stranger's waitpid(-1) reaped it
+        with suppress(ChildProcessError):  # a waitpid(-1) elsewhere reaped it
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -206,7 +206,7 @@ MAX_LINE_BYTES = 64 * 1024
 
 
 def publish_ready(value: JSON) -> None:
-    """On the child's side: say that we are ready, once. Started by hand, this says nothing."""
+    """Publish, once, that this child is ready. Does nothing in a process that was started by hand."""
     fd = os.environ.pop(READY_FD, None)
     if fd is None:
         return
@@ -224,7 +224,7 @@ async def start_ready(
     pass_fds: Sequence[int] = (),
     log: Path | None = None,
 ) -> tuple[Child, JSON]:
-    """Start a child and wait for what it publishes; ChildFailed with the end of its log if it dies or is late."""
+    """Start a child and wait for the value it publishes; ChildFailed has the end of its log if it dies or is late."""
     read, write = os.pipe()
     try:
         environ = {**(os.environ if env is None else env), READY_FD: str(write)}
@@ -258,29 +258,29 @@ async def _read_published(child: Child, fd: int, timeout_s: float, name: str) ->
 
 
 async def _read_first_line(child: Child, fd: int) -> bytes | None:
-    """The line, or None if the child exits without one. An early end of the pipe alone decides nothing."""
+    """Return the line; None if the child exits without one. An early end of the pipe alone means nothing."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes | None] = loop.create_future()
-    held = bytearray()
+    received = bytearray()
     os.set_blocking(fd, False)
 
     def read() -> None:
         with suppress(BlockingIOError):
             data = os.read(fd, MAX_LINE_BYTES)
-            held.extend(data)
+            received.extend(data)
             if not data:
                 loop.remove_reader(fd)
-        if not done.done() and (b"\n" in held or len(held) > MAX_LINE_BYTES):
-            done.set_result(bytes(held.split(b"\n", 1)[0]))
+        if not done.done() and (b"\n" in received or len(received) > MAX_LINE_BYTES):
+            done.set_result(bytes(received.split(b"\n", 1)[0]))
 
-    def gone() -> None:
+    def on_exit() -> None:
         if not done.done():
             read()
         if not done.done():
             done.set_result(None)
 
     loop.add_reader(fd, read)
-    child.call_on_exit(loop, gone)
+    child.call_on_exit(loop, on_exit)
     try:
         return await done
     finally:

@@ -1,4 +1,4 @@
-"""The event loop that work runs on: uvloop where installed, an end that nobody can hold up, cheap deadlines.
+"""The event loop that work runs on: uvloop where installed, an end that no task can delay, cheap deadlines.
 
 A deadline of 30 s or more has no timer of its own: all of them are checked once a second, since a timer for each of
 thousands would cost more.
@@ -15,21 +15,35 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 GC_THRESHOLD = 20_000
-
-
 CANCEL_GRACE_S = 1.0
-
+ENVIRONMENT_CODE_TASK = "environment code"
+"""The name of tasks that run an environment's own code, which may ignore being cancelled."""
 
 T = TypeVar("T")
 
 
 def run_sync_or_async(make_coroutine: Callable[[], Coroutine[None, None, T]]) -> T | Coroutine[None, None, T]:
-    """Run to the end in a plain call; inside a running loop hand back what is to be awaited."""
+    """Run a coroutine to its end; inside a running loop, return it to be awaited."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return run_event_loop(make_coroutine)
     return make_coroutine()
+
+
+async def run_to_completion(work: Callable[[], T]) -> T:
+    """Run `work` in a thread; a cancellation is raised when it is done, so that it never stops halfway."""
+    done = asyncio.get_running_loop().run_in_executor(None, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not done.done():
+        try:
+            await asyncio.wait([done])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        done.exception()  # nobody else will ask for it
+        raise cancelled
+    return done.result()
 
 
 def run_event_loop(make_coroutine: Callable[[], Coroutine[None, None, T]]) -> T:
@@ -49,7 +63,7 @@ def run_event_loop(make_coroutine: Callable[[], Coroutine[None, None, T]]) -> T:
 
 @contextmanager
 def collect_garbage_rarely() -> Iterator[None]:
-    """Rollouts make many objects and few cycles: looking for cycles every 700 objects took a tenth of all time."""
+    """Collect less often: rollouts make few cycles, and searching every 700 objects took a tenth of the time."""
     before = gc.get_threshold()
     gc.set_threshold(GC_THRESHOLD, *before[1:])
     try:
@@ -59,28 +73,28 @@ def collect_garbage_rarely() -> Iterator[None]:
 
 
 def abandon_stuck_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Environment code that refuses to be cancelled must not keep the program from ending."""
-    deaf = {task for task in asyncio.all_tasks(loop) if task.get_name() == "environment code"}
-    for task in deaf:
+    """Let the program end although environment code does not react to being cancelled."""
+    stuck = {task for task in asyncio.all_tasks(loop) if task.get_name() == ENVIRONMENT_CODE_TASK}
+    for task in stuck:
         task.cancel()
-    if deaf:
-        _, deaf = loop.run_until_complete(asyncio.wait(deaf, timeout=CANCEL_GRACE_S))
-    for task in deaf:
+    if stuck:
+        _, stuck = loop.run_until_complete(asyncio.wait(stuck, timeout=CANCEL_GRACE_S))
+    for task in stuck:
         asyncio._unregister_task(task)
 
 
 DEADLINE_CHECK_S = 1.0
 EXACT_DEADLINE_S = 30.0
-"""Below this a deadline has a timer of its own; above it, nobody minds if it comes up to a second late."""
+"""Below this a deadline has a timer of its own; above it, being up to a second late does not matter."""
 
 
 def timeout_after(seconds: float) -> asyncio.Timeout | Deadline:
-    """`async with within(600):` raises TimeoutError if it takes longer, as asyncio.timeout does."""
+    """`async with timeout_after(600):` raises TimeoutError if it takes longer, as asyncio.timeout does."""
     return asyncio.timeout(seconds) if seconds < EXACT_DEADLINE_S else Deadline(seconds)
 
 
 class Deadline:
-    """What is cancelled when its time is over; `expired` tells that from a cancellation by others."""
+    """Cancels its task when the time is over; `expired` distinguishes that from another cancellation."""
 
     __slots__ = ("_cancelling", "_checker", "_expired", "_seconds", "_task", "due")
 
@@ -88,7 +102,7 @@ class Deadline:
         self._seconds, self._expired = seconds, False
 
     def expired(self) -> bool:
-        """Whether it was too late."""
+        """Return whether the time was over."""
         return self._expired
 
     async def __aenter__(self) -> Deadline:
@@ -110,7 +124,7 @@ class Deadline:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        """Its time is over."""
+        """Cancel the task: the time is over."""
         self._expired = True
         self._task.cancel()
 
@@ -130,7 +144,7 @@ class _DeadlineChecker:
 
     def _check(self) -> None:
         now = self._time()
-        for deadline in [held for held in self.pending if held.due <= now]:
+        for deadline in [one for one in self.pending if one.due <= now]:
             del self.pending[deadline]
             deadline.expire()
         self._timer = self._later(DEADLINE_CHECK_S, self._check) if self.pending else None

@@ -17,14 +17,14 @@ SHUTDOWN_S = 2.0
 
 
 def serve_forever(app: web.Application, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `on_ready` is told the address once requests are taken."""
+    """Serve until SIGINT or SIGTERM; `on_ready` is called with the address once requests are accepted."""
     run_event_loop(lambda: serve_app(app, host, port, on_ready))
 
 
 async def serve_app(
     app: web.Application, host: str, port: int, on_ready: Callable[[str], None], *, cancel_on_disconnect: bool = False
 ) -> None:
-    """The same on the loop that runs; with `cancel_on_disconnect`, whoever hangs up ends the work on what was asked."""
+    """Serve on the running loop; with `cancel_on_disconnect`, a client that hangs up cancels its request."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=cancel_on_disconnect)
     await runner.setup()
     try:
@@ -33,11 +33,11 @@ async def serve_app(
             await site.start()
         except OSError as error:
             raise UsageError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes a free one") from None
-        told = asyncio.Event()
+        stopping = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, told.set)
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         on_ready(f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}")
-        await told.wait()
+        await stopping.wait()
     finally:
         await runner.cleanup()
 

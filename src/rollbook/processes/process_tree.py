@@ -21,7 +21,7 @@ MAX_STOP_ROUNDS = 16
 
 
 class ProcessInfo(NamedTuple):
-    """A process as /proc shows it; the start time tells it from a later one of the same number."""
+    """A process in /proc; the start time distinguishes it from a later one with the same number."""
 
     pid: int
     parent: int
@@ -31,7 +31,7 @@ class ProcessInfo(NamedTuple):
 
 
 CHILD_TAG = "ROLLBOOK_CHILD"
-"""Set in the environment of every child, to a word of its own: what it starts inherits it, wherever it flees."""
+"""Set to a random word in the environment of every child: what it starts inherits it, in whatever session."""
 
 
 def kill_tree(root: int, tag: str = "") -> None:
@@ -66,7 +66,7 @@ def _stop_all(find: Callable[[], list[ProcessInfo]]) -> list[ProcessInfo]:
 
 
 def find_tagged(tag: str) -> list[ProcessInfo]:
-    """Processes that carry a child's mark: daemons that left its session, their parents long dead, are found so."""
+    """Return the processes with a child's tag: also daemons that left its session and whose parents are dead."""
     if not tag:
         return []
     word = f"{CHILD_TAG}={tag}\0".encode()
@@ -82,11 +82,11 @@ def _read_environ(pid: int) -> bytes:
 
 
 def find_members(root: int) -> list[ProcessInfo]:
-    """The root, its descendants, and whoever is still in its group or session; empty where there is no /proc."""
+    """Return the root, its descendants, and what is still in its group or session; empty where there is no /proc."""
     processes = list(_list_processes())
     mine = {p.pid: p for p in processes if root in (p.pid, p.group, p.session)}
-    while found := [p for p in processes if p.parent in mine and p.pid not in mine]:
-        mine.update((p.pid, p) for p in found)
+    while children := [p for p in processes if p.parent in mine and p.pid not in mine]:
+        mine.update((p.pid, p) for p in children)
     return list(mine.values())
 
 
@@ -100,7 +100,7 @@ def _list_processes() -> Iterable[ProcessInfo]:
 def _read_process(pid: int) -> ProcessInfo | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name stands in brackets and may itself hold spaces and brackets.
+            # The name is in brackets and may itself contain spaces and brackets.
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
@@ -128,10 +128,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int | None = None) -> None:
-    """Die when the parent does, however it dies; without an argument the parent is whoever `Child` says it is.
+    """Die when the parent dies, however that happens; without an argument, the parent is the one that `Child` set.
 
     On Linux the kernel does it, when the *thread* that started us ends. Elsewhere a watchdog waits for the end of the
-    life pipe, which nobody but the parent holds open. Started by hand, this does nothing.
+    life pipe, which only the parent holds open. Does nothing in a process that was started by hand.
     """
     parent = os.environ.pop(PARENT_PID, None)
     life = os.environ.pop(LIFE_FD, None)
@@ -144,13 +144,13 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     elif life:
         os.set_inheritable(int(life), False)
         threading.Thread(target=_watch_life_pipe, args=(int(life),), name="life", daemon=True).start()
-    # It may have died before we asked to be told.
+    # The parent may have died before the request above.
     if os.getppid() != expected:
         os._exit(1)
 
 
 def raise_oom_score() -> None:
-    """Where memory runs out, be the one that the kernel ends: whoever started us lives to tell of it."""
+    """Let the kernel kill this process first when memory runs out: its parent survives and reports that."""
     with suppress(OSError, ValueError), open(OOM_SCORE_FILE, "r+") as file:
         higher = min(MAX_OOM_SCORE, int(file.read()) + OOM_SCORE_STEP)
         file.seek(0)
@@ -164,12 +164,12 @@ def become_subreaper() -> None:
 
 
 def trim_log() -> None:
-    """What is printed here goes to a log that may not grow without end."""
+    """Empty the log on standard error when it is too large: it must not grow without end."""
     try:
         if os.fstat(2).st_size > MAX_LOG_BYTES:
             os.ftruncate(2, 0)
     except OSError:
-        return  # somebody closed it: then it cannot grow either
+        return  # it is closed, so it cannot grow
 
 
 def _prctl(option: int, value: int) -> None:
@@ -188,9 +188,9 @@ PARENT_CHECK_S = 0.25
 
 
 def end_with_parent() -> None:
-    """For a child that starts others: when its parent is gone, however that came, it ends with all that it started.
+    """End this process with all that it started when its parent is gone: for a child that starts others.
 
-    The parent is whoever `Child` says it is; started by hand, this does nothing.
+    The parent is the one that `Child` set; does nothing in a process that was started by hand.
     """
     parent = os.environ.pop(PARENT_PID, None)
     if parent is not None:

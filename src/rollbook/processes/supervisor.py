@@ -1,9 +1,9 @@
-"""Supervises a command that is not ours: when its starter hangs up, for whatever reason, everything it started ends.
+"""Supervises a command that is not ours: when its starter is gone, for whatever reason, everything it started ends.
 
     python -m rollbook.processes.supervisor FD NAMES COMMAND...
 
 The command reads and writes the inherited socket FD, and sees only the environment variables NAMES. When nobody holds
-the other end of the socket any more, the command may end by itself; then it is killed with everything it started.
+the other end of the socket any more, the command has a moment to end; then all that it started is killed.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ EXIT_CANNOT_START = 127
 
 
 def run_supervised(socket: int, variables: Sequence[str], command: Sequence[str]) -> int:
-    """Run the command until it ends, or is left alone; gives its exit code."""
-    os.environ.pop(PARENT_PID, None)  # the socket tells us of its end, for then there is something left to do
+    """Run the command until it ends or its starter is gone; return its exit code."""
+    os.environ.pop(PARENT_PID, None)  # the end of the socket shows that it is gone, and then there is cleaning up to do
     become_subreaper()
     environ = {name: os.environ[name] for name in (*variables, CHILD_TAG) if name in os.environ}
-    mortal = partial(die_with_parent, os.getpid())
+    prepare = partial(die_with_parent, os.getpid())
     try:
-        started = subprocess.Popen(
-            command, stdin=socket, stdout=socket, env=environ, start_new_session=True, preexec_fn=mortal
+        process = subprocess.Popen(
+            command, stdin=socket, stdout=socket, env=environ, start_new_session=True, preexec_fn=prepare
         )
     except OSError as error:
         print(f"cannot start {command[0]}: {error.strerror or error}", file=sys.stderr)  # noqa: T201 - the log
         return EXIT_CANNOT_START
-    threading.Thread(target=kill_when_abandoned, args=(socket, started.pid), name="keeper", daemon=True).start()
-    code = started.wait()
+    threading.Thread(target=kill_when_abandoned, args=(socket, process.pid), name="supervisor", daemon=True).start()
+    code = process.wait()
     kill_descendants()
     return code if code >= 0 else 128 - code
 

@@ -25,7 +25,7 @@ from rollbook.book import (
     sidecar_path,
     write_atomically,
 )
-from rollbook.core import JSON, Failure, TokenRef, TurnLine, encode_pretty
+from rollbook.core import FAILURE_KINDS, JSON, Failure, TokenRef, TurnLine, encode_pretty
 from rollbook.errors import BookError, Shortfall, TokenError
 from rollbook.reports.run_columns import RunColumns, open_shards
 from rollbook.stats import PASS_THRESHOLD, Columns, Ints, Metrics, compute_metrics
@@ -352,34 +352,19 @@ def write_report(report: Report) -> Path:
     return path
 
 
-HINTS = {
-    "model_unavailable": "check the server, or lower --concurrency",
-    "model_timeout": "lower --concurrency, or raise --call-timeout",
-    "bad_completion": "look at the server's log",
-    "nonfinite_logprobs": "look at the server: it reports logprobs that are not numbers",
-    "environment_error": "look at the environment's log; lower --concurrency if memory ran out",
-    "worker_lost": "lower --concurrency or --workers: workers died, most often of memory",
-    "verifier_timeout": "mend the verifier, or start a new run with a longer --verify-timeout",
-    "verifier_error": "mend the verifier, then rollbook reverify RUN --env NEW --only failed",
-    "invalid_reward": "return a finite number from the verifier, then rollbook reverify RUN --env NEW --only failed",
-    "model_rejected": "look at the message: the server refuses this prompt",
-    "token_mismatch": "look at the server: its ids and counts contradict each other",
-    "rollout_timeout": "start a new run with a longer --timeout",
-}
-
-
 def make_shortfall(report: Report, cause: str = "") -> Shortfall:
     """The exception for a report with rollouts missing."""
     worst = max(report.failed, key=lambda kind: report.failed[kind], default="")
-    logs = Path(report.path) / "logs"
+    kind, logs = FAILURE_KINDS.get(worst), Path(report.path) / "logs"
     return Shortfall(
         requested=report.requested,
         scored=report.scored,
         failed=report.failed,
         missing=report.missing,
         cause=cause or _first_failure_message(report, worst),
-        setting=HINTS.get(worst, ""),
+        setting=kind.hint if kind else "",
         log=str(logs) if logs.exists() else "",
+        exit_code=kind.exit_code if kind else Shortfall.exit_code,
     )
 
 

@@ -10,14 +10,14 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.sandbox.errors import SandboxError, SandboxUnsupported, TestsBroken
+    from rollbook.errors import SandboxError, SandboxUnsupported, TestsBroken
     from rollbook.sandbox.grading import Grader
     from rollbook.sandbox.limits import Limits, check_names
     from rollbook.sandbox.outputs import Rule, Spaces
     from rollbook.sandbox.results import ProgramError, Result, Verdict
     from rollbook.sandbox.sandbox import Sandbox, check_provider
     from rollbook.sandbox.server import SandboxServer
-    from rollbook.sandbox.session import Session, run_to_completion
+    from rollbook.sandbox.session import Session
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
@@ -25,6 +25,5 @@ else:
 __all__ = [
     "Grader", "Limits", "ProgramError", "Result", "Rule", "Sandbox", "SandboxError", "SandboxServer",
     "SandboxUnsupported", "Session", "Spaces", "TestsBroken", "Verdict", "check_names", "check_provider",
-    "run_to_completion",
 ]
 # fmt: on

@@ -32,7 +32,7 @@ from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from rollbook.sandbox.errors import SandboxError
+from rollbook.errors import SandboxError
 from rollbook.sandbox.limits import MAX_THREADS, Limits
 from rollbook.sandbox.supervision import CpuClock
 

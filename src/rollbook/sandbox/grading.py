@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rollbook.core import JSON
-from rollbook.errors import UsageError
-from rollbook.sandbox.errors import TestsBroken
+from rollbook.errors import TestsBroken, UsageError
 from rollbook.sandbox.guest import Guest, GuestRun
 from rollbook.sandbox.inner.plain_data import NotPlain, pack
 from rollbook.sandbox.launcher import GuestLauncher

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from rollbook.core import JSON
+from rollbook.errors import SandboxError
 from rollbook.sandbox.cgroups import MemoryAccount
-from rollbook.sandbox.errors import ForgedMessage, SandboxError
 from rollbook.sandbox.inner.channel import LENGTH, Channel, encode_frame, read_descriptors
 from rollbook.sandbox.isolation import HostFolder
 from rollbook.sandbox.limits import Limits
@@ -48,6 +48,10 @@ SPARE_BYTES = 1 << 16
 def max_frame_bytes(keep_bytes: int) -> int:
     """Return the longest frame that an honest guest sends if its value is cut at `keep_bytes`."""
     return SPARE_BYTES + MAX_ESCAPED_BYTES * keep_bytes
+
+
+class ForgedMessage(Exception):
+    """A guest sent what its role never sends: its code has found the channel. Does not leave this package."""
 
 
 class HostChannel:

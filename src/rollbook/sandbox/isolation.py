@@ -24,8 +24,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from rollbook.core import JSON
-from rollbook.errors import UsageError
-from rollbook.sandbox.errors import SandboxError, SandboxUnsupported
+from rollbook.errors import SandboxError, SandboxUnsupported, UsageError
 from rollbook.sandbox.inner import kernel
 from rollbook.sandbox.limits import Limits
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rollbook.core import JSON
+from rollbook.errors import SandboxError
 from rollbook.sandbox.cgroups import MemoryAccount
-from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.guest import Guest, GuestRun, make_payload, make_stdin
 from rollbook.sandbox.isolation import PACKAGE_FOLDER, HostFolder, IsolationRequirements
 from rollbook.sandbox.limits import Limits

@@ -12,11 +12,11 @@ from os import PathLike
 from threading import BoundedSemaphore, Semaphore
 from typing import Any, TypeVar
 
-from rollbook.errors import UsageError
+from rollbook.errors import SandboxError, SandboxFull, SandboxUnsupported, UsageError
+from rollbook.processes import run_to_completion
 from rollbook.sandbox.backends.bubblewrap import BubblewrapProvider
 from rollbook.sandbox.backends.remote import RemoteSandbox
 from rollbook.sandbox.backends.zygote import ZygoteFactory
-from rollbook.sandbox.errors import SandboxError, SandboxFull, SandboxUnsupported
 from rollbook.sandbox.isolation import Require, base_python, make_configuration, make_requirements
 from rollbook.sandbox.launcher import GuestLauncher, UserIds, prove_isolation
 from rollbook.sandbox.limits import Limits, check_files, check_size, check_text, choose_limits, encode_stdin
@@ -27,7 +27,6 @@ from rollbook.sandbox.session import (
     SessionState,
     async_method,
     blocking_method,
-    run_to_completion,
 )
 from rollbook.sandbox.session_state import PersistentState, SnapshotState
 

@@ -17,13 +17,12 @@ nobody has used it for a while.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import secrets
-import time
+import sys
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -31,9 +30,8 @@ import msgspec
 from aiohttp import web
 
 from rollbook.core import JSON
-from rollbook.errors import UsageError
-from rollbook.processes import json_response
-from rollbook.sandbox.errors import SandboxError, SandboxFull, TestsBroken
+from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
+from rollbook.processes import ExpiringSessions, json_response
 from rollbook.sandbox.grading import Grader
 from rollbook.sandbox.inner.plain_data import NotPlain, unpack
 from rollbook.sandbox.limits import Limits
@@ -43,75 +41,31 @@ from rollbook.sandbox.sandbox import Sandbox
 from rollbook.sandbox.session import Session
 
 IDLE_TIMEOUT_S = 900.0
-SWEEP_INTERVAL_S = 5.0
-
-
-class SandboxSessionEntry(msgspec.Struct):
-    """An open session, and since when nobody has used it."""
-
-    session: Session
-    last_used: float
-    busy: int = 0
 
 
 class SandboxSessions:
-    """The open ones by name."""
+    """The open sessions by their unguessable names. The sandbox itself bounds how many there are."""
 
-    def __init__(self, box: Sandbox, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
-        self._box, self._idle_timeout_s = box, idle_timeout_s
-        self._entries: dict[str, SandboxSessionEntry] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __init__(self, sandbox: Sandbox, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
+        self._sandbox = sandbox
+        self.table = ExpiringSessions[Session](
+            lambda session: session.__aexit__(),
+            not_found=f"no session has that name: it has ended, or nobody used it for {idle_timeout_s:g} s",
+            idle_timeout_s=idle_timeout_s,
+            max_sessions=sys.maxsize,
+            exclusive=False,
+        )
 
     async def open(self, snapshot: bool, limits: Limits, files: Mapping[str, bytes]) -> str:
-        """A new one; its name."""
-        session = await self._box.session(snapshot, limits, files).__aenter__()
+        """Open a session; return its name."""
         name = secrets.token_urlsafe(16)
-        self._entries[name] = SandboxSessionEntry(session, time.monotonic())
+        await self.table.open(name, self._sandbox.session(snapshot, limits, files).__aenter__)
         return name
 
-    async def run(self, name: str, code: str, limits: Limits | None) -> Result:
-        """One turn."""
-        lease = self._entries.get(name)
-        if lease is None:
-            raise UsageError(
-                f"no session has that name: it has ended, or nobody used it for {self._idle_timeout_s:g} s"
-            )
-        lease.busy += 1
-        try:
-            return await lease.session.run(code, limits)
-        finally:
-            lease.busy -= 1
-            lease.last_used = time.monotonic()
-
-    def limits(self, name: str) -> Limits:
-        """What a turn of it may use unless it is told otherwise."""
-        lease = self._entries.get(name)
-        return lease.session.limits if lease else self._box.limits
-
-    async def close(self, name: str) -> None:
-        """Close it, if it is open."""
-        lease = self._entries.pop(name, None)
-        if lease:
-            await lease.session.__aexit__(None, None, None)
-
-    async def sweep(self) -> None:
-        """Close what nobody uses, for as long as this runs."""
-        while True:
-            await asyncio.sleep(min(SWEEP_INTERVAL_S, self._idle_timeout_s / 2))
-            late = time.monotonic() - self._idle_timeout_s
-            for name, lease in list(self._entries.items()):
-                if lease.last_used < late and not lease.busy:  # now, not when the first of them was
-                    await self.close(name)
-
-    async def cleanup_context(self, _: object) -> AsyncIterator[None]:
-        """For aiohttp: swept while the server is up, closed when it goes."""
-        sweeping = asyncio.create_task(self.sweep())
-        yield
-        sweeping.cancel()
-        for name in list(self._entries):
-            await self.close(name)
+    async def run(self, name: str, code: str, own_limits: Mapping[str, int | float | None]) -> Result:
+        """Run one turn, with its own limits on top of the session's."""
+        async with self.table.use(name) as session:
+            return await session.run(code, merge_limits(session.limits, own_limits) if own_limits else None)
 
 
 WALL_CLOCK_MARGIN_S = 5.0
@@ -308,7 +262,7 @@ class SandboxServer:
     def make_app(self) -> web.Application:
         """The application, for aiohttp to serve."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.cleanup_ctx.append(self._sessions.cleanup_context)
+        app.cleanup_ctx.append(self._sessions.table.cleanup_context)
         for prefix in ("", "/{token}"):
             app.router.add_get(prefix + "/health", self._health)
             app.router.add_post(prefix + "/run", self._make_handler(self._run))
@@ -383,11 +337,10 @@ class SandboxServer:
 
     async def _turn(self, body: bytes, session: str) -> JSON:
         asked = parse_request(body, TurnRequest)
-        limits = merge_limits(self._sessions.limits(session), asked.limits) if asked.limits else None
-        return await self._sessions.run(session, asked.code, limits)
+        return await self._sessions.run(session, asked.code, asked.limits)
 
     async def _end(self, _: bytes, session: str) -> JSON:
-        await self._sessions.close(session)
+        await self._sessions.table.end(session)
         return {}
 
 
@@ -409,7 +362,7 @@ def parse_request(body: bytes, kind: type[T]) -> T:
         raise UsageError(f"the request is not as it should be: {error}") from None
 
 
-def merge_limits(base: Limits, asked: dict[str, int | float | None]) -> Limits:
+def merge_limits(base: Limits, asked: Mapping[str, int | float | None]) -> Limits:
     """The server's limits with a request's own."""
     unknown = sorted(set(asked) - set(Limits.__struct_fields__))
     if unknown:

@@ -19,8 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from rollbook.core import JSON
-from rollbook.errors import UsageError
-from rollbook.sandbox.errors import SandboxError, SandboxFull
+from rollbook.errors import SandboxError, SandboxFull, UsageError
 from rollbook.sandbox.launcher import GuestLauncher
 from rollbook.sandbox.limits import Limits, check_text, choose_limits
 from rollbook.sandbox.results import Result
@@ -59,22 +58,6 @@ def blocking_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenat
         return result
 
     return call
-
-
-async def run_to_completion(work: Callable[[], T]) -> T:
-    """Run `work` in a thread; a cancellation takes effect when it is done, so that nothing stays half open or
-    closed."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled:
-        future.exception()  # mark it as retrieved: nothing else does
-        raise cancelled
-    return future.result()
 
 
 MAX_WAITING = 1000

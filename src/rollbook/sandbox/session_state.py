@@ -34,8 +34,8 @@ from typing import NamedTuple
 import msgspec
 
 from rollbook.core import JSON
-from rollbook.sandbox.errors import ForgedMessage, SandboxError
-from rollbook.sandbox.guest import GUEST_KILL_S, Guest, max_frame_bytes
+from rollbook.errors import SandboxError
+from rollbook.sandbox.guest import GUEST_KILL_S, ForgedMessage, Guest, max_frame_bytes
 from rollbook.sandbox.inner.kernel import ARCH
 from rollbook.sandbox.inner.seccomp import CALLS, HELLO_CALL
 from rollbook.sandbox.launcher import GuestLauncher

@@ -24,8 +24,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from rollbook.errors import SandboxError
 from rollbook.processes import find_members
-from rollbook.sandbox.errors import SandboxError
 from rollbook.sandbox.limits import MAX_THREADS, Limits
 from rollbook.sandbox.results import GuestReport, ProgramError, RunStatus
 

@@ -261,7 +261,7 @@ def test_a_session_that_nobody_uses_ends_and_makes_room(monkeypatch: pytest.Monk
     async def go(url: str, server: ResourcesServer) -> tuple[Any, Any]:
         left, next_one = SimpleAgent(url, replies()), SimpleAgent(url, replies([call("add", number=3)], [text("x")]))
         await left.post("/seed_session", COUNT)
-        for entry in server.sessions._sessions._entries.values():
+        for entry in server.sessions._sessions._table._entries.values():
             entry.last_used -= 3600
         reply = await next_one.run(COUNT)
         return reply, await left.post("/add", {"number": 1})

@@ -28,7 +28,7 @@ from rollbook.book import Book
 from rollbook.clusters.job_files import SubmissionOrder
 from rollbook.core import Round, Settings
 from rollbook.engine import ExitStatus, StartWorker, killed_exit_status
-from rollbook.errors import ChildFailed, RollbookError, UsageError
+from rollbook.errors import ChildFailed, RayUnreachable, RollbookError, UsageError
 from rollbook.processes import Child, module_argv
 
 AUTO = "auto"
@@ -37,10 +37,6 @@ NODES_POLL_S = 1.0
 MIN_VERSION = (2, 41)
 NAMESPACE = "rollbook"
 INSTALL_HINT = "pip install 'rollbook[ray]'"
-
-
-class RayUnreachable(UsageError):
-    """A Ray cluster that does not exist, or that we cannot join."""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from rollbook.book import Book, explain_disk_errors, is_finished, write_atomical
 from rollbook.clusters.job_files import SubmissionOrder
 from rollbook.clusters.job_scripts import make_container_argv
 from rollbook.clusters.job_status import count_live_tasks
-from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, SchedulerError, find_scheduler
+from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, find_scheduler
 from rollbook.clusters.servers.launch import (
     VISIBLE_DEVICES,
     HeadAddress,
@@ -34,7 +34,7 @@ from rollbook.clusters.servers.launch import (
     make_server_argv,
 )
 from rollbook.core import ServerSpec, decode, encode, encode_pretty
-from rollbook.errors import ChildFailed, RollbookError, Stopped
+from rollbook.errors import ChildFailed, RollbookError, SchedulerError, Stopped
 from rollbook.models import read_models
 from rollbook.processes import Child, module_argv
 

@@ -33,7 +33,15 @@ from rollbook.core import (
     encode,
     make_part,
 )
-from rollbook.engine import BookJobSource, FixedLimit, ProgressCounter, RolloutJob, Worker, package_versions
+from rollbook.engine import (
+    AttemptResult,
+    BookJobSource,
+    FixedLimit,
+    ProgressCounter,
+    RolloutJob,
+    Worker,
+    package_versions,
+)
 from rollbook.environments import ID_FIELDS, Environment
 from rollbook.errors import InvalidReward, RolloutFailed, UsageError
 from rollbook.gym.client.agents import DEFAULT_AGENT, read_rollout_into
@@ -365,7 +373,7 @@ class CollectionReader:
         """Whether Gym wrote anything about a rollout."""
         return self._collection.has(RolloutKey(self._numbers[task], sample))
 
-    async def run_attempt(self, job: RolloutJob, round_number: int) -> tuple[Rollout, RolloutFailed | None]:
+    async def run_attempt(self, job: RolloutJob, round_number: int) -> AttemptResult:
         """Return the rollout as Gym wrote it, with its score or its failure."""
         key = RolloutKey(self._numbers[job.task.id], job.sample)
         rollout = Rollout(task=job.task, sample=job.sample, seed=0, round=round_number, messages=job.task.messages)

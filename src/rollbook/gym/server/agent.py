@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 from aiohttp import web
 
 from rollbook.book import KeyHistory
 from rollbook.core import JSON, Limits, Rollout, Sampling, Task, ToolFormat
-from rollbook.engine import RolloutJob, RolloutRunner, record_failure, retry_delay_s
+from rollbook.engine import RolloutJob, RolloutRunner, run_until_final
 from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed, Stopped
 from rollbook.gym.metrics import aggregate_metrics
@@ -110,13 +111,10 @@ class AgentServer:
 
     async def _run_rollout(self, task: Task, sample: int, params: CreateParams, *, verify: bool) -> Rollout:
         """Run attempts until one is scored, or until the budget of its failure kind is used up."""
-        player, job = self._make_runner(params), RolloutJob(task, sample, KeyHistory())
+        runner, job = self._make_runner(params), RolloutJob(task, sample, KeyHistory())
         async with self._slots:
-            while True:
-                rollout, error = await player.run_attempt(job, 1, verify=verify)
-                if error is None or record_failure(job.past, error.kind, self._settings.attempts):
-                    return rollout
-                await asyncio.sleep(retry_delay_s(error, job.past))
+            run_attempt = partial(runner.run_attempt, job, 1, verify=verify)
+            return await run_until_final(run_attempt, job.past, self._settings.attempts)
 
     def _make_runner(self, params: CreateParams) -> RolloutRunner:
         settings = self._settings

@@ -22,7 +22,7 @@ from rollbook.engine import RolloutJob, RolloutRunner
 from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
-from rollbook.gym.server.http_app import CURRENT_SESSION, make_session_id
+from rollbook.gym.server.http_app import CURRENT_SESSION, describe_no_session, make_session_id
 from rollbook.models import Completion, read_response
 from rollbook.processes import (
     IDLE_TIMEOUT_S,
@@ -126,7 +126,10 @@ class GymnasiumRoutes:
     ) -> None:
         self._name, self._runtime, self._limits = name, runtime, limits
         self.episodes = ExpiringSessions[GymnasiumEpisode](
-            lambda episode: episode.close(), idle_timeout_s=idle_timeout_s, max_sessions=max_sessions
+            lambda episode: episode.close(),
+            not_found=describe_no_session(idle_timeout_s),
+            idle_timeout_s=idle_timeout_s,
+            max_sessions=max_sessions,
         )
 
     def add_to(self, app: web.Application) -> None:

@@ -60,6 +60,11 @@ def make_session_id() -> str:
     return secrets.token_urlsafe(16)
 
 
+def describe_no_session(idle_timeout_s: float) -> str:
+    """Return what a request is answered that names no open session."""
+    return f"no session: POST /seed_session first; one that nobody uses for {idle_timeout_s:g} s ends"
+
+
 def make_slug(text: str) -> str:
     """Return a text as a word for names of cookies, servers and files.
 

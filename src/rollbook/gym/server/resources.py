@@ -29,6 +29,7 @@ from rollbook.gym.server.gymnasium import GymnasiumRoutes, process_lost
 from rollbook.gym.server.http_app import (
     CURRENT_SESSION,
     SessionCookies,
+    describe_no_session,
     make_gym_app,
     make_openapi,
     make_session_id,
@@ -74,7 +75,10 @@ class GymSessions:
     ) -> None:
         self._runtime, self._max_sessions = runtime, max_sessions
         self._sessions = ExpiringSessions[GymSession](
-            lambda state: runtime.close_session(state.session), idle_timeout_s=idle_timeout_s, max_sessions=max_sessions
+            lambda state: runtime.close_session(state.session),
+            not_found=describe_no_session(idle_timeout_s),
+            idle_timeout_s=idle_timeout_s,
+            max_sessions=max_sessions,
         )
         self._outcomes: dict[str, JSON | RolloutFailed] = {}
 

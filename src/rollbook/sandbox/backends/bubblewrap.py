@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 
 from rollbook.core import JSON, encode
-from rollbook.sandbox.errors import SandboxError, SandboxUnsupported
+from rollbook.errors import SandboxError, SandboxUnsupported
 from rollbook.sandbox.guest import make_memory_file
 from rollbook.sandbox.inner import filesystem
 from rollbook.sandbox.inner.channel import Channel

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from rollbook.core import JSON, encode
-from rollbook.errors import UsageError
-from rollbook.sandbox.errors import SandboxError, SandboxFull, TestsBroken
+from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.results import Result, Verdict
 

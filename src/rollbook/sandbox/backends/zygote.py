@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rollbook.core import JSON
+from rollbook.errors import SandboxError, SandboxUnsupported
 from rollbook.processes import Child
 from rollbook.sandbox import cgroups
 from rollbook.sandbox.cgroups import ControlGroups, MemoryAccount, ZygoteMemory
-from rollbook.sandbox.errors import SandboxError, SandboxUnsupported
 from rollbook.sandbox.inner.channel import Channel
 from rollbook.sandbox.isolation import (
     CGROUP_LAYER,

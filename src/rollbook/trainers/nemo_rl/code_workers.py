@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rollbook.errors import UsageError
+from rollbook.processes import SessionEntry, SessionTable
 from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
 from rollbook.sandbox import SandboxUnsupported as NotToBeHad
 from rollbook.trainers.nemo_rl.code_samples import (
@@ -95,8 +96,6 @@ class CodeSession:
     working_dir: str | None = None
     session: Session | None = None
     turns: int = 0
-    due: float = 0.0
-    busy: bool = True
     abandoned: bool = False
 
     def close(self) -> None:
@@ -106,80 +105,80 @@ class CodeSession:
                 self.session.__exit__()
 
 
-class SessionTable:
-    """A bounded table of sessions, the longest idle first; a thread closes those whose lease has expired."""
+class CodeSessions:
+    """A bounded table of sessions; the longest idle makes room. A thread closes those whose lease has expired."""
 
     def __init__(
         self, open_session: Callable[[CodeRequest], Session], lease_s: float, max_sessions: int, counter: EventCounter
     ) -> None:
-        self._begin, self._lease_s, self._most, self._tally = open_session, lease_s, max_sessions, counter
-        self._held: OrderedDict[str, CodeSession] = OrderedDict()
+        self._begin, self._lease_s, self._most, self._counter = open_session, lease_s, max_sessions, counter
+        self._table = SessionTable[CodeSession](lease_s)
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="code-sessions", daemon=True)
         self._sweeper.start()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._table)
 
     def claim(self, request: CodeRequest) -> CodeSession:
         """Return the session of this id for one turn: the existing one, or a new one."""
         with self._lock:
-            held = self._held.get(request.session_id)
-            if held:
-                check_claim(held, request)
-                held.busy = True
-                return held
-            crowded = self._make_room()
-            held = self._held[request.session_id] = CodeSession(request.memory_mb, request.working_dir)
-        for one in crowded:
-            one.close()
-        return self._open_claimed(held, request)
+            entry = self._table.get(request.session_id)
+            if entry:
+                check_claim(entry, request)
+                entry.users += 1
+                return entry.value
+            crowded_out = self._make_room()
+            entry = self._table.add(request.session_id, CodeSession(request.memory_mb, request.working_dir))
+            entry.users += 1
+        if crowded_out:
+            crowded_out.close()
+        return self._open_claimed(entry.value, request)
 
-    def _open_claimed(self, entry: CodeSession, request: CodeRequest) -> CodeSession:
+    def _open_claimed(self, claimed: CodeSession, request: CodeRequest) -> CodeSession:
         try:
-            entry.session = self._begin(request)
+            claimed.session = self._begin(request)
         except BaseException:
             with self._lock:
-                self._held.pop(request.session_id, None)
+                self._table.pop(request.session_id)
             raise
-        self._tally.add("sessions_begun")
-        return entry
+        self._counter.add("sessions_begun")
+        return claimed
 
-    def _make_room(self) -> list[CodeSession]:
-        """Remove the longest idle sessions, if there is no room for one more."""
-        idle = [name for name, held in self._held.items() if not held.busy]
-        surplus = len(self._held) + 1 - self._most
-        if surplus > len(idle):
+    def _make_room(self) -> CodeSession | None:
+        """Remove the session that was idle longest, if there is no room for one more."""
+        if len(self._table) < self._most:
+            return None
+        name = self._table.find_idle()
+        if name is None:
             raise SampleRefused(f"{self._most} sessions have a turn under way: allow more with max_sessions")
-        names = idle[: max(0, surplus)]
-        self._tally.add("sessions_crowded_out", len(names))
-        return [self._held.pop(name) for name in names]
+        self._counter.add("sessions_crowded_out")
+        return self._table.pop(name)
 
     def release(self, name: str) -> None:
         """End a turn and renew the lease; a session that was abandoned meanwhile is closed."""
         with self._lock:
-            held = self._held.get(name)
-            if held is None:
+            entry = self._table.get(name)
+            if entry is None:
                 return
-            held.busy, held.due = False, time.monotonic() + self._lease_s
-            self._held.move_to_end(name)
-            if not (held.abandoned or self._over.is_set()):
+            self._table.end_use(name, entry)
+            if not (entry.value.abandoned or self._over.is_set()):
                 return
-            del self._held[name]
-        held.close()
+            self._table.pop(name)
+        entry.value.close()
 
     def abandon(self, name: str) -> None:
         """Mark a turn whose caller has given up: its state must not be continued."""
         with self._lock:
-            held = self._held.get(name)
-            if held is None:
+            entry = self._table.get(name)
+            if entry is None:
                 return
-            if held.busy:
-                held.abandoned = True
+            if entry.users:
+                entry.value.abandoned = True
                 return
-            del self._held[name]  # its turn has just ended
-        held.close()
+            self._table.pop(name)  # its turn has just ended
+        entry.value.close()
 
     def _sweep(self) -> None:
         while not self._over.wait(min(self._lease_s / 4, 5.0)):
@@ -187,43 +186,45 @@ class SessionTable:
 
     def expire(self) -> None:
         """Close the sessions that were not used for the length of a lease."""
-        now = time.monotonic()
-        with self._lock:
-            names = [name for name, held in self._held.items() if not held.busy and held.due < now]
-            late = [self._held.pop(name) for name in names]
-        for held in late:
-            held.close()
-        self._tally.add("sessions_expired", len(late))
+        self._counter.add("sessions_expired", self._close_each(self._table.find_expired))
+
+    def _close_each(self, find: Callable[[], str | None]) -> int:
+        """Close, one after another, the sessions that `find` names; return how many."""
+        closed = 0
+        while True:
+            with self._lock:
+                name = find()
+                session = None if name is None else self._table.pop(name)
+            if session is None:
+                return closed
+            session.close()
+            closed += 1
 
     def close(self) -> None:
         """Close all idle sessions; one with a turn in progress is closed after it."""
         self._over.set()
-        with self._lock:
-            names = [name for name, held in self._held.items() if not held.busy]
-            idle = [self._held.pop(name) for name in names]
-        for held in idle:
-            held.close()
+        self._close_each(self._table.find_idle)
         self._sweeper.join(10)
 
 
-def check_claim(entry: CodeSession, request: CodeRequest) -> None:
+def check_claim(entry: SessionEntry[CodeSession], request: CodeRequest) -> None:
     """Check whether this sample may continue in this session."""
-    name = request.session_id
-    if entry.busy:
+    name, held = request.session_id, entry.value
+    if entry.users:
         raise SampleRefused(f"session {name} has a turn under way: every sample needs an id of its own")
-    if request.turn is not None and request.turn != entry.turns:
+    if request.turn is not None and request.turn != held.turns:
         raise SampleRefused(
-            f"session {name} has had {entry.turns} turns, this sample {request.turn}: "
+            f"session {name} has had {held.turns} turns, this sample {request.turn}: "
             "every sample needs an id of its own"
         )
-    if request.memory_mb != entry.memory_mb:
+    if request.memory_mb != held.memory_mb:
         raise SampleRefused(
-            f"metadata memory_limit_bytes: the session began with {entry.memory_mb} MiB and keeps them, "
+            f"metadata memory_limit_bytes: the session began with {held.memory_mb} MiB and keeps them, "
             f"{request.memory_mb} MiB cannot be had in the middle of it"
         )
-    if request.working_dir != entry.working_dir:
+    if request.working_dir != held.working_dir:
         raise SampleRefused(
-            f"metadata working_dir={request.working_dir}: the session works in {entry.working_dir or 'its own'}"
+            f"metadata working_dir={request.working_dir}: the session works in {held.working_dir or 'its own'}"
         )
 
 
@@ -251,7 +252,7 @@ class CodeWorker:
         self._config = config
         self._counter = EventCounter()
         max_sessions = fit_sessions(config.max_sessions)
-        self._sessions = SessionTable(self._open_session, config.session_lease_seconds, max_sessions, self._counter)
+        self._sessions = CodeSessions(self._open_session, config.session_lease_seconds, max_sessions, self._counter)
         self._threads = ThreadPoolExecutor(config.threads, "code")
         self._lock = threading.Lock()
         self._sandbox: Sandbox | None = None
