@@ -20,13 +20,13 @@ if TYPE_CHECKING:
         is_finished,
     )
     from rollbook.book.counted_lines import (
-        NO_EPOCH,
+        ContestedLines,
         CountedLines,
         FailedLineHeader,
         FinalFailures,
         LineIndex,
         LineReader,
-        is_counted,
+        LineRules,
         is_still_final,
         iterate_parts,
         list_journals,
@@ -58,13 +58,13 @@ else:
 
 # fmt: off
 __all__ = [
-    "HEARTBEAT_S", "MAX_WORKER_DEATHS", "NO_EPOCH", "REFRESH_S", "Book", "BookDraft", "ChunkClaimer", "Claim",
-    "CountedLines", "FailedLineHeader", "FinalFailures", "InFlightKeys", "Journal", "JournalEntry", "KeyHistory",
-    "Leases", "LineIndex", "LineReader", "PeerMonitor", "RunStatus", "SealedExtents", "Seals", "TaskFile",
-    "WorkerGone", "WorkerMonitor", "count_workers", "explain_disk_errors", "find_reopened_kinds", "is_closed",
-    "is_counted", "is_finished", "is_still_final", "iterate_parts", "list_journals", "lock_run", "make_presence",
-    "malformed_line_error", "name_state", "next_heartbeat_s", "publish_worker_gone", "read_presences", "read_rows",
-    "read_status", "read_turns", "refuse_occupied", "rollouts", "sidecar_path", "sync_folder", "worker_of_journal",
-    "write_atomically", "write_heartbeat", "write_new", "write_seals",
+    "HEARTBEAT_S", "MAX_WORKER_DEATHS", "REFRESH_S", "Book", "BookDraft", "ChunkClaimer", "Claim",
+    "ContestedLines", "CountedLines", "FailedLineHeader", "FinalFailures", "InFlightKeys", "Journal",
+    "JournalEntry", "KeyHistory", "Leases", "LineIndex", "LineReader", "LineRules", "PeerMonitor", "RunStatus",
+    "SealedExtents", "Seals", "TaskFile", "WorkerGone", "WorkerMonitor", "count_workers", "explain_disk_errors",
+    "find_reopened_kinds", "is_closed", "is_finished", "is_still_final", "iterate_parts", "list_journals",
+    "lock_run", "make_presence", "malformed_line_error", "name_state", "next_heartbeat_s", "publish_worker_gone",
+    "read_presences", "read_rows", "read_status", "read_turns", "refuse_occupied", "rollouts", "sidecar_path",
+    "sync_folder", "worker_of_journal", "write_atomically", "write_heartbeat", "write_new", "write_seals",
 ]
 # fmt: on

@@ -17,7 +17,7 @@ from rollbook.book.counted_lines import (
     KeyMap,
     LineReader,
     ScoredLineHeader,
-    is_counted,
+    counted_limit,
     is_still_final,
 )
 from rollbook.book.leases import Leases, WorkerMonitor
@@ -86,7 +86,7 @@ class TakeoverReader:
     def _add_scored(self, history: ChunkHistory, marks: list[_ScoredAt], seal: Seal | None, epoch: int) -> None:
         for name, end, row, sample in marks:
             past = history.keys.setdefault((row, sample), KeyHistory())
-            valid = is_counted(seal, epoch, name, end)
+            valid = end <= counted_limit(seal, epoch, name)
             history.dropped += past.scored or not valid
             past.scored |= valid
 
@@ -94,7 +94,7 @@ class TakeoverReader:
         self, history: ChunkHistory, marks: list[_FailedAt], seal: Seal | None, epoch: int, rounds: list[Round]
     ) -> None:
         for name, end, row, line in marks:
-            if not is_counted(seal, epoch, name, end):
+            if end > counted_limit(seal, epoch, name):
                 continue
             past = history.keys.setdefault((row, line.sample), KeyHistory())
             if line.round == self._round.number:

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -108,6 +108,7 @@ class KeyedLine(Protocol):
 
 M = TypeVar("M", bound=KeyedLine)
 NO_EPOCH = 1 << 30
+NO_LIMIT = 1 << 62
 
 
 def iterate_parts(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:
@@ -145,17 +146,73 @@ class KeyMap:
         return None
 
 
+class ChunkRule(NamedTuple):
+    """How the lines of one chunk in one journal count: those that end at `limit` or before, ranked by `epoch`.
+
+    A chunk with several owners is `contested`: which of a key's lines counts is known once all journals are read.
+    """
+
+    epoch: int
+    limit: int
+    contested: bool
+
+
+class LineRules:
+    """Which lines of a run directory count, from its leases and seals: the one rule of every reader.
+
+    Of a key the lowest epoch counts, then the lowest attempt, then the line that is read first; what a seal covers
+    does not change. `CountedLines` applies this line by line, `rollbook.reports` to the columns of whole journals.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._leases = Leases(run)
+        self._leases.refresh()
+        self.seals = Seals(run).refresh()
+
+    def find(self, chunk: int, journal: Path) -> ChunkRule:
+        """Return how a journal's lines of a chunk count."""
+        contested = self._leases.epochs.get(chunk, 0) > 1
+        owners = self._leases.find_owners(chunk) if contested else {}
+        epoch = owners.get(worker_of_journal(journal), NO_EPOCH) if contested else 1
+        return ChunkRule(epoch, counted_limit(self.seals.get(chunk), epoch, journal.name), contested)
+
+
+def counted_limit(seal: Seal | None, epoch: int, journal: str) -> int:
+    """Return the offset up to which lines count: all do until the chunk is sealed, then those that the seal covers.
+
+    Lines of owners after the seal count too.
+    """
+    if seal is None or epoch > seal.epoch:
+        return NO_LIMIT
+    return seal.files[journal].bytes if journal in seal.files else 0
+
+
+class ContestedLines(Generic[T]):
+    """The lines of contested chunks: of every key the best so far."""
+
+    def __init__(self) -> None:
+        self._best: dict[int, tuple[tuple[int, int], T]] = {}
+
+    def add(self, place: int, rank: tuple[int, int], line: T) -> bool:
+        """Add a line of the key at `place`, ranked by (epoch, attempt); return whether it is the key's first."""
+        best = self._best.get(place)
+        if best is None or rank < best[0]:
+            self._best[place] = rank, line
+        return best is None
+
+    def __iter__(self) -> Iterator[T]:
+        return (line for _, line in self._best.values())
+
+
 class CountedLines(Generic[M]):
-    """Streams the scored lines that count: per key the lowest epoch, then the lowest attempt; sealed is sealed."""
+    """Streams the scored lines that count, each key once; `dropped` counts the others."""
 
     def __init__(self, book: Book, struct_type: type[M]) -> None:
         self._book, self._struct_type = book, struct_type
         self._keys = KeyMap(book)
-        self._leases = Leases(book.path)
-        self._leases.refresh()
-        self._seals = Seals(book.path).refresh()
+        self._rules = LineRules(book.path)
         self._seen = bytearray(self._keys.keys // 8 + 1)
-        self._contested: dict[int, tuple[tuple[int, int], tuple[int, Path, int, M]]] = {}
+        self._contested: ContestedLines[tuple[int, Path, int, M]] = ContestedLines()
         self.dropped = 0
 
     def __iter__(self) -> Iterator[tuple[int, Path, M]]:
@@ -165,43 +222,44 @@ class CountedLines(Generic[M]):
     def iterate_with_offsets(self) -> Iterator[tuple[int, Path, int, M]]:
         """The same with the offset just behind the line in its journal."""
         reader = LineReader(self._struct_type)
-        vouched = SealedExtents(self._book.path, self._seals)
-        vouched.check_present(failures=False)
+        sealed_extents = SealedExtents(self._book.path, self._rules.seals)
+        sealed_extents.check_present(failures=False)
         for path in list_journals(self._book.path, failures=False):
-            worker, end = worker_of_journal(path), 0
+            rules: dict[int, ChunkRule] = {}
+            end = 0
             for end, line in reader.read(path):
-                row = self._check_line(path, worker, end, line)
+                row = self._check_line(path, rules, end, line)
                 if row is not None:
                     yield row, path, end, line
-            vouched.check_read(path, end)
-        for _, counted in self._contested.values():
-            yield counted
+            sealed_extents.check_read(path, end)
+        yield from self._contested
 
-    def _check_line(self, path: Path, worker: str, end: int, line: M) -> int | None:
-        """The row of a line that counts beyond doubt; contested ones are kept for the end."""
-        found = self._keys.find(line.task, line.sample)
-        if found is None:
+    def _check_line(self, path: Path, rules: dict[int, ChunkRule], end: int, line: M) -> int | None:
+        """Return the row of a line that counts beyond doubt; contested ones are kept for the end."""
+        key = self._keys.find(line.task, line.sample)
+        if key is None:
             raise BookError(f"{path}: task {line.task!r} sample {line.sample} is not in the plan")
-        row, place, chunk = found
-        contested = self._leases.epochs.get(chunk, 0) > 1
-        epoch = self._leases.find_owners(chunk).get(worker, NO_EPOCH) if contested else 1
-        if not is_counted(self._seals.get(chunk), epoch, path.name, end):
+        row, place, chunk = key
+        if (rule := rules.get(chunk)) is None:
+            rule = rules[chunk] = self._rules.find(chunk, path)
+        if end > rule.limit:
             self.dropped += 1
-        elif contested:
-            self._add_contested(place, (epoch, line.attempt), (row, path, end, line))
-        elif self._seen[place >> 3] >> (place & 7) & 1:
+            return None
+        if rule.contested:
+            self.dropped += not self._contested.add(place, (rule.epoch, line.attempt), (row, path, end, line))
+            self._mark_seen(place)
+            return None
+        if self._is_seen(place):
             self.dropped += 1
-        else:
-            self._seen[place >> 3] |= 1 << (place & 7)
-            return row
-        return None
+            return None
+        self._mark_seen(place)
+        return row
 
-    def _add_contested(self, place: int, rank: tuple[int, int], counted: tuple[int, Path, int, M]) -> None:
-        held = self._contested.get(place)
+    def _is_seen(self, place: int) -> bool:
+        return bool(self._seen[place >> 3] >> (place & 7) & 1)
+
+    def _mark_seen(self, place: int) -> None:
         self._seen[place >> 3] |= 1 << (place & 7)
-        self.dropped += held is not None
-        if held is None or rank < held[0]:
-            self._contested[place] = (rank, counted)
 
     def iterate_missing(self) -> Iterator[tuple[int, int]]:
         """(row, sample) of every key without a score; ask after having iterated."""
@@ -209,16 +267,9 @@ class CountedLines(Generic[M]):
         for rows, samples, _, _ in iterate_parts(self._book):
             for row in rows:
                 for sample in samples:
-                    if not self._seen[place >> 3] >> (place & 7) & 1:
+                    if not self._is_seen(place):
                         yield row, sample
                     place += 1
-
-
-def is_counted(seal: Seal | None, epoch: int, name: str, end: int) -> bool:
-    """Whether a line counts: all do until the chunk is sealed, then the sealed ones and those of later owners."""
-    if seal is None or epoch > seal.epoch:
-        return True
-    return name in seal.files and end <= seal.files[name].bytes
 
 
 def list_journals(run: Path, *, failures: bool) -> list[Path]:
@@ -250,14 +301,16 @@ class FinalFailures:
         for path in list_journals(self._book.path, failures=True):
             end = 0
             for end, line in reader.read(path):
-                if line.final and is_still_final(line, self._rounds):
+                if is_still_final(line, self._rounds):
                     yield path, end, line
             self._sealed_extents.check_read(path, end)
 
 
 def is_still_final(line: FailedLineHeader, rounds: Iterable[Round]) -> bool:
-    """Whether a final failure still holds, or a later round has taken it up again."""
-    return not any(r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds)
+    """Return whether a failure is final and no later round has reopened it."""
+    return line.final and not any(
+        r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds
+    )
 
 
 def rollouts(book: Book, *, tokens: bool = False) -> Iterator[Rollout]:

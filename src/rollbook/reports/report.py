@@ -7,7 +7,7 @@ Shortfall for a report that is not all scored, with what to change.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -59,11 +59,14 @@ class _TurnsLine(msgspec.Struct, frozen=True, gc=False):
     turns: list[TurnLine]
 
 
-def measure_continuity(books: Sequence[Book]) -> dict[str, Continuity]:
-    """By environment; an environment none of whose rollouts has two turns with ids is not there."""
+def measure_continuity(books: Sequence[Book], outranked: Set[tuple[Path, int]] = frozenset()) -> dict[str, Continuity]:
+    """Measure by environment; one without a rollout of two turns with ids is left out.
+
+    `outranked` are the lines (journal, end) that count in one directory but not among several.
+    """
     counts: dict[str, Counter[str]] = {}
     reasons: dict[str, Counter[str]] = {}
-    for path, line in _scored_lines(books):
+    for path, line in _scored_lines(books, outranked):
         refs = [turn.tokens for turn in line.turns if turn.tokens is not None]
         if len(refs) < 2:
             continue
@@ -77,16 +80,11 @@ def measure_continuity(books: Sequence[Book]) -> dict[str, Continuity]:
     }
 
 
-def _scored_lines(books: Sequence[Book]) -> Iterator[tuple[Path, _TurnsLine]]:
-    """The scored rollouts that count, each once."""
-    seen: set[tuple[str, int]] = set()
+def _scored_lines(books: Sequence[Book], outranked: Set[tuple[Path, int]]) -> Iterator[tuple[Path, _TurnsLine]]:
     for book in books:
-        for _, path, line in CountedLines(book, _TurnsLine):
-            if len(books) > 1:
-                if (line.task, line.sample) in seen:
-                    continue
-                seen.add((line.task, line.sample))
-            yield path, line
+        for _, path, end, line in CountedLines(book, _TurnsLine).iterate_with_offsets():
+            if (path, end) not in outranked:
+                yield path, line
 
 
 def _count_forks(journal: Path, refs: Sequence[TokenRef]) -> int:
@@ -341,7 +339,9 @@ def build_report(
         merged=[str(book.path) for book in run.books[1:]],
         disagreeing=run.scored.disagreeing,
         kept_from=manifest.parent if manifest.mixed else "",
-        continuity=measure_continuity(run.books) if forks and overall.turns > overall.scored else {},
+        continuity=(
+            measure_continuity(run.books, run.scored.outranked) if forks and overall.turns > overall.scored else {}
+        ),
     )
 
 

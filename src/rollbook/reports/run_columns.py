@@ -24,7 +24,7 @@ from rollbook.errors import BookError, UsageError
 from rollbook.processes import PARENT_PID, module_argv
 from rollbook.reports.column_cache import load_cached_columns, read_and_cache_columns
 from rollbook.reports.journal_columns import JournalColumns
-from rollbook.reports.line_selection import LineSelector, RankedLines, select_one_per_key
+from rollbook.reports.line_selection import EMPTY, LineSelector, RankedLines, select_one_per_key
 from rollbook.stats import NO_ANSWER, Bools, Columns, TextIds, merge_columns
 
 COMPARE_BYTES = 1 << 20
@@ -164,7 +164,6 @@ def _unnamed_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-EMPTY = np.zeros(0, np.int64)
 ColumnsReader: TypeAlias = Callable[[TaskFile, Mapping[Path, Set[Extent]]], Iterator[JournalColumns]]
 """Gives the sheets of a book's journal files, each file with the extents at which it was sealed."""
 
@@ -173,7 +172,8 @@ class RunColumns:
     """Everything the numbers need of a run. Tasks are named by their rows, answers and parts by their numbers.
 
     The first book's plan says what was asked. A key that several directories have counts once; `disagreeing` are the
-    keys for which they do not have the same reward and answer. `chosen` are the lines of every sheet that count.
+    keys for which they do not have the same reward and answer, `outranked` the lines (journal, end) that count in their
+    own directory only. `chosen` are the lines of every journal that count.
     """
 
     def __init__(self, books: Sequence[Book], read: ColumnsReader = read_all_columns) -> None:
@@ -181,22 +181,30 @@ class RunColumns:
         self.answers, self.parts = TextIds(), TextIds()
         self._selector = LineSelector(books[0])
         self._several = len(books) > 1
+        self.disagreeing, self.outranked = 0, set[tuple[Path, int]]()
         pieces = [piece for book in books for piece in self._read_book(book, book is books[0])]
-        self.disagreeing = select_one_per_key(pieces, self.answers.texts) if self._several else 0
-        for piece in pieces if self._several else ():
-            self._selector.seen[piece.place[piece.chosen]] = True
+        if self._several:
+            self._select_across(pieces)
         self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces)
         self.chosen = [piece.chosen for piece in pieces]
         self.columns = merge_columns([piece.columns.where(piece.chosen) for piece in pieces])
 
     def _read_book(self, book: Book, is_first: bool) -> list[RankedLines]:
-        standing = self._selector if is_first else LineSelector(book)
-        held = [*self._read_journals(book, standing)]
-        for number, line in standing.contested_lines():
-            held[number].chosen[line] = True
-        for piece in held if self._several else ():
-            piece.chosen[piece.place < 0] = False  # asked for only there
-        return held
+        selector = self._selector if is_first else LineSelector(book)
+        pieces = [*self._read_journals(book, selector)]
+        for number, line in selector.contested_lines():
+            pieces[number].chosen[line] = True
+        return pieces
+
+    def _select_across(self, pieces: Sequence[RankedLines]) -> None:
+        """Leave each key chosen once among all directories."""
+        chosen_alone = [piece.chosen.copy() for piece in pieces]
+        for piece in pieces:
+            piece.chosen[piece.place < 0] = False  # planned only in that directory
+        self.disagreeing = select_one_per_key(pieces, self.answers.texts)
+        for piece, before in zip(pieces, chosen_alone, strict=True):
+            self._selector.seen[piece.place[piece.chosen]] = True
+            self.outranked.update((piece.path, end) for end in piece.ends[before & ~piece.chosen].tolist())
 
     def _read_journals(self, book: Book, selector: LineSelector) -> Iterator[RankedLines]:
         """Every file's lines, and which of them count beyond doubt."""
@@ -214,10 +222,10 @@ class RunColumns:
     ) -> RankedLines:
         """What is to be known of a file's lines; their ranks only where there are others to compare them with."""
         if not self._several:
-            return RankedLines(columns, chosen, EMPTY, EMPTY, EMPTY, journal.path.name)
+            return RankedLines(columns, chosen, EMPTY, EMPTY, EMPTY, EMPTY, journal.path)
         place, _ = self._selector.find_keys(columns.task, journal.sample)
         epoch = selector.line_epochs(journal, columns.task)
-        return RankedLines(columns, chosen, place, epoch, journal.attempt, journal.path.name)
+        return RankedLines(columns, chosen, place, epoch, journal.attempt, journal.ends, journal.path)
 
     def _renumber(self, journal: JournalColumns) -> Columns:
         """The sheet's columns with this tally's numbers instead of the sheet's own."""

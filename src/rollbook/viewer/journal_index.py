@@ -187,7 +187,7 @@ class FailureFollower:
     def list_final(self, book: Book) -> Iterator[FailedLineHeader]:
         """The final failures that no later round has taken up again."""
         rounds = book.rounds()
-        return (each.mark for each in self.tries if each.mark.final and is_still_final(each.mark, rounds))
+        return (each.mark for each in self.tries if is_still_final(each.mark, rounds))
 
 
 _failed_decoder = msgspec.json.Decoder(FailedAttempt)
