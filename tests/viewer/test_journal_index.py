@@ -3,10 +3,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from rollbook.book import read_whole_lines
 from rollbook.errors import BookError
 from rollbook.reports import read_journal_columns
 from rollbook.viewer import journal_index
-from rollbook.viewer.journal_index import FailureFollower, JournalFollower, concatenate_columns, read_appended_lines
+from rollbook.viewer.journal_index import FailureFollower, JournalFollower, concatenate_columns
 from rollbook.viewer.run_cache import CachedRun
 from support.sample_runs import Pen, make, rollout
 
@@ -96,5 +97,5 @@ def test_a_malformed_failure_is_named_by_its_file(pen):
 
 def test_what_is_torn_is_not_given(tmp_path):
     (tmp_path / "f").write_bytes(b"one\ntwo\n\0\0three\n")
-    assert list(read_appended_lines(tmp_path / "f", 0)) == [(0, b"one"), (4, b"two")]
-    assert list(read_appended_lines(tmp_path / "f", 4)) == [(4, b"two")]
+    assert list(read_whole_lines(tmp_path / "f")) == [(4, b"one"), (8, b"two")]
+    assert list(read_whole_lines(tmp_path / "f", 4)) == [(8, b"two")]

@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from rollbook.book.book import Book
+from rollbook.book.json_lines import NO_LIMIT, LineReader, malformed_line_error, read_whole_lines
 from rollbook.book.leases import Leases
 from rollbook.book.seals import SealedExtents, Seals
 from rollbook.core import FailedLine, Failure, Rollout, Round, ScoredLine, Seal, Turn, TurnLine, reopens
@@ -25,47 +26,6 @@ from rollbook.errors import BookError
 from rollbook.tokens import decode_tokens
 
 T = TypeVar("T")
-READ_BLOCK_BYTES = 4 << 20
-
-
-def read_whole_lines(path: Path, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Every terminated line with the offset just behind it, up to `stop` bytes.
-
-    An unterminated last line is torn (or not yet written): it is not given. Anything from a NUL byte on is torn too.
-    """
-    offset, rest = 0, b""
-    left = stop if stop is not None else 1 << 62
-    with open(path, "rb", buffering=0) as file:
-        while left > 0 and (block := file.read(min(READ_BLOCK_BYTES, left))):
-            left -= len(block)
-            torn = block.find(b"\0")
-            if torn >= 0:
-                block, left = block[:torn], 0
-            lines = (rest + block).split(b"\n")
-            rest = lines.pop()
-            for line in lines:
-                offset += len(line) + 1
-                yield offset, line
-
-
-class LineReader(Generic[T]):
-    """Decodes the lines of journal files into one noun."""
-
-    def __init__(self, struct_type: type[T]) -> None:
-        self._decode = msgspec.json.Decoder(struct_type).decode
-
-    def read(self, path: Path, stop: int | None = None) -> Iterator[tuple[int, T]]:
-        """Every line as the noun, with the offset just behind it."""
-        for number, (end, line) in enumerate(read_whole_lines(path, stop), start=1):
-            try:
-                yield end, self._decode(line)
-            except msgspec.DecodeError as error:
-                raise malformed_line_error(path, number, error) from None
-
-
-def malformed_line_error(path: Path, number: int, error: msgspec.DecodeError) -> BookError:
-    """The one line about a line that cannot be read."""
-    return BookError(f"{path}:{number}: malformed line ({error}); restore the file from a copy of the run")
 
 
 class ScoredLineHeader(msgspec.Struct, frozen=True):
@@ -108,7 +68,6 @@ class KeyedLine(Protocol):
 
 M = TypeVar("M", bound=KeyedLine)
 NO_EPOCH = 1 << 30
-NO_LIMIT = 1 << 62
 
 
 def iterate_parts(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:

@@ -9,7 +9,7 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.core.failure import FAILURE_KINDS, Failure, FailureSide, attempts_allowed, check_retry_rules, reopens
-    from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty
+    from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty, iterate_lines
     from rollbook.core.manifest import (
         AgentSpec,
         Chunk,
@@ -68,7 +68,8 @@ __all__ = [
     "Rollout", "Round", "RunOptions", "RunParameter", "Sampling", "Score", "ScoredLine", "Seal", "ServerKind",
     "ServerSpec", "Settings", "Task", "TaskLine", "Terms", "Timing", "TokenRef", "ToolCall", "ToolFormat", "Turn",
     "TurnLine", "Usage", "YamlEntry", "YamlFile", "as_messages", "as_score", "attempts_allowed",
-    "check_retry_rules", "decode", "derive_seed", "encode", "encode_line", "encode_pretty", "list_parameters",
+    "check_retry_rules", "decode", "derive_seed", "encode", "encode_line", "encode_pretty", "iterate_lines",
+    "list_parameters",
     "make_failed_line", "make_part", "make_scored_line", "make_turn_line", "reopens", "require_finite",
     "scoring_digest",
 ]

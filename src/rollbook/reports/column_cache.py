@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rollbook.book import LineReader
 from rollbook.core import Extent
 from rollbook.reports import journal_columns
 from rollbook.reports.journal_columns import JournalColumns, read_journal_columns
@@ -110,7 +111,7 @@ def _make_origin(path: Path, tasks: Path) -> CacheOrigin:
 @cache
 def _code_digest() -> str:
     """Identify the code that makes columns: another version may read the same lines differently."""
-    sources = (journal_columns.__file__, inspect.getfile(Columns), __file__)
+    sources = (journal_columns.__file__, inspect.getfile(LineReader), inspect.getfile(Columns), __file__)
     return sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()
 
 

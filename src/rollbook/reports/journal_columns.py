@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import chain
@@ -18,7 +18,7 @@ from unicodedata import normalize
 import msgspec
 import numpy as np
 
-from rollbook.book import LineReader
+from rollbook.book import LineReader, read_line_blocks
 from rollbook.core import Extent
 from rollbook.errors import BookError
 from rollbook.stats import NO_ANSWER, Columns, Floats, Ints, RewardParts, TextIds, merge_columns
@@ -31,8 +31,6 @@ _match_number = re.compile(
     r"([+-]?)(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]*))?|([0-9]*)\.([0-9]+))"
 ).fullmatch
 MINUS = "\u2212"
-BLOCK_BYTES = 256 << 10
-"""Small enough that the lines of a block stay in the processor's cache while they are taken apart."""
 TRUNCATED_REASONS = ("length", "context_length")
 UNKNOWN_TASK = -1
 
@@ -171,7 +169,7 @@ def read_journal_columns(
     Of a file whose lines were read up to `start`, only the others are.
     """
     reader, digests = _ColumnBuilder(rows), ExtentDigests(sealed)
-    for offset, block in read_line_blocks(path, digests, start):
+    for offset, block in read_line_blocks(path, start, on_bytes=digests.add):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1
         try:
             lines = _decoder.decode_lines(block)
@@ -204,30 +202,6 @@ class ExtentDigests:
     def _update(self, block: memoryview) -> None:
         self._digest.update(block)
         self._position += len(block)
-
-
-def read_line_blocks(path: Path, digests: ExtentDigests, start: int = 0) -> Iterator[tuple[int, memoryview]]:
-    """The file in blocks of whole lines, each with its offset; what is torn off at the end is not given.
-
-    A block is good until the next one is asked for.
-    """
-    buffer, held, offset, torn = bytearray(BLOCK_BYTES), 0, start, False
-    with open(path, "rb", buffering=0) as file:
-        file.seek(start)
-        while size := file.readinto(memoryview(buffer)[held:]):
-            digests.add(memoryview(buffer)[held : held + size])
-            if torn:
-                continue  # what lies behind is sealed at most, and not read
-            nul = buffer.find(0, held, held + size)
-            stop, torn = (held + size, False) if nul < 0 else (nul, True)
-            cut = buffer.rfind(b"\n", 0, stop) + 1
-            if cut:
-                yield offset, memoryview(buffer)[:cut]
-            offset, held = offset + cut, 0 if torn else stop - cut
-            rest = buffer[cut : cut + held]
-            if held > len(buffer) // 2:  # a line that does not fit
-                buffer = bytearray(2 * len(buffer))
-            buffer[:held] = rest
 
 
 def normalize_answer(text: str) -> str:

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from rollbook.book import Book, FailedLineHeader, TaskFile, is_still_final, list_journals, malformed_line_error
+from rollbook.book import Book, FailedLineHeader, LineReader, TaskFile, is_still_final, list_journals
 from rollbook.core import Extent, Timing
 from rollbook.errors import BookError
 from rollbook.reports import JournalColumns, read_all_columns, read_journal_columns
@@ -173,40 +172,21 @@ class FailureFollower:
 
     def __init__(self) -> None:
         self.tries: list[LocatedAttempt] = []
+        self._reader = LineReader(FailedAttempt)
         self._read: dict[Path, tuple[int, int]] = {}
 
     def refresh(self, run: Path) -> None:
         """Take in what was appended since."""
         for path in list_journals(run, failures=True):
-            end, lines = self._read.get(path, (0, 0))
-            for begin, line in read_appended_lines(path, end):
-                end, lines = begin + len(line) + 1, lines + 1
-                self.tries.append(LocatedAttempt(path, begin, end - 1, _decode_failed(path, lines, line)))
-            self._read[path] = end, lines
+            begin, lines = self._read.get(path, (0, 0))
+            if path.stat().st_size <= begin:
+                continue
+            for end, attempt in self._reader.read(path, start=begin, first_number=lines + 1):
+                self.tries.append(LocatedAttempt(path, begin, end - 1, attempt))
+                begin, lines = end, lines + 1
+            self._read[path] = begin, lines
 
     def list_final(self, book: Book) -> Iterator[FailedLineHeader]:
         """The final failures that no later round has taken up again."""
         rounds = book.rounds()
         return (each.mark for each in self.tries if is_still_final(each.mark, rounds))
-
-
-_failed_decoder = msgspec.json.Decoder(FailedAttempt)
-
-
-def _decode_failed(path: Path, number: int, line: bytes) -> FailedAttempt:
-    try:
-        return _failed_decoder.decode(line)
-    except msgspec.DecodeError as error:
-        raise malformed_line_error(path, number, error) from None
-
-
-def read_appended_lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
-    """The whole lines behind an offset, each with its own."""
-    if path.stat().st_size <= start:
-        return
-    with open(path, "rb") as file:
-        file.seek(start)
-        whole, _, _ = file.read().partition(b"\0")
-    for line in whole[: whole.rfind(b"\n") + 1].split(b"\n")[:-1]:
-        yield start, line
-        start += len(line) + 1
