@@ -1,4 +1,4 @@
-"""The web viewer, its one-file export, and the one-file report.
+"""The web viewer, its one-file export and report.html.
 
 `run_cache` keeps runs open and reads what was appended, `journal_index` finds every counted rollout, `snapshot` is a
 run at one moment, the `*_pages` modules compute what each page shows, `server` decides who may ask and answers. `web/`
@@ -10,19 +10,15 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.viewer.export import export_run
-    from rollbook.viewer.report_page import write_report_page
+    from rollbook.viewer.export import export_run, write_report_page
     from rollbook.viewer.run_cache import RunCache, RunFolder
     from rollbook.viewer.server import view
     from rollbook.viewer.vocabulary import Vocabulary
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
+# fmt: off
 __all__ = [
-    "RunCache",
-    "RunFolder",
-    "Vocabulary",
-    "export_run",
-    "view",
-    "write_report_page",
+    "RunCache", "RunFolder", "Vocabulary", "export_run", "view", "write_report_page",
 ]
+# fmt: on

@@ -1,30 +1,53 @@
-"""One run as one HTML file: the page, its scripts and as much of the run as fits, with a line on what was left out."""
+"""One run as one HTML file: the page, its scripts and as much of the run as fits, with a line on what was left out.
+
+report.html is such a file without tasks and rollouts: the numbers, and for every environment charts and its slowest
+tasks.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from rollbook.book import write_atomically
 from rollbook.core import JSON, encode
 from rollbook.errors import RollbookError, UsageError
+from rollbook.reports import Report, RunData
+from rollbook.stats import Columns, Floats, Ints, TaskStats, finite_or_none
 from rollbook.viewer.rollout_pages import MAX_TOKENS, make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import CachedRun, RunFolder
-from rollbook.viewer.run_pages import make_run_page
-from rollbook.viewer.server import WEB_FOLDER
-from rollbook.viewer.snapshot import Snapshot
+from rollbook.viewer.run_pages import (
+    MAX_REWARD,
+    clip_rewards,
+    make_histogram,
+    make_pass_curve,
+    make_run_page,
+    make_run_summary,
+    reward_range,
+)
+from rollbook.viewer.snapshot import Snapshot, find_state, make_plain_report, replace_surrogates
 from rollbook.viewer.task_pages import MAX_SAMPLES, make_task_page, make_task_row
 from rollbook.viewer.vocabulary import Vocabulary
 
+WEB_FOLDER = Path(__file__).with_name("web")
 MAX_TASKS = 2000
 MAX_BYTES = 24 << 20
 """What a file holds of rollouts at most; a browser opens that without a pause."""
 
-VENDOR_SCRIPTS = ("uplot", "markdown-it", "temml", "highlight")
+CHART_SCRIPTS = ("uplot",)
+VENDOR_SCRIPTS = (*CHART_SCRIPTS, "markdown-it", "temml", "highlight")
+MAX_DOTS = 1500
+"""More dots than that can be neither told apart nor opened quickly: of more, so many are drawn by lot."""
+
+MAX_LISTED = 10
+Bounds = tuple[float, float]
 _IMPORT = re.compile(r"""^import (?P<names>\{[^}]*\}) from "(?P<path>[^"]+)";\n""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function|const) (?P<name>\w+)", re.MULTILINE)
 _MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
@@ -118,11 +141,115 @@ def _collect_tokens(snapshot: Snapshot, row: int, sample: int) -> Iterator[JSON]
         yield make_token_page(snapshot, row, sample, None, sequence, 0)
 
 
-def make_document(data: dict[str, JSON]) -> str:
-    """The file: nothing is loaded, and only these very scripts and styles may run."""
+def write_report_page(read: RunData, report: Report) -> Path:
+    """Write report.html into the run directory."""
+    path = Path(report.path) / ("report.merged.html" if report.merged else "report.html")
+    document = make_document(collect_report(read, report), CHART_SCRIPTS)
+    write_atomically(path, document.encode("utf-8", "replace"))
+    return path
+
+
+def collect_report(read: RunData, report: Report) -> dict[str, JSON]:
+    """Return what report.html shows: the summary of a run, and a section for every environment."""
+    plain = make_plain_report(report) | {"missing": report.missing[:MAX_LISTED]}
+    name = replace_surrogates(Path(report.path).resolve().name)
+    run = make_run_summary(
+        name, read.book, plain, find_state(read.book, report.requested, report.scored, report.pending)
+    )
+    run["live"] = False
+    if report.disagreeing:
+        run["notes"].append(report.disagreement)
+    run["sections"] = [make_section(read, env, plain["environments"][name]) for env, name in enumerate(read.names)]
+    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return {"run": run, "left": f"The report of run {report.run}, written {made}. Rollouts: `rollbook view`."}
+
+
+def make_section(read: RunData, env: int, metrics: dict[str, JSON]) -> dict[str, JSON]:
+    """Return the charts of one environment and its slowest tasks."""
+    columns = read.columns(env)
+    tasks = TaskStats(columns, metrics["threshold"])
+    return {
+        "env": metrics["env"],
+        "note": "" if len(columns) else "nothing scored yet",
+        "curve": make_pass_curve(metrics),
+        "histogram": make_histogram(columns.reward),
+        "caption": f"{len(columns):,} rollouts{_describe_clipped(columns.reward)}",
+        "tasks": _make_task_dots(read, tasks),
+        "lengths": _make_length_dots(columns),
+        "slowest": list(_list_slowest(read, tasks)),
+    }
+
+
+def _make_task_dots(read: RunData, tasks: TaskStats) -> dict[str, JSON]:
+    """Every task as a dot at its mean reward; the height only keeps the dots apart."""
+    drawn, means = _choose_drawn(len(tasks)), clip_rewards(tasks.means)
+    labels = [f"{_task_id(read, tasks, at)}: {tasks.means[at]:.6g} of {tasks.n[at]}" for at in drawn.tolist()]
+    heights = np.random.default_rng(0).random(len(tasks))
+    caption = _describe_drawn(len(tasks), "tasks") + _describe_clipped(tasks.means)
+    return _make_dots(means[drawn], heights[drawn], labels, caption, reward_range(means), (0.0, 1.0))
+
+
+def _make_length_dots(columns: Columns) -> dict[str, JSON]:
+    """Every rollout as a dot: its completion tokens and its reward, a little apart from equal ones."""
+    drawn, rewards = _choose_drawn(len(columns)), clip_rewards(columns.reward)
+    tokens = columns.completion_tokens
+    low, high = reward_range(rewards)
+    apart = (np.random.default_rng(1).random(len(drawn)) - 0.5) * 0.06 * (high - low)
+    labels = [f"{tokens[at]} tokens: {columns.reward[at]:g}" for at in drawn.tolist()]
+    room = 0.05 * (high - low)
+    caption = _describe_drawn(len(columns), "rollouts") + _describe_clipped(columns.reward)
+    x_range = (0.0, float(tokens.max(initial=1)))
+    return _make_dots(tokens[drawn], rewards[drawn] + apart, labels, caption, x_range, (low - room, high + room))
+
+
+def _make_dots(
+    x: Floats | Ints, y: Floats, labels: list[str], caption: str, x_range: Bounds, y_range: Bounds
+) -> dict[str, JSON]:
+    """Return dots from left to right, as the chart needs them."""
+    order = np.argsort(x, kind="stable").tolist()
+    axes = {"x": x[order].tolist(), "y": y[order].tolist(), "x_range": x_range, "y_range": y_range}
+    return {**axes, "labels": [labels[at] for at in order], "caption": caption}
+
+
+def _choose_drawn(count: int) -> Ints:
+    """Return which of so many are drawn: all, or MAX_DOTS by lot."""
+    if count <= MAX_DOTS:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, MAX_DOTS, replace=False))
+
+
+def _describe_drawn(count: int, what: str) -> str:
+    return f"{MAX_DOTS:,} of {count:,} {what}" if count > MAX_DOTS else f"{count:,} {what}"
+
+
+def _describe_clipped(values: Floats) -> str:
+    """Return how many values are too far out to be drawn where they are, where there are any."""
+    count = int((~(np.abs(values) <= MAX_REWARD)).sum())
+    return f"; {count:,} beyond {MAX_REWARD:g} drawn at the edge" if count else ""
+
+
+def _list_slowest(read: RunData, tasks: TaskStats) -> Iterator[dict[str, JSON]]:
+    """Yield the tasks that took longest, with their means over scored rollouts."""
+    seconds, tokens = tasks.sum_column("seconds") / tasks.n, tasks.sum_column("completion_tokens") / tasks.n
+    for at in np.argsort(-seconds, kind="stable")[:MAX_LISTED].tolist():
+        yield {
+            "id": _task_id(read, tasks, at),
+            "seconds": float(seconds[at]),
+            "n": int(tasks.n[at]),
+            "mean": finite_or_none(tasks.means[at]),
+            "completion_tokens": float(tokens[at]),
+        }
+
+
+def _task_id(read: RunData, tasks: TaskStats, at: int) -> str:
+    return read.book.tasks.read(int(tasks.rows[at])).id
+
+
+def make_document(data: dict[str, JSON], vendor_scripts: Sequence[str] = VENDOR_SCRIPTS) -> str:
+    """Return the file: nothing is loaded, and only these very scripts and styles may run."""
     styles = [(WEB_FOLDER / name).read_text() for name in ("vendor/uplot.css", "app.css")]
     scripts = [
-        *(_read_script(WEB_FOLDER / "vendor" / f"{name}.js") for name in VENDOR_SCRIPTS),
+        *(_read_script(WEB_FOLDER / "vendor" / f"{name}.js") for name in vendor_scripts),
         bundle_modules(WEB_FOLDER / "js" / "main.js"),
     ]
     script_hashes, style_hashes = (" ".join(map(_hash, each)) for each in (scripts, styles))

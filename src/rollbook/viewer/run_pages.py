@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from rollbook.book import RunStatus, read_status
+from rollbook import reports
+from rollbook.book import Book, RunStatus, read_status
 from rollbook.core import JSON, Manifest, Plan, decode
 from rollbook.errors import RollbookError
-from rollbook.reports import check_and_pair, compare_run_data
-from rollbook.stats import Floats
+from rollbook.stats import PASS_THRESHOLD, Floats
 from rollbook.viewer.run_cache import RunCache
 from rollbook.viewer.snapshot import SampleMark, Snapshot, replace_surrogates
 
@@ -143,33 +143,73 @@ MAX_TIME = 1e11
 
 
 def make_run_page(name: str, snapshot: Snapshot) -> dict[str, JSON]:
-    """Everything above the table of tasks."""
-    manifest = snapshot.book.manifest
-    report = snapshot.numbers["report"]
-    state = snapshot.state
+    """Return everything above the table of tasks."""
     return {
-        **describe_run(name, manifest, snapshot.book.plan),
+        **make_run_summary(name, snapshot.book, snapshot.numbers["report"], snapshot.state),
         "version": snapshot.version,
-        "state": state,
-        "live": state == "running",
-        "sampling": manifest.sampling,
-        "seed": manifest.seed,
-        "rounds": len(snapshot.book.rounds()),
-        "report": report,
-        "curve": make_pass_curve(report["overall"]),
         "histogram": make_histogram(snapshot.located.columns.reward),
         "timeline": make_timeline(snapshot),
     }
 
 
-def make_pass_curve(overall: dict[str, JSON]) -> list[dict[str, JSON]]:
-    """pass@k with its band, and maj@k beside it."""
-    ks = sorted(int(name.removeprefix("pass@")) for name in overall if name.removeprefix("pass@").isdigit())
+def make_run_summary(name: str, book: Book, report: dict[str, JSON], state: str) -> dict[str, JSON]:
+    """Return what a run is and its numbers; `report` is the JSON of a Report."""
+    manifest = book.manifest
+    return {
+        **describe_run(name, manifest, book.plan),
+        "state": state,
+        "live": state == "running",
+        "sampling": manifest.sampling,
+        "seed": manifest.seed,
+        "rounds": len(book.rounds()),
+        "report": report,
+        "curve": make_pass_curve(report["overall"]),
+        "notes": list(list_notes(report, state == "running")),
+    }
+
+
+def list_notes(report: dict[str, JSON], live: bool) -> Iterator[str]:
+    """Yield what a reader of the numbers has to know about them."""
+    if report.get("damaged"):
+        yield report["damaged"]
+    if report["scripted"]:
+        yield "scripted answers, no model"
+    if live:
+        yield "the run is going on: these are the numbers so far"
+    if report["dropped"]:
+        yield f"{report['dropped']} doubled rollouts dropped"
+    if report["kept_from"]:
+        yield f"two verifiers: what run {report['kept_from']} scored keeps its scores"
+    if report["merged"]:
+        yield f"read together with {', '.join(report['merged'])}"
+    several = len(report["environments"]) > 1
+    for one in [*report["environments"].values(), *([report["overall"]] if several else [])]:
+        yield from (f"{one['env']}: {note}" if several else note for note in _list_coverage_notes(one))
+    if report["overall"]["threshold"] != PASS_THRESHOLD:
+        yield f"a rollout passes from a reward of {report['overall']['threshold']:g}"
+
+
+def _list_coverage_notes(metrics: dict[str, JSON]) -> Iterator[str]:
+    """Yield which numbers @k do not rest on all tasks."""
+    tasks, coverage = metrics["tasks"], metrics["coverage"]
+    for k, count in coverage.items():
+        if count < tasks:
+            yield f"@{k} rests on {count} of {tasks} tasks"
+    for k, count in metrics["maj_coverage"].items():
+        if count < coverage[k]:
+            yield f"maj@{k} rests on {count} of {tasks} tasks (the others report no answers)"
+
+
+def make_pass_curve(metrics: dict[str, JSON]) -> list[dict[str, JSON]]:
+    """Return pass@k with its band, and maj@k where all its values are shares."""
+    ks = sorted(int(name.removeprefix("pass@")) for name in metrics if name.removeprefix("pass@").isdigit())
+    votes = {k: metrics[f"maj@{k}"] for k in ks if f"maj@{k}" in metrics}
+    has_shares = all(value is not None and 0 <= value <= 1 for value in votes.values())
     points = []
     for k in ks:
-        low, high = overall.get(f"pass@{k}_interval") or (None, None)
-        maj = overall.get(f"maj@{k}")
-        points.append({"k": k, "pass": overall[f"pass@{k}"], "low": low, "high": high, "maj": maj})
+        low, high = metrics.get(f"pass@{k}_interval") or (None, None)
+        maj = votes.get(k) if has_shares else None
+        points.append({"k": k, "pass": metrics[f"pass@{k}"], "low": low, "high": high, "maj": maj})
     return points
 
 
@@ -177,10 +217,19 @@ def make_histogram(rewards: Floats) -> dict[str, JSON]:
     """How many rollouts got which reward."""
     if not len(rewards):
         return {"edges": [0.0, 1.0], "counts": [0]}
-    drawn = np.clip(rewards, -MAX_REWARD, MAX_REWARD)
-    low, high = float(min(drawn.min(), 0.0)), float(max(drawn.max(), 1.0))
-    counts, edges = np.histogram(drawn, HISTOGRAM_BINS, (low, high))
+    drawn = clip_rewards(rewards)
+    counts, edges = np.histogram(drawn, HISTOGRAM_BINS, reward_range(drawn))
     return {"edges": edges.tolist(), "counts": counts.tolist()}
+
+
+def clip_rewards(rewards: Floats) -> Floats:
+    """Return rewards as far out as an axis can go: beyond that its width is no longer a number."""
+    return np.clip(np.nan_to_num(rewards, nan=0.0), -MAX_REWARD, MAX_REWARD)
+
+
+def reward_range(rewards: Floats) -> tuple[float, float]:
+    """Return the range that an axis of rewards shows: at least 0 to 1."""
+    return float(rewards.min(initial=0.0)), float(rewards.max(initial=1.0))
 
 
 def make_timeline(snapshot: Snapshot) -> dict[str, JSON]:
@@ -222,8 +271,8 @@ def choose_slot_width(seconds: float) -> float:
 
 def make_compare_page(a: Snapshot, b: Snapshot, common: bool, offset: int, limit: int) -> dict[str, JSON]:
     """The comparison and one page of its pairs."""
-    pairing, notes = check_and_pair(a.book, b.book, common=common)
-    made = compare_run_data(a.reading, b.reading, pairing, notes).json()
+    pairing, notes = reports.check_and_pair(a.book, b.book, common=common)
+    made = reports.compare_run_data(a.reading, b.reading, pairing, notes).json()
     summary = made["comparison"]
     flips = dict.fromkeys(summary.pop("gained"), "gained") | dict.fromkeys(summary.pop("lost"), "lost")
     ordered = sorted(pairing.names, key=lambda task: (task not in flips, -abs(_mean_change(a, b, task))))

@@ -32,6 +32,7 @@ from aiohttp.typedefs import Middleware
 from rollbook.core import JSON, encode
 from rollbook.errors import RollbookError, UsageError
 from rollbook.processes import run_event_loop
+from rollbook.viewer.export import WEB_FOLDER
 from rollbook.viewer.rollout_pages import make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import RunCache
 from rollbook.viewer.run_pages import RunList, make_compare_page, make_run_page
@@ -314,7 +315,6 @@ def _next_step(steps: Iterator[T]) -> T | None:
     return next(steps, None)
 
 
-WEB_FOLDER = Path(__file__).with_name("web")
 HOST = "127.0.0.1"
 SHUTDOWN_TIMEOUT_S = 0.5
 MAX_URL_BYTES = 1 << 16

@@ -44,6 +44,7 @@ MIN_CACHED_ROLLOUTS = 10_000
 """Fewer rollouts are as quickly counted again."""
 
 CACHE_NAME = "numbers.msgpack"
+MAX_MISSING = 100
 
 
 def read_numbers(reading: RunData) -> dict[str, JSON]:
@@ -77,9 +78,16 @@ def compute_numbers(reading: RunData) -> dict[str, JSON]:
     columns = compute_columns(reading, [])
     asked = reading.requested.tolist()
     pending = [k - n - failed for k, n, failed in zip(asked, columns["n"], columns["failed"], strict=True)]
-    told = {"missing": report.missing[:100], "path": replace_surrogates(report.path), "damaged": damaged}
-    plain = report.json() | told
-    return {"report": msgspec.to_builtins(plain, str_keys=True), "columns": columns | {"pending": pending}}
+    plain = make_plain_report(report) | {"missing": report.missing[:MAX_MISSING], "damaged": damaged}
+    return {"report": plain, "columns": columns | {"pending": pending}}
+
+
+def make_plain_report(report: Report) -> dict[str, JSON]:
+    """Return a report as JSON that a page can show."""
+    shown = report.json() | {"path": replace_surrogates(report.path)}
+    shown["merged"] = list(map(replace_surrogates, report.merged))
+    plain: dict[str, JSON] = msgspec.to_builtins(shown, str_keys=True)
+    return plain
 
 
 def _compute_report(reading: RunData) -> tuple[Report, str]:
@@ -217,6 +225,13 @@ def _sort_key(value: JSON) -> tuple[int, float, str]:
     return (1, 0.0, value) if isinstance(value, str) else (2, 0.0, msgspec.json.encode(value).decode())
 
 
+def find_state(book: Book, requested: int, scored: int, pending: int) -> str:
+    """Return the state of a run in one word."""
+    if not count_workers(book.path):
+        return "planned"
+    return name_state(requested, scored, pending, has_live_worker(book))
+
+
 MAX_STRIP = 256
 """More samples than that are not drawn in a row of the table."""
 
@@ -258,11 +273,9 @@ class Snapshot:
     @property
     def state(self) -> str:
         """Where the run stands just now, in one word."""
-        if not count_workers(self.book.path):
-            return "planned"
         requested, scored = int(self.reading.requested.sum()), len(self.located.columns)
         failed = sum(self.reading.failed_by_task.values())
-        return name_state(requested, scored, requested - scored - failed, has_live_worker(self.book))
+        return find_state(self.book, requested, scored, requested - scored - failed)
 
     @cached_property
     def table(self) -> TaskTable:
