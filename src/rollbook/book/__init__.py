@@ -2,7 +2,7 @@
 
 `Book` opens a run directory and `BookDraft` creates one. `Journal` appends lines durably, `ChunkClaimer` claims chunks
 by lease, `CountedLines` decides which line of a key counts, `rollouts` streams the counted lines. The package imports
-core, processes and tokens, and knows no model and no environment.
+core, processes and tokens, and contains nothing about models and environments.
 """
 
 from rollbook._exports import export_lazily

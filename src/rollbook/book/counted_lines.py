@@ -1,9 +1,9 @@
 """Which lines of a book's journals count (each key once, the others dropped and counted), and reading them back.
 
 Of a key the lowest epoch counts, then the lowest attempt; what a seal covers does not change. A journal file is read by
-complete lines: a torn end is dropped, any other malformed line is refused by file and line number. `rollouts` gives
-back complete rollouts, on request with their exact tokens; `LineIndex` finds the line of one key without holding any
-line in memory.
+complete lines: a torn end is dropped, any other malformed line is an error with file and line number. `rollouts` yields
+complete rollouts, on request with their exact tokens; `LineIndex` finds the line of one key without holding lines in
+memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ScoredLineHeader(msgspec.Struct, frozen=True):
-    """The least that is read of a scored line."""
+    """The fields of a scored line that counting needs."""
 
     task: str
     sample: int
@@ -37,7 +37,7 @@ class ScoredLineHeader(msgspec.Struct, frozen=True):
 
 
 class FailedLineHeader(msgspec.Struct, frozen=True):
-    """The least that is read of a failed line."""
+    """The fields of a failed line that counting needs."""
 
     task: str
     sample: int
@@ -48,7 +48,7 @@ class FailedLineHeader(msgspec.Struct, frozen=True):
 
 
 class KeyedLine(Protocol):
-    """What any reading of a scored line must have."""
+    """The fields that any struct for scored lines must have."""
 
     @property
     def task(self) -> str:
@@ -57,12 +57,12 @@ class KeyedLine(Protocol):
 
     @property
     def sample(self) -> int:
-        """Which try at the task."""
+        """The sample number."""
         ...
 
     @property
     def attempt(self) -> int:
-        """Which attempt at the try."""
+        """The attempt number."""
         ...
 
 
@@ -71,7 +71,7 @@ NO_EPOCH = 1 << 30
 
 
 def iterate_parts(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:
-    """For every part: its rows, its samples, its first chunk number and the end of each chunk."""
+    """Yield for every part of the plan its rows, its samples, its first chunk number and the end of each chunk."""
     first = 0
     for part in book.plan.parts:
         ends, total = [], 0
@@ -83,7 +83,7 @@ def iterate_parts(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:
 
 
 class KeyMap:
-    """From a key to its row, its place among all requested keys, and the chunk it belongs to."""
+    """Maps a key to its row, its place among all planned keys, and its chunk."""
 
     def __init__(self, book: Book) -> None:
         self._rows = book.tasks.rows
@@ -94,7 +94,7 @@ class KeyMap:
             self.keys += len(rows) * len(samples)
 
     def find(self, task: str, sample: int) -> tuple[int, int, int] | None:
-        """(row, place, chunk) of a key; None if the plan does not ask for it."""
+        """Return (row, place, chunk) of a key; None if it is not planned."""
         row = self._rows.get(task)
         if row is None:
             return None
@@ -175,11 +175,11 @@ class CountedLines(Generic[M]):
         self.dropped = 0
 
     def __iter__(self) -> Iterator[tuple[int, Path, M]]:
-        """(row, journal, line) for every key that is scored, in no order."""
+        """Yield (row, journal, line) for every scored key, in no order."""
         return ((row, path, line) for row, path, _, line in self.iterate_with_offsets())
 
     def iterate_with_offsets(self) -> Iterator[tuple[int, Path, int, M]]:
-        """The same with the offset just behind the line in its journal."""
+        """Yield (row, journal, end offset, line) for every scored key, in no order."""
         reader = LineReader(self._struct_type)
         sealed_extents = SealedExtents(self._book.path, self._rules.seals)
         sealed_extents.check_present(failures=False)
@@ -221,7 +221,7 @@ class CountedLines(Generic[M]):
         self._seen[place >> 3] |= 1 << (place & 7)
 
     def iterate_missing(self) -> Iterator[tuple[int, int]]:
-        """(row, sample) of every key without a score; ask after having iterated."""
+        """Yield (row, sample) of every key without a score; call after the lines were iterated."""
         place = 0
         for rows, samples, _, _ in iterate_parts(self._book):
             for row in rows:
@@ -232,18 +232,18 @@ class CountedLines(Generic[M]):
 
 
 def list_journals(run: Path, *, failures: bool) -> list[Path]:
-    """The journals of scored lines, or of failed ones, in a stable order."""
+    """Return the journals of scored lines, or of failed ones, in a stable order."""
     paths = (p for p in (run / "journals").glob("[!.]*.jsonl") if p.name.endswith(".failures.jsonl") == failures)
     return sorted(paths)
 
 
 def worker_of_journal(path: Path) -> str:
-    """The worker that wrote a journal file."""
+    """Return the id of the worker that wrote a journal file."""
     return path.name.removesuffix(".jsonl").removesuffix(".failures").rpartition(".")[0]
 
 
 class FinalFailures:
-    """The final failures that stand: of keys without a score, not reopened by a later round."""
+    """Streams the final failures that no later round has reopened; a scored line of the same key overrides them."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -254,7 +254,7 @@ class FinalFailures:
         return (line for _, _, line in self.iterate_with_offsets())
 
     def iterate_with_offsets(self) -> Iterator[tuple[Path, int, FailedLineHeader]]:
-        """Each with its journal and the offset just behind its line."""
+        """Yield (journal, end offset, line)."""
         reader = LineReader(FailedLineHeader)
         self._sealed_extents.check_present(failures=True)
         for path in list_journals(self._book.path, failures=True):
@@ -273,7 +273,7 @@ def is_still_final(line: FailedLineHeader, rounds: Iterable[Round]) -> bool:
 
 
 def rollouts(book: Book, *, tokens: bool = False) -> Iterator[Rollout]:
-    """Every scored rollout that counts, in no order; with `tokens` its turns carry their ids and logprobs."""
+    """Yield every scored rollout that counts, in no order; with `tokens` turns carry their ids and logprobs."""
     for row, path, line in CountedLines(book, ScoredLine):
         rollout = line.to_rollout(book.tasks.read(row))
         if tokens:
@@ -282,22 +282,22 @@ def rollouts(book: Book, *, tokens: bool = False) -> Iterator[Rollout]:
 
 
 def read_turns(journal: Path, lines: list[TurnLine]) -> list[Turn]:
-    """The turns of a line with the ids that lie in its segment's sidecar."""
-    held: list[int] = []
+    """Return the turns of a line with their ids from the segment's sidecar."""
+    previous_ids: list[int] = []
     turns = []
     for line in lines:
         turn = line.to_turn()
         if line.tokens is not None:
             record = _read_token_record(sidecar_path(journal), line.tokens.at, line.tokens.size)
-            prompt_ids, ids, logprobs = decode_tokens(record, held)
+            prompt_ids, ids, logprobs = decode_tokens(record, previous_ids)
             turn = msgspec.structs.replace(turn, prompt_ids=prompt_ids, ids=ids, logprobs=logprobs)
-            held = prompt_ids + ids
+            previous_ids = prompt_ids + ids
         turns.append(turn)
     return turns
 
 
 def sidecar_path(journal: Path) -> Path:
-    """The file that holds the ids of a journal's lines."""
+    """Return the path of the token sidecar of a journal."""
     stem = journal.name.removesuffix(".jsonl").removesuffix(".failures")
     return journal.with_name(f"{stem}.tokens")
 
@@ -321,9 +321,9 @@ _failed_decoder = msgspec.json.Decoder(FailedLine)
 
 
 class LineIndex:
-    """Where every key's rollout lies: its journal and an offset, twelve bytes a key.
+    """Finds every key's rollout by journal and offset, twelve bytes a key.
 
-    Every line is read whole once, so that one that cannot be read is refused before anything is done with the others.
+    Every line is decoded once on construction, so that a malformed one is refused before any other is used.
     """
 
     def __init__(self, book: Book) -> None:
@@ -347,16 +347,16 @@ class LineIndex:
 
     @property
     def missing(self) -> int:
-        """How many keys nothing final was ever written about."""
+        """The number of keys with neither a score nor a final failure."""
         return self._file.count(NOT_STORED)
 
     def has(self, task: str, sample: int) -> bool:
-        """Whether anything final was written about a key."""
+        """Return whether a key has a score or a final failure."""
         found = self._keys.find(task, sample)
         return found is not None and self._file[found[1]] != NOT_STORED
 
     def read(self, task: str, sample: int) -> Rollout | None:
-        """The rollout of a key as it was kept, with its tokens; None if nothing final was ever written about it."""
+        """Return the stored rollout of a key with its tokens; None if it has neither a score nor a final failure."""
         found = self._keys.find(task, sample)
         if found is None or self._file[found[1]] == NOT_STORED:
             return None
@@ -369,7 +369,7 @@ class LineIndex:
 
 
 def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
-    """The line that ends at an offset; a BookError with its number if it cannot be read."""
+    """Decode the line that ends at an offset; raise a BookError with its number if that fails."""
     raw = read_line_before(path, end)
     try:
         return _failed_decoder.decode(raw) if path.name.endswith(".failures.jsonl") else _scored_decoder.decode(raw)
@@ -379,7 +379,7 @@ def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
 
 
 def read_line_before(path: Path, end: int) -> bytes:
-    """The line that ends just before an offset."""
+    """Return the bytes of the line that ends just before an offset."""
     handle = os.open(path, os.O_RDONLY)
     try:
         size = TAIL_BLOCK_BYTES
