@@ -128,7 +128,7 @@ class WorkerMonitor:
         self._folder_id = read_folder_id(run) if run else ""
 
     def is_gone(self, worker: str, presence: Presence | None) -> bool:
-        """Return whether a worker left, died on this machine, works on another copy, or has no heartbeat."""
+        """Return whether a worker left, died on this machine, works on another copy, or sent no heartbeat lately."""
         if presence is not None:
             if presence.state == "left":
                 return True

@@ -28,7 +28,7 @@ from rollbook.reports.journal_columns import JournalColumns, read_journal_column
 from rollbook.stats import SCALAR_COLUMNS, Columns, RewardParts
 
 MIN_CACHED_BYTES = 1 << 20
-"""A smaller journal is as quickly read."""
+"""A smaller journal is read as fast as its cache."""
 
 DIGEST_BYTES = sha256().digest_size
 LINE_ARRAYS = ("sample", "attempt", "starts", "ends")
@@ -73,17 +73,17 @@ def load_cached_columns(path: Path, tasks: Path, sealed: Set[Extent]) -> Journal
 
 
 def read_and_cache_columns(path: Path, tasks: Path, rows: Mapping[str, int], sealed: Set[Extent]) -> JournalColumns:
-    """The sheet of a journal from its lines, kept for the next time if all of the file is under seal."""
+    """Read the columns of a journal from its lines, and cache them if the whole file is sealed."""
     origin = _make_origin(path, tasks)
-    sheet = read_journal_columns(path, rows, sorted({extent.bytes for extent in sealed}))
-    if _is_cacheable(path, sealed & sheet.extents):
-        with suppress(OSError):  # no room, or a copy that one may only read
-            _write_cache(sheet, origin)
-    return sheet
+    columns = read_journal_columns(path, rows, sorted({extent.bytes for extent in sealed}))
+    if _is_cacheable(path, sealed & columns.extents):
+        with suppress(OSError):  # a full disk, or a read-only copy
+            _write_cache(columns, origin)
+    return columns
 
 
 def _is_cacheable(path: Path, sealed: Set[Extent]) -> bool:
-    """Whether a file is worth keeping and sealed to its end."""
+    """Return whether a file is large enough for a cache and sealed to its end."""
     size = path.stat().st_size
     return size >= MIN_CACHED_BYTES and any(extent.bytes == size for extent in sealed)
 
@@ -94,8 +94,8 @@ def _cache_path(path: Path) -> Path:
 
 def _make_origin(path: Path, tasks: Path) -> CacheOrigin:
     stats = [os.stat(each) for each in (path, tasks)]
-    journal, asked = ((stat.st_size, stat.st_mtime_ns) for stat in stats)
-    return CacheOrigin(_code_digest(), journal, asked)
+    journal, task_file = ((stat.st_size, stat.st_mtime_ns) for stat in stats)
+    return CacheOrigin(_code_digest(), journal, task_file)
 
 
 @cache

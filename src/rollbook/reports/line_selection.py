@@ -1,4 +1,4 @@
-"""Which lines of a book count, a whole file at a time: the rules of `rollbook.book`, vectorised.
+"""Which lines of a book count, a whole journal at a time: `LineRules` of `rollbook.book`, vectorised.
 
 `LineSelector` decides within one run directory; `select_one_per_key` between several directories of one run,
 independently of the order in which they are given.
@@ -89,7 +89,7 @@ class LineSelector:
         return iter(self._contested)
 
     def missing_keys(self) -> Iterator[tuple[int, int]]:
-        """(row, sample) of every key without a score."""
+        """Yield (row, sample) of every key without a score."""
         for place in np.flatnonzero(~self.seen).tolist():
             yield self._key(place)
 
@@ -110,7 +110,7 @@ def _not_planned_error(journal: JournalColumns, line: int) -> BookError:
 
 @dataclass(frozen=True)
 class RankedLines:
-    """A journal's lines: which of them count in their own directory, their places in the plan, and their ranks."""
+    """The lines of a journal: which count in their own directory, their places in the plan, and their ranks."""
 
     columns: Columns
     chosen: Bools
@@ -122,10 +122,10 @@ class RankedLines:
 
 
 def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> int:
-    """Leave one line of every key chosen: the lowest epoch's, then the lowest attempt's, as in a book.
+    """Leave one line of every key chosen: the lowest epoch's, then the lowest attempt's, as in one directory.
 
-    Among equals the name of the journal decides, and then what the line says, never the order of the directories.
-    Gives the number of keys whose lines do not have the same reward and answer. `texts` are the answers' own.
+    Among equals the name of the journal decides, then the content of the line, never the order of the directories.
+    Return the number of keys whose lines differ in reward or answer. `texts` are the texts of the answers.
     """
     keys = sum((len(piece.chosen) for piece in pieces), 0)
     chosen = np.concatenate([np.zeros(0, np.bool_), *(piece.chosen for piece in pieces)])
@@ -135,11 +135,11 @@ def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> i
     if not doubled.any():
         return 0
     cuts = np.cumsum([len(piece.chosen) for piece in pieces])[:-1]
-    some = [
+    contested = [
         RankedLines(p.columns.where(mine), p.chosen, p.place[mine], p.epoch[mine], p.attempt[mine], EMPTY, p.path)
         for p, mine in zip(pieces, np.split(doubled, cuts), strict=True)
     ]
-    order, starts, disagreeing = _rank_lines(some, texts)
+    order, starts, disagreeing = _rank_lines(contested, texts)
     lost = np.ones(keys, np.bool_)
     lost[np.flatnonzero(doubled)[order[starts]]] = False
     for piece, gone in zip(pieces, np.split(doubled & lost, cuts), strict=True):
@@ -148,39 +148,49 @@ def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> i
 
 
 def _rank_lines(pieces: Sequence[RankedLines], texts: Sequence[str]) -> tuple[Ints, Ints, int]:
-    """The lines by key and rank, where in that order each key begins, and how many keys disagree."""
-    held = merge_columns([piece.columns for piece in pieces])
-    answer = _number_by_text(held.answer, texts)
+    """Return the lines by key and rank, where in that order each key begins, and how many keys disagree."""
+    columns = merge_columns([piece.columns for piece in pieces])
+    answer = _number_by_text(columns.answer, texts)
     place, epoch, attempt = (np.concatenate([getattr(p, n) for p in pieces]) for n in ("place", "epoch", "attempt"))
     names = sorted({piece.path.name for piece in pieces})
     journal = np.repeat([names.index(piece.path.name) for piece in pieces], [len(piece.place) for piece in pieces])
-    said = (held.reward, answer, held.prompt_tokens, held.completion_tokens, held.turns, held.truncated, held.seconds)
-    order = np.lexsort((_sum_parts(held), *reversed(said), journal, attempt, epoch, place))
+    contents = (
+        columns.reward,
+        answer,
+        columns.prompt_tokens,
+        columns.completion_tokens,
+        columns.turns,
+        columns.truncated,
+        columns.seconds,
+    )
+    order = np.lexsort((_sum_parts(columns), *reversed(contents), journal, attempt, epoch, place))
     starts = np.flatnonzero(np.diff(place[order], prepend=-1))
     return (
         order,
         starts,
-        int((_has_several_values(held.reward[order], starts) | _has_several_values(answer[order], starts)).sum()),
+        int((_has_several_values(columns.reward[order], starts) | _has_several_values(answer[order], starts)).sum()),
     )
 
 
 def _has_several_values(values: Ints | Floats, starts: Ints) -> Bools:
-    """For every key whether its lines have several values."""
+    """Return for every key whether its lines have several values."""
     differs: Bools = np.minimum.reduceat(values, starts) != np.maximum.reduceat(values, starts)
     return differs
 
 
 def _number_by_text(numbers: Ints, texts: Sequence[str]) -> Ints:
-    """Answers numbered by their texts in order: their own numbers tell in which order they were read."""
-    met = np.unique(numbers)
-    ranks = {number: rank for rank, number in enumerate(sorted(met.tolist(), key=lambda at: _answer_text(at, texts)))}
-    return np.array([ranks[number] for number in met.tolist()], np.int64)[np.searchsorted(met, numbers)]
+    """Number answers by their sorted texts: their own numbers depend on the order in which they were read."""
+    different = np.unique(numbers)
+    ranks = {
+        number: rank for rank, number in enumerate(sorted(different.tolist(), key=lambda at: _answer_text(at, texts)))
+    }
+    return np.array([ranks[number] for number in different.tolist()], np.int64)[np.searchsorted(different, numbers)]
 
 
 def _answer_text(number: int, texts: Sequence[str]) -> str:
     return "" if number == NO_ANSWER else texts[number]
 
 
-def _sum_parts(held: Columns) -> Floats:
-    """The parts of every rollout in one number, the last thing that can tell two lines apart."""
-    return np.bincount(held.parts.place, held.parts.value, minlength=len(held)).astype(np.float64, copy=False)
+def _sum_parts(columns: Columns) -> Floats:
+    """Return the sum of the parts of every rollout, the last criterion that distinguishes two lines."""
+    return np.bincount(columns.parts.place, columns.parts.value, minlength=len(columns)).astype(np.float64, copy=False)
