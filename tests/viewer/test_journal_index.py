@@ -84,7 +84,7 @@ def test_failures_are_read_once_and_by_their_place(pen):
     pen.fail(rollout(pen.book, 0, 0, attempt=2, failure="model_timeout"), True)
     followed.refresh(pen.book.path)
     followed.refresh(pen.book.path)
-    assert [each.mark.attempt for each in followed.tries] == [1, 2]
+    assert [each.line.attempt for each in followed.tries] == [1, 2]
     assert followed.tries[1].begin == followed.tries[0].end + 1
     assert [mark.attempt for mark in followed.list_final(pen.book)] == [2]
 

@@ -1,7 +1,7 @@
 """The web viewer, its one-file export and report.html.
 
 `run_cache` keeps runs open and reads what was appended, `journal_index` finds every counted rollout, `snapshot` is a
-run at one moment, the `*_pages` modules compute what each page shows, `server` decides who may ask and answers. `web/`
+run at one moment, the `*_pages` modules compute what each page shows, `server` checks access and serves them. `web/`
 is the page itself: plain modules without a build step; `web/vendor` has its libraries with their licences. Everything
 that a model or an environment wrote is untrusted and shown as text.
 """

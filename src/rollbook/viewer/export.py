@@ -39,12 +39,12 @@ from rollbook.viewer.vocabulary import Vocabulary
 WEB_FOLDER = Path(__file__).with_name("web")
 MAX_TASKS = 2000
 MAX_BYTES = 24 << 20
-"""What a file holds of rollouts at most; a browser opens that without a pause."""
+"""The most bytes of rollouts in a file; a browser opens that without a pause."""
 
 CHART_SCRIPTS = ("uplot",)
 VENDOR_SCRIPTS = (*CHART_SCRIPTS, "markdown-it", "temml", "highlight")
 MAX_DOTS = 1500
-"""More dots than that can be neither told apart nor opened quickly: of more, so many are drawn by lot."""
+"""More dots are neither distinguishable nor fast to open: of more, a random selection is drawn."""
 
 MAX_LISTED = 10
 Bounds = tuple[float, float]
@@ -54,7 +54,7 @@ _MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 
 
 def export_run(folder: RunFolder, out: Path, vocabulary: Vocabulary | None = None) -> str:
-    """Write the one run of a folder; gives a line that says what the file holds."""
+    """Write the one run of a folder to a file; return a line that describes its contents."""
     if not folder.single:
         raise UsageError(f"--export writes one run: name a run directory, such as {next(folder.names())}")
     if out.suffix != ".html":
@@ -70,9 +70,9 @@ def export_run(folder: RunFolder, out: Path, vocabulary: Vocabulary | None = Non
 def collect_data(
     name: str, snapshot: Snapshot, max_tasks: int = MAX_TASKS, max_bytes: int = MAX_BYTES
 ) -> dict[str, JSON]:
-    """The answers that the pages will ask for, task by task until there is no room."""
+    """Return the data of the pages, task by task until the file is full."""
     rows = range(min(len(snapshot.table), max_tasks))
-    held: dict[str, JSON] = {
+    contents: dict[str, JSON] = {
         "run": {**make_run_page(name, snapshot), "live": False},
         "tasks": [make_task_row(snapshot, row) for row in rows],
         "scale": snapshot.scale,
@@ -87,13 +87,13 @@ def collect_data(
         if size > max_bytes:
             break
         task = page["id"]
-        held["pages"][task], held["rollouts"][task], held["tokens"][task] = page, played, tokens
+        contents["pages"][task], contents["rollouts"][task], contents["tokens"][task] = page, played, tokens
         counts.update(_count_contents(page, played, tokens))
-    return held | {"left": describe_contents(snapshot, len(rows), len(held["pages"]), counts)}
+    return contents | {"left": describe_contents(snapshot, len(rows), len(contents["pages"]), counts)}
 
 
 def _count_contents(page: dict[str, JSON], played: dict[str, JSON], tokens: dict[str, JSON]) -> dict[str, int]:
-    """What a file holds of a task, and what it does not hold of it."""
+    """Count what a file contains and lacks of a task."""
     begun = [
         each["sequences"][each["sequence"]]["tokens"] - len(each["ids"]) for all in tokens.values() for each in all
     ]
@@ -107,7 +107,7 @@ def _count_contents(page: dict[str, JSON], played: dict[str, JSON], tokens: dict
 
 
 def describe_contents(snapshot: Snapshot, shown: int, pages: int, counts: Counter[str]) -> str:
-    """What a file holds, and what it does not."""
+    """Describe what a file contains and lacks."""
     report, every = snapshot.numbers["report"], len(snapshot.table)
     played = report["scored"] + sum(report["failed"].values())
     words = f"{shown:,} of {every:,} tasks in the table, {counts['rollouts']:,} of {played:,} played rollouts"
@@ -122,7 +122,7 @@ def describe_contents(snapshot: Snapshot, shown: int, pages: int, counts: Counte
 
 
 def _collect_task(snapshot: Snapshot, row: int) -> tuple[dict[str, JSON], dict[str, JSON], dict[str, JSON]]:
-    """A task's page, its rollouts and their tokens."""
+    """Return a task's page, its rollouts and their tokens."""
     page = make_task_page(snapshot, row)
     samples = snapshot.samples(row)[:MAX_SAMPLES]
     played = {str(sample): make_rollout_page(snapshot, row, sample, None) for sample in samples}
@@ -131,7 +131,7 @@ def _collect_task(snapshot: Snapshot, row: int) -> tuple[dict[str, JSON], dict[s
 
 
 def _collect_tokens(snapshot: Snapshot, row: int, sample: int) -> Iterator[JSON]:
-    """The beginning of every sequence of a rollout; nothing where no tokens were recorded."""
+    """Yield the beginning of every sequence of a rollout; nothing where no tokens were recorded."""
     try:
         first = make_token_page(snapshot, row, sample, None, 0, 0)
     except RollbookError:
@@ -181,7 +181,7 @@ def make_section(read: RunData, env: int, metrics: dict[str, JSON]) -> dict[str,
 
 
 def _make_task_dots(read: RunData, tasks: TaskStats) -> dict[str, JSON]:
-    """Every task as a dot at its mean reward; the height only keeps the dots apart."""
+    """Return every task as a dot at its mean reward; the height only separates the dots."""
     drawn, means = _choose_drawn(len(tasks)), clip_rewards(tasks.means)
     labels = [f"{_task_id(read, tasks, at)}: {tasks.means[at]:.6g} of {tasks.n[at]}" for at in drawn.tolist()]
     heights = np.random.default_rng(0).random(len(tasks))
@@ -190,7 +190,7 @@ def _make_task_dots(read: RunData, tasks: TaskStats) -> dict[str, JSON]:
 
 
 def _make_length_dots(columns: Columns) -> dict[str, JSON]:
-    """Every rollout as a dot: its completion tokens and its reward, a little apart from equal ones."""
+    """Return every rollout as a dot at its completion tokens and its reward, with equal ones slightly apart."""
     drawn, rewards = _choose_drawn(len(columns)), clip_rewards(columns.reward)
     tokens = columns.completion_tokens
     low, high = reward_range(rewards)
@@ -212,7 +212,7 @@ def _make_dots(
 
 
 def _choose_drawn(count: int) -> Ints:
-    """Return which of so many are drawn: all, or MAX_DOTS by lot."""
+    """Return the indices to draw: all, or MAX_DOTS random ones."""
     if count <= MAX_DOTS:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, MAX_DOTS, replace=False))
@@ -255,14 +255,14 @@ def make_document(data: dict[str, JSON], vendor_scripts: Sequence[str] = VENDOR_
     script_hashes, style_hashes = (" ".join(map(_hash, each)) for each in (scripts, styles))
     policy = f"default-src 'none'; script-src {script_hashes}; style-src {style_hashes}; img-src data:; base-uri 'none'"
     head, body = _read_shell()
-    held = encode(data).decode().replace("<", "\\u003c")
+    contents = encode(data).decode().replace("<", "\\u003c")
     return "".join(
         (
             f'<!doctype html><html lang="en"><head><meta http-equiv="Content-Security-Policy" content="{policy}">',
             head,
             *(f"<style>{style}</style>" for style in styles),
             f"</head>{body}",
-            f'<script type="application/json" id="rollbook-data">{held}</script>',
+            f'<script type="application/json" id="rollbook-data">{contents}</script>',
             *(f"<script>{script}</script>" for script in scripts),
             "</html>\n",
         )
@@ -270,7 +270,7 @@ def make_document(data: dict[str, JSON], vendor_scripts: Sequence[str] = VENDOR_
 
 
 def _read_shell() -> tuple[str, str]:
-    """The head and the body of our page, without what it loads."""
+    """Return the head and the body of index.html, without the files it loads."""
     page = (WEB_FOLDER / "index.html").read_text()
     head = "".join(re.findall(r"<meta[^>]*>\n|<title>.*</title>\n", page))
     return head, page[page.index("<body>") : page.index("</html>")].replace("</body>", "")
@@ -281,26 +281,26 @@ def _read_script(path: Path) -> str:
 
 
 def bundle_modules(main: Path) -> str:
-    """A module and what it imports as one script: each in a scope of its own, those that are needed first."""
-    found: dict[str, str] = {}
-    _collect_modules(main.resolve(), found)
-    return "const modules = {};\n" + "\n".join(found.values())
+    """Return a module and its imports as one script: each in its own scope, dependencies first."""
+    modules: dict[str, str] = {}
+    _collect_modules(main.resolve(), modules)
+    return "const modules = {};\n" + "\n".join(modules.values())
 
 
-def _collect_modules(path: Path, found: dict[str, str]) -> None:
+def _collect_modules(path: Path, modules: dict[str, str]) -> None:
     text = path.read_text()
     for match in _IMPORT.finditer(text):
         needed = (path.parent / match["path"]).resolve()
-        if needed.name not in found:
-            _collect_modules(needed, found)
-    given = ", ".join(match["name"] for match in _EXPORT.finditer(text))
+        if needed.name not in modules:
+            _collect_modules(needed, modules)
+    names = ", ".join(match["name"] for match in _EXPORT.finditer(text))
     body = _IMPORT.sub(lambda match: f"const {match['names']} = modules[{_module_key(match['path'])}];\n", text)
     body = _EXPORT.sub(lambda match: match[0].removeprefix("export "), body)
-    found[path.name] = f"modules[{_module_key(path.name)}] = (() => {{\n{body}\nreturn {{ {given} }};\n}})();"
+    modules[path.name] = f"modules[{_module_key(path.name)}] = (() => {{\n{body}\nreturn {{ {names} }};\n}})();"
 
 
 def _module_key(path: str) -> str:
-    """The name of a module of ours: no two files have the same."""
+    """Return the key of a module, its file name, which is unique."""
     return f'"{path.rpartition("/")[2]}"'
 
 
