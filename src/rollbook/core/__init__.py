@@ -69,8 +69,7 @@ __all__ = [
     "ServerSpec", "Settings", "Task", "TaskLine", "Terms", "Timing", "TokenRef", "ToolCall", "ToolFormat", "Turn",
     "TurnLine", "Usage", "YamlEntry", "YamlFile", "as_messages", "as_score", "attempts_allowed",
     "check_retry_rules", "decode", "derive_seed", "encode", "encode_line", "encode_pretty", "iterate_lines",
-    "list_parameters",
-    "make_failed_line", "make_part", "make_scored_line", "make_turn_line", "reopens", "require_finite",
-    "scoring_digest",
+    "list_parameters", "make_failed_line", "make_part", "make_scored_line", "make_turn_line", "reopens",
+    "require_finite", "scoring_digest",
 ]
 # fmt: on
