@@ -30,7 +30,7 @@ import aiohttp
 from bigbook import big_book
 
 from engine import ROLLBOOK, Figure, show
-from rollbook.viewer.server import WEB_FOLDER
+from rollbook.viewer.export import WEB_FOLDER
 
 ORJSON = """
 import glob, sys, time, orjson

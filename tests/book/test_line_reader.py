@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.book.counted_lines import LineReader, read_whole_lines
+from rollbook.book import LineReader, read_whole_lines
 from rollbook.errors import BookError
 
 
@@ -23,7 +23,7 @@ def write(folder: Path, data: bytes) -> Path:
     return path
 
 
-def numbers(path: Path, stop: int | None = None) -> list[int]:
+def numbers(path: Path, stop: int = 1 << 62) -> list[int]:
     return [thing.n for _, thing in LineReader(Thing).read(path, stop)]
 
 
@@ -56,5 +56,13 @@ def test_any_cut_loses_only_lines_behind_it(
 
 
 def test_lines_longer_than_a_block_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollbook.book.counted_lines.READ_BLOCK_BYTES", 5)
+    monkeypatch.setattr("rollbook.book.json_lines.BLOCK_BYTES", 5)
     assert numbers(write(tmp_path, b'{"n":123456789}\n{"n":2}\n')) == [123456789, 2]
+
+
+def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = write(tmp_path, b'{"n":1}\n{"n":2}\n{"n":x}\n{"n')
+    reader = LineReader(Thing).read(path, start=8, first_number=2)
+    assert next(reader) == (16, Thing(2))
+    with pytest.raises(BookError, match=r"w\.1\.jsonl:3: malformed line"):
+        next(reader)

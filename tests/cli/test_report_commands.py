@@ -97,7 +97,7 @@ def test_numbers_of_several_directories_replace_those_of_none(made, rollbook, tm
     assert [each["disagreeing"] for each in found] == [5, 5]
     words = "the directories have another reward or answer for 5 rollouts that several of them hold; of each"
     assert f"warning: {words}" in rollbook("report", "a", "b").stdout
-    assert f'<p class="warn">{words}' in (tmp_path / "a" / "report.merged.html").read_text()
+    assert words in (tmp_path / "a" / "report.merged.html").read_text()
 
 
 def test_graded_rewards_have_best_at_k_and_a_threshold_for_passing(made, rollbook):
@@ -262,7 +262,7 @@ def test_rewards_of_any_size_are_reported_without_a_warning(made, rollbook, tmp_
     assert numbers["scored"] == 6
     page = (tmp_path / "huge" / "report.html").read_text()
     assert "beyond 1e+300 drawn at the edge" in page
-    assert not re.search(r'="-?(nan|inf)', page)
+    assert not re.search(r"[:,\[](nan|inf)", page, re.IGNORECASE)
 
 
 def test_a_garbage_line_among_the_tasks_is_named(made, rollbook, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.core.failure import FAILURE_KINDS, Failure, attempts_allowed, check_retry_rules, reopens
+from rollbook.core.json import iterate_lines
 from rollbook.core.message import Message, as_messages
 from rollbook.core.records import FailedLine, ScoredLine, make_failed_line, make_scored_line
 from rollbook.core.rollout import Rollout, Score, Turn, as_score, derive_seed
@@ -119,3 +121,8 @@ def test_a_task_may_allow_fewer_turns_and_only_then_its_line_says_so() -> None:
     for wrong in (0, -1, True, "2", 1.5):
         with pytest.raises(UsageError, match="max_turns"):
             Task("a", "p", max_turns=wrong)
+
+
+def test_lines_of_a_file_come_with_their_numbers_and_offsets_and_blank_ones_are_skipped() -> None:
+    found = list(iterate_lines(io.BytesIO(b'{"a":1}\n\n  \r\n{"b":2}')))
+    assert found == [(1, 0, b'{"a":1}\n'), (4, 13, b'{"b":2}')]

@@ -177,6 +177,17 @@ def test_a_damaged_sheet_is_not_used_and_made_anew(tmp_path: Path, reads: Reads,
     assert len(reads) == 3
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\x10" + bytes(7) + b"a header of old and arrays", b"PK\x05\x06" + bytes(18), b"PK\x03\x04"]
+)
+def test_a_file_of_another_version_is_not_used_though_it_is_whole(tmp_path: Path, reads: Reads, content: bytes) -> None:
+    book = sealed_book(tmp_path / "run")
+    expected = numbers(book.path)
+    (book.path / "index" / "v.1.sheet").write_bytes(content + hashlib.sha256(content).digest())
+    assert numbers(book.path) == expected
+    assert reads[2:] == ["v.1.jsonl"]
+
+
 def test_a_journal_that_was_changed_is_read_and_refused_in_spite_of_what_is_kept(tmp_path: Path, reads: Reads) -> None:
     book = sealed_book(tmp_path / "run")
     numbers(book.path)

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollbook.book.counted_lines import read_whole_lines
+from rollbook.book import json_lines, read_whole_lines
 from rollbook.core import Extent, encode_line, make_scored_line
 from rollbook.errors import BookError
-from rollbook.reports import journal_columns
 from rollbook.reports.journal_columns import UNKNOWN_TASK, normalize_answer, read_journal_columns
 from rollbook.reports.run_columns import split_by_size
 from support.books import make_book, scored
@@ -30,7 +29,7 @@ def test_lines_are_the_same_in_blocks_of_any_size(
 ) -> None:
     path = tmp_path / "w.1.jsonl"
     path.write_bytes(b"".join(lines) + end)
-    monkeypatch.setattr(journal_columns, "BLOCK_BYTES", size)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", size)
     found = read_journal_columns(path, ROWS)
     assert found.ends.tolist() == [end for end, _ in read_whole_lines(path)]
     assert found.sample.tolist() == list(range(5)) * 3
@@ -44,7 +43,7 @@ def test_the_hashes_of_sealed_beginnings_are_taken_on_the_way(
     path = tmp_path / "w.1.jsonl"
     whole = b"".join(lines) + b'{"torn'
     path.write_bytes(whole)
-    monkeypatch.setattr(journal_columns, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 1000)
     sizes = [0, 1, len(lines[0]), 1000, 2500, len(whole)]
     expected = {Extent(size, hashlib.sha256(whole[:size]).hexdigest()) for size in sizes}
     assert read_journal_columns(path, ROWS, sizes).extents == expected

@@ -3,10 +3,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from rollbook.book import read_whole_lines
 from rollbook.errors import BookError
 from rollbook.reports import read_journal_columns
 from rollbook.viewer import journal_index
-from rollbook.viewer.journal_index import FailureFollower, JournalFollower, concatenate_columns, read_appended_lines
+from rollbook.viewer.journal_index import FailureFollower, JournalFollower, concatenate_columns
 from rollbook.viewer.run_cache import CachedRun
 from support.sample_runs import Pen, make, rollout
 
@@ -83,7 +84,7 @@ def test_failures_are_read_once_and_by_their_place(pen):
     pen.fail(rollout(pen.book, 0, 0, attempt=2, failure="model_timeout"), True)
     followed.refresh(pen.book.path)
     followed.refresh(pen.book.path)
-    assert [each.mark.attempt for each in followed.tries] == [1, 2]
+    assert [each.line.attempt for each in followed.tries] == [1, 2]
     assert followed.tries[1].begin == followed.tries[0].end + 1
     assert [mark.attempt for mark in followed.list_final(pen.book)] == [2]
 
@@ -96,5 +97,5 @@ def test_a_malformed_failure_is_named_by_its_file(pen):
 
 def test_what_is_torn_is_not_given(tmp_path):
     (tmp_path / "f").write_bytes(b"one\ntwo\n\0\0three\n")
-    assert list(read_appended_lines(tmp_path / "f", 0)) == [(0, b"one"), (4, b"two")]
-    assert list(read_appended_lines(tmp_path / "f", 4)) == [(4, b"two")]
+    assert list(read_whole_lines(tmp_path / "f")) == [(4, b"one"), (8, b"two")]
+    assert list(read_whole_lines(tmp_path / "f", 4)) == [(8, b"two")]

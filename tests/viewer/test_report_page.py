@@ -1,56 +1,22 @@
-"""The one-file report: opens from disk, needs nothing, and says what was said without becoming it."""
+"""report.html: the numbers of a run in one file that opens from disk and asks nobody for anything."""
 
 from __future__ import annotations
 
+import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rollbook.book import Book
-from rollbook.core import Score, encode_line, make_failed_line, make_scored_line
+from rollbook.core import JSON, Score, encode_line, make_failed_line, make_scored_line
 from rollbook.reports import RunData, build_report
-from rollbook.viewer import report_page
-from rollbook.viewer.report_page import make_report_page, write_report_page
+from rollbook.viewer import export, write_report_page
+from rollbook.viewer.export import collect_report, make_section
 from support.books import failed, make_book, open_round, scored
 
-VOID = {"meta", "line", "rect", "polyline", "polygon", "circle"}
 EVIL = "<script>alert('x')</script>&\"'"
-
-
-class Checked(HTMLParser):
-    """Every tag is closed in its order; what is said and referred to is kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attributes
-        if tag not in ("meta",):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attributes
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def parsed(text: str) -> Checked:
-    checked = Checked()
-    checked.feed(text)
-    assert checked.open == []
-    return checked
 
 
 @pytest.fixture
@@ -70,59 +36,76 @@ def book(tmp_path: Path) -> Book:
     return book
 
 
-def made(book: Book) -> str:
+def page_of(book: Book, **options: JSON) -> str:
     read = RunData([book.path])
-    return make_report_page(read, build_report(read))
+    return write_report_page(read, build_report(read, **options)).read_text()
+
+
+def shown(text: str) -> dict[str, JSON]:
+    """The run that a page shows."""
+    found = re.search(r'id="rollbook-data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    run: dict[str, JSON] = json.loads(found[1])["run"]
+    return run
 
 
 def test_it_has_everything_the_numbers_have(book: Book) -> None:
-    checked = parsed(made(book))
-    for words in ("9/12 scored, 1 failed, 2 pending", "pass@1", "maj@2", "best@2", "verifier_error", "Slowest tasks"):
-        assert words in checked.text
-    assert checked.tags.count("svg") == 4
-    assert {value for name, value in checked.attributes if name == "aria-label"} == {
-        "Reward histogram",
-        "pass@k over k",
-        "Tasks by mean reward",
-        "Length against reward",
-    }
+    run = shown(page_of(book))
+    report = build_report(RunData([book.path]))
+    numbers = run["report"]
+    assert (numbers["scored"], numbers["failed"], numbers["pending"]) == (9, {"verifier_error": 1}, 2)
+    assert numbers["overall"] == json.loads(json.dumps(report.overall.json()))
+    assert numbers["environments"]["Sums"]["pass@1_interval"] == list(report.overall.pass_interval or ())
+    assert numbers["missing"][0] == ["t3", 0, "verifier_error: <script>alert(1)</script>"]
+    assert run["run"] == "run"
+    assert run["notes"] == ["@1 rests on 3 of 4 tasks", "@2 rests on 3 of 4 tasks", "@3 rests on 3 of 4 tasks"]
 
 
-def test_the_numbers_at_k_stand_beside_what_they_rest_on(book: Book) -> None:
-    read = RunData([book.path])
-    report = build_report(read, threshold=0.5)
-    text = parsed(make_report_page(read, report)).text
-    assert "@1 rests on 3 of 4 tasks" in text
-    assert "a rollout passes from a reward of 0.5" in text
-    low, high = report.overall.pass_interval or (0, 0)
-    assert f"{low:.3f} to {high:.3f}" in text
-    assert "passes from" not in made(book)
+def test_every_environment_has_its_charts_and_its_slowest_tasks(book: Book) -> None:
+    (section,) = shown(page_of(book))["sections"]
+    assert (section["env"], section["note"], section["caption"]) == ("Sums", "", "9 rollouts")
+    assert sum(section["histogram"]["counts"]) == 9
+    assert [point["k"] for point in section["curve"]] == [1, 2, 3]
+    assert sorted(section["tasks"]["labels"]) == ["t0: 0.25 of 3", "t1: 0.5 of 3", "t2: 0.75 of 3"]
+    assert section["tasks"]["x"] == sorted(section["tasks"]["x"])
+    assert section["lengths"]["labels"][0].startswith("2 tokens: ")
+    slow = {"id": "t0", "seconds": 0.5, "n": 3, "mean": 0.25, "completion_tokens": 2.0}
+    assert section["slowest"][0] == slow
+    assert len(section["slowest"]) == 3
 
 
-def test_the_legend_names_only_the_lines_that_are_drawn(book: Book) -> None:
-    assert 'class="second-key"' in made(book)
+def test_numbers_are_those_of_the_report_that_was_asked_for(book: Book) -> None:
+    run = shown(page_of(book, ks=[2], threshold=0.5))
+    assert "a rollout passes from a reward of 0.5" in run["notes"]
+    assert [point["k"] for point in run["sections"][0]["curve"]] == [2]
+    assert run["report"]["overall"]["threshold"] == 0.5
+
+
+def test_votes_are_drawn_only_where_they_are_shares(book: Book) -> None:
+    assert all(point["maj"] is not None for point in shown(page_of(book))["curve"])
     journal = book.path / "journals" / "w.1.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'"reward":1.0', b'"reward":9.0'))
-    text = made(book)
-    assert 'class="line second"' not in text
-    assert 'class="second-key"' not in text
+    assert all(point["maj"] is None for point in shown(page_of(book))["curve"])
 
 
-def test_what_a_model_or_an_environment_said_is_escaped(book: Book) -> None:
-    text = made(book)
-    assert "<script" not in text
-    checked = parsed(text)
-    assert "script" not in checked.tags
-    assert EVIL in checked.text
-    assert "<script>alert(1)</script>" in checked.text
+def test_what_a_model_or_an_environment_said_is_data_and_never_markup(book: Book) -> None:
+    text = page_of(book)
+    assert "<script>alert" not in text
+    assert EVIL in shown(text)["report"]["overall"]["parts"]
+    assert "<script>alert(1)</script>" in shown(text)["report"]["missing"][0][2]
 
 
-def test_it_needs_no_network_runs_no_script_and_has_two_themes(book: Book) -> None:
-    text = made(book)
-    assert not re.search(r"https?://|src=|@import|url\(", text)
-    assert "default-src 'none'" in text
+def test_nothing_is_loaded_and_only_its_own_scripts_may_run(book: Book) -> None:
+    text = page_of(book)
+    shell = re.sub(r"<(script|style).*?</\1>", "", text, flags=re.DOTALL)
+    assert not re.search(r"https?://| src=|<link|@import|url\(| on\w+=", shell)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    assert "default-src 'none'" in policy[1]
+    assert "unsafe" not in policy[1]
+    assert text.count("<script>") == policy[1].split("style-src")[0].count("sha256-") == 2
     assert "prefers-color-scheme: dark" in text
-    assert not any(name.startswith("on") for name, _ in parsed(text).attributes)
+    assert len(text) < 300_000
 
 
 def test_it_is_written_into_the_run_directory(book: Book) -> None:
@@ -135,13 +118,23 @@ def test_it_is_written_into_the_run_directory(book: Book) -> None:
 def test_a_run_without_scores_says_so(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     open_round(book)
-    checked = parsed(made(book))
-    assert "nothing scored yet" in checked.text
-    assert "svg" not in checked.tags
+    run = shown(page_of(book))
+    assert [section["note"] for section in run["sections"]] == ["nothing scored yet"]
+    assert (run["state"], run["report"]["pending"]) == ("planned", 8)
 
 
-def test_of_very_many_dots_some_are_drawn_and_it_is_said() -> None:
-    assert len(report_page.choose_drawn(10)) == 10
-    assert len(set(report_page.choose_drawn(100_000).tolist())) == report_page.MAX_DOTS
-    assert report_page.describe_shown(100_000, "tasks") == "1,500 of 100,000 tasks"
-    assert report_page.describe_shown(10, "tasks") == "10 tasks"
+def test_of_very_many_dots_some_are_drawn_and_it_is_said(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "MAX_DOTS", 2)
+    read = RunData([book.path])
+    (section,) = collect_report(read, build_report(read))["run"]["sections"]
+    assert len(section["tasks"]["x"]) == len(section["lengths"]["labels"]) == 2
+    assert (section["tasks"]["caption"], section["lengths"]["caption"]) == ("2 of 3 tasks", "2 of 9 rollouts")
+
+
+def test_rewards_without_bound_are_drawn_at_the_edge(book: Book) -> None:
+    read = RunData([book.path])
+    read.scored.columns.reward[:2] = 1.7e308, -1.7e308
+    section = make_section(read, 0, build_report(read).json()["environments"]["Sums"])
+    assert section["caption"] == "9 rollouts; 2 beyond 1e+300 drawn at the edge"
+    assert sum(section["histogram"]["counts"]) == 9
+    assert np.isfinite([*section["tasks"]["x"], *section["lengths"]["y"], *section["lengths"]["y_range"]]).all()

@@ -2,7 +2,7 @@
 
 `Book` opens a run directory and `BookDraft` creates one. `Journal` appends lines durably, `ChunkClaimer` claims chunks
 by lease, `CountedLines` decides which line of a key counts, `rollouts` streams the counted lines. The package imports
-core, processes and tokens, and knows no model and no environment.
+core, processes and tokens, and contains nothing about models and environments.
 """
 
 from rollbook._exports import export_lazily
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
         is_finished,
     )
     from rollbook.book.counted_lines import (
-        NO_EPOCH,
+        ContestedLines,
         CountedLines,
         FailedLineHeader,
         FinalFailures,
         LineIndex,
-        LineReader,
-        is_counted,
+        LineRules,
         is_still_final,
         iterate_parts,
         list_journals,
-        malformed_line_error,
         read_turns,
         rollouts,
         sidecar_path,
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     )
     from rollbook.book.durable_files import explain_disk_errors, lock_run, sync_folder, write_atomically, write_new
     from rollbook.book.journal import Journal, JournalEntry
+    from rollbook.book.json_lines import LineReader, read_line_blocks, read_whole_lines
     from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
     from rollbook.book.status import RunStatus, name_state, read_status
@@ -58,13 +57,13 @@ else:
 
 # fmt: off
 __all__ = [
-    "HEARTBEAT_S", "MAX_WORKER_DEATHS", "NO_EPOCH", "REFRESH_S", "Book", "BookDraft", "ChunkClaimer", "Claim",
+    "HEARTBEAT_S", "MAX_WORKER_DEATHS", "REFRESH_S", "Book", "BookDraft", "ChunkClaimer", "Claim", "ContestedLines",
     "CountedLines", "FailedLineHeader", "FinalFailures", "InFlightKeys", "Journal", "JournalEntry", "KeyHistory",
-    "Leases", "LineIndex", "LineReader", "PeerMonitor", "RunStatus", "SealedExtents", "Seals", "TaskFile",
-    "WorkerGone", "WorkerMonitor", "count_workers", "explain_disk_errors", "find_reopened_kinds", "is_closed",
-    "is_counted", "is_finished", "is_still_final", "iterate_parts", "list_journals", "lock_run", "make_presence",
-    "malformed_line_error", "name_state", "next_heartbeat_s", "publish_worker_gone", "read_presences", "read_rows",
-    "read_status", "read_turns", "refuse_occupied", "rollouts", "sidecar_path", "sync_folder", "worker_of_journal",
-    "write_atomically", "write_heartbeat", "write_new", "write_seals",
+    "Leases", "LineIndex", "LineReader", "LineRules", "PeerMonitor", "RunStatus", "SealedExtents", "Seals",
+    "TaskFile", "WorkerGone", "WorkerMonitor", "count_workers", "explain_disk_errors", "find_reopened_kinds",
+    "is_closed", "is_finished", "is_still_final", "iterate_parts", "list_journals", "lock_run", "make_presence",
+    "name_state", "next_heartbeat_s", "publish_worker_gone", "read_line_blocks", "read_presences", "read_rows",
+    "read_status", "read_turns", "read_whole_lines", "refuse_occupied", "rollouts", "sidecar_path", "sync_folder",
+    "worker_of_journal", "write_atomically", "write_heartbeat", "write_new", "write_seals",
 ]
 # fmt: on

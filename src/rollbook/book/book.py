@@ -1,4 +1,4 @@
-"""A book: the run directory, opened or newly made."""
+"""The run directory: open an existing one, or create a new one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDERS = ("rounds", "workers", "leases", "journals", "done")
 
 
 class BookDraft:
-    """A run directory in the making: built aside and renamed into place, so that it is whole or absent."""
+    """A run directory under construction: built under a temporary name, then renamed, so it is complete or absent."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -47,7 +47,7 @@ class BookDraft:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # what could not be flushed is thrown away in any case
+        with suppress(OSError):  # the draft is deleted in any case
             self._tasks.close()
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -55,16 +55,16 @@ class BookDraft:
             raise unwritable_error(self.path, error) from None
 
     def add_tasks(self, tasks: Iterable[Task], env: str) -> int:
-        """Append an environment's tasks; returns how many there were."""
+        """Append an environment's tasks; return how many there were."""
         return write_tasks(self._tasks, tasks, env, self._task_ids)
 
     def copy_tasks(self, book: Book) -> None:
-        """Take over another book's tasks as they are."""
+        """Copy another book's tasks unchanged."""
         with open(book.path / "tasks.jsonl", "rb") as file:
             shutil.copyfileobj(file, self._tasks)
 
     def finish(self, manifest: Manifest, parts: list[Part], first_settings: Settings | None = None) -> Book:
-        """Freeze the meaning and the plan, open the first round if its settings are known, and put all in place."""
+        """Write run.json and plan.json, open the first round if its settings are given, and rename into place."""
         self._tasks.flush()
         os.fsync(self._tasks.fileno())
         for name in FOLDERS:
@@ -88,17 +88,17 @@ class BookDraft:
 
 
 def unwritable_error(path: Path, error: OSError) -> UsageError:
-    """Where no run can be begun."""
+    """Return the error for a place where no run directory can be created."""
     return UsageError(f"cannot write to {path.parent}: {error.strerror}; make room, or choose another --out")
 
 
 def hash_manifest(run: Path) -> str:
-    """What tells an edited run.json."""
+    """Return the hash by which an edited run.json is recognised."""
     return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
 
 
 def refuse_occupied(path: Path) -> None:
-    """A run directory is never written over: say the ways out."""
+    """Refuse to overwrite a run directory; the error lists the alternatives."""
     try:
         occupied = path.exists() and not (path.is_dir() and not any(path.iterdir()))
     except OSError as error:
@@ -134,7 +134,7 @@ class Book:
         return TaskFile(path)
 
     def _check_task_count(self) -> None:
-        """Every task that the plan asks for is there; rows may have been appended since they were counted."""
+        """Check that every planned task exists; rows may have been appended since they were counted."""
         asked = max((part.tasks[1] for part in self.plan.parts), default=0)
         if asked > len(self.tasks):
             self.tasks.refresh()
@@ -143,7 +143,7 @@ class Book:
             raise BookError(f"{path} has {len(self.tasks)} of {asked} tasks: restore it from a copy of the run")
 
     def load_plan(self) -> None:
-        """Read the plan, again if it was extended meanwhile."""
+        """Read the plan; call again after it may have been extended."""
         self.plan = self._read_json("plan.json", Plan)
         self.chunks = Chunks(self.plan)
 
@@ -156,12 +156,12 @@ class Book:
             raise BookError(f"{self.path / name}: {error}") from None
 
     def rounds(self) -> list[Round]:
-        """Every start of this run, oldest first."""
+        """Return every round (start) of this run, oldest first."""
         names = sorted(p.name for p in (self.path / "rounds").glob("[0-9]*.json"))
         return [self._read_json(f"rounds/{name}", Round) for name in names]
 
     def open_round(self, settings: Settings) -> Round:
-        """Record a new start with its settings."""
+        """Record a new round with its settings."""
         number = len(self.rounds()) + 1
         while True:
             opened = Round(SCHEMA_VERSION, number, time.time(), settings, hash_manifest(self.path))
@@ -173,7 +173,7 @@ class Book:
             number += 1
 
     def check_meaning(self) -> None:
-        """Refuse to go on with what was edited since the run began: its scores would mean two things."""
+        """Refuse to continue when run.json was edited since the run began: scores would have two meanings."""
         began = next((r.meaning for r in self.rounds() if r.meaning), "")
         if began and began != hash_manifest(self.path):
             raise BookError(
@@ -182,19 +182,19 @@ class Book:
         self.check_tasks()
 
     def check_tasks(self) -> None:
-        """Refuse tasks that were edited since they were planned: what was scored is not what they ask."""
+        """Refuse tasks that were edited after planning: earlier scores belong to the old tasks."""
         held, path = self.manifest.tasks, self.path / "tasks.jsonl"
         if held and measure_extent(path, held.bytes) != held:
             raise BookError(f"{path} was edited since the run began: restore it from a copy of the run")
 
     def add_parts(self, parts: list[Part]) -> None:
-        """Ask for more keys: the plan grows, what was there stays."""
+        """Add keys to the plan; existing parts stay unchanged."""
         grown = Plan(SCHEMA_VERSION, [*self.plan.parts, *parts])
         write_atomically(self.path / "plan.json", encode_pretty(grown))
         self.load_plan()
 
     def add_tasks(self, tasks: Iterable[Task], env: str) -> tuple[int, int]:
-        """Append tasks (a Collector's stream); gives their range of rows."""
+        """Append tasks (a Collector's stream); return their range of rows."""
         first = len(self.tasks)
         with open(self.path / "tasks.jsonl", "ab") as file:
             write_tasks(file, tasks, env, set(self.tasks.rows))
@@ -204,8 +204,8 @@ class Book:
         return first, len(self.tasks)
 
     def request_samples(self, tasks: list[Task], env: str, samples: int) -> None:
-        """Ask for `samples` of each task: new ones are appended; one that comes again gets samples it has not had."""
-        with lock_run(self.path):  # against `extend`, and against one of ours that nobody waits for any more
+        """Request `samples` of each task: new tasks are appended; a known task gets samples it has not had."""
+        with lock_run(self.path):  # against `extend`, and against an abandoned thread of this process
             self.load_plan()
             self._request_samples(tasks, env, samples)
 
@@ -231,7 +231,7 @@ class Book:
         return None if row is None else self.tasks.read(row)
 
     def extend(self, samples: int, workers: int) -> int:
-        """Add the samples below `samples` that a task was not asked for yet; returns how many keys that adds."""
+        """Add the samples below `samples` that are not planned yet; return how many keys that adds."""
         with lock_run(self.path):
             self.load_plan()
             parts = [make_part(tasks, gap, workers) for tasks, gap in find_missing_samples(self.plan.parts, samples)]
@@ -241,13 +241,13 @@ class Book:
 
 
 def check_same_task(known: Task, task: Task) -> None:
-    """An id names one task: scoring an old one under a new one's name would be a lie."""
+    """Refuse another task under an id that is in use: its scores would be attributed to the wrong task."""
     if (known.messages, known.answer, known.fields) != (task.messages, task.answer, task.fields):
         raise UsageError(f"task {task.id!r} was asked before with other content: give it another id")
 
 
 def find_missing_samples(parts: list[Part], samples: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Ranges of tasks, each with a range of samples below `samples` that no part asks of them.
+    """Return ranges of tasks, each with a range of samples below `samples` that no part requests for them.
 
     >>> from rollbook.core.manifest import Part
     >>> list(find_missing_samples([Part((0, 2), (0, 2), [4]), Part((1, 2), (3, 4), [1])], 5))

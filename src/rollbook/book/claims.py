@@ -1,4 +1,4 @@
-"""How a worker gets its chunks: which one to claim next, and what earlier owners of a chunk left in it."""
+"""Claim chunks: which one a worker claims next, and what earlier owners of a chunk left in it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rollbook.book.book import Book
 from rollbook.book.counted_lines import (
     FailedLineHeader,
     KeyMap,
-    LineReader,
     ScoredLineHeader,
-    is_counted,
+    counted_limit,
     is_still_final,
 )
+from rollbook.book.json_lines import LineReader
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent
 from rollbook.book.workers import count_workers, list_joined_and_gone, read_in_flight, read_presence, read_worker_gone
@@ -31,7 +31,7 @@ _FailedAt: TypeAlias = tuple[str, int, int, FailedLineHeader]
 
 
 class KeyHistory(msgspec.Struct):
-    """What is known of one key: scored, failed for good, or tried so and so often by this round."""
+    """The history of one key: scored, finally failed, or how often this round has tried it."""
 
     scored: bool = False
     failed: str | None = None
@@ -40,12 +40,12 @@ class KeyHistory(msgspec.Struct):
 
     @property
     def attempts(self) -> int:
-        """How many attempts this round has spent on it."""
+        """The number of attempts of this round."""
         return sum(self.tries.values())
 
 
 class ChunkHistory(msgspec.Struct):
-    """A chunk's keys with a past, and the bytes that say so (for its seal)."""
+    """The keys of a chunk that were tried before, and the journal bytes that record it (for the seal)."""
 
     keys: dict[tuple[int, int], KeyHistory] = {}
     files: dict[str, Extent] = {}
@@ -53,7 +53,7 @@ class ChunkHistory(msgspec.Struct):
 
 
 class _WorkerLines(msgspec.Struct):
-    """The marks of one worker in chunks that were open when it was read."""
+    """The lines of one worker in chunks that were open when its journals were read."""
 
     sizes: dict[str, int] = {}
     scored: dict[int, list[_ScoredAt]] = {}
@@ -70,31 +70,31 @@ class TakeoverReader:
         self._keys: KeyMap | None = None
 
     def read_history(self, chunk: int, epoch: int, seals: dict[int, Seal]) -> ChunkHistory:
-        """What a chunk's owners before `epoch` left."""
-        heritage = ChunkHistory()
+        """Return what the owners of a chunk before `epoch` left."""
+        history = ChunkHistory()
         rounds, seal = self._book.rounds(), seals.get(chunk)
         for worker, first in sorted(self._leases.find_owners(chunk).items(), key=lambda item: item[1]):
             if first < epoch:
                 found = self._read_worker(worker, seals)
-                heritage.files |= found.extents
-                self._add_scored(heritage, found.scored.get(chunk, []), seal, first)
-                self._add_failed(heritage, found.failed.get(chunk, []), seal, first, rounds)
-                self._add_in_flight(heritage, chunk, worker, first)
-        heritage.files |= seal.files if seal else {}
-        return heritage
+                history.files |= found.extents
+                self._add_scored(history, found.scored.get(chunk, []), seal, first)
+                self._add_failed(history, found.failed.get(chunk, []), seal, first, rounds)
+                self._add_in_flight(history, chunk, worker, first)
+        history.files |= seal.files if seal else {}
+        return history
 
-    def _add_scored(self, history: ChunkHistory, marks: list[_ScoredAt], seal: Seal | None, epoch: int) -> None:
-        for name, end, row, sample in marks:
+    def _add_scored(self, history: ChunkHistory, lines: list[_ScoredAt], seal: Seal | None, epoch: int) -> None:
+        for name, end, row, sample in lines:
             past = history.keys.setdefault((row, sample), KeyHistory())
-            valid = is_counted(seal, epoch, name, end)
+            valid = end <= counted_limit(seal, epoch, name)
             history.dropped += past.scored or not valid
             past.scored |= valid
 
     def _add_failed(
-        self, history: ChunkHistory, marks: list[_FailedAt], seal: Seal | None, epoch: int, rounds: list[Round]
+        self, history: ChunkHistory, lines: list[_FailedAt], seal: Seal | None, epoch: int, rounds: list[Round]
     ) -> None:
-        for name, end, row, line in marks:
-            if not is_counted(seal, epoch, name, end):
+        for name, end, row, line in lines:
+            if end > counted_limit(seal, epoch, name):
                 continue
             past = history.keys.setdefault((row, line.sample), KeyHistory())
             if line.round == self._round.number:
@@ -120,37 +120,37 @@ class TakeoverReader:
     def _scan(self, paths: list[Path], sizes: dict[str, int], seals: dict[int, Seal]) -> _WorkerLines:
         self._keys = self._keys or KeyMap(self._book)
         found = _WorkerLines(sizes=sizes)
-        over = {number for number, seal in seals.items() if not seal.failed}
+        closed = {number for number, seal in seals.items() if not seal.failed}
         for path in paths:
             if path.name.endswith(".failures.jsonl"):
-                self._scan_failed(path, found, over)
+                self._scan_failed(path, found, closed)
             elif path.suffix == ".jsonl":
-                self._scan_scored(path, found, over)
+                self._scan_scored(path, found, closed)
             found.extents[path.name] = measure_extent(path, sizes[path.name])
         return found
 
-    def _scan_scored(self, path: Path, found: _WorkerLines, over: set[int]) -> None:
+    def _scan_scored(self, path: Path, found: _WorkerLines, closed: set[int]) -> None:
         assert self._keys
         for end, line in LineReader(ScoredLineHeader).read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
-            if at and at[2] not in over:
+            if at and at[2] not in closed:
                 found.scored.setdefault(at[2], []).append((path.name, end, at[0], line.sample))
 
-    def _scan_failed(self, path: Path, found: _WorkerLines, over: set[int]) -> None:
+    def _scan_failed(self, path: Path, found: _WorkerLines, closed: set[int]) -> None:
         assert self._keys
         for end, line in LineReader(FailedLineHeader).read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
-            if at and at[2] not in over:
+            if at and at[2] not in closed:
                 found.failed.setdefault(at[2], []).append((path.name, end, at[0], line))
 
 
 REFRESH_S = 1.0
 REFRESHES_PER_S = 10
-"""How often all workers together look in a second: each has to ask the file system for all that is still open."""
+"""Refreshes a second of all workers together: each one reads the state of every open chunk from the file system."""
 
 
 class Claim(msgspec.Struct):
-    """A chunk we own: what is still to do in it, and what its seal will say."""
+    """A chunk that this worker owns: the keys left to do, and what its seal will contain."""
 
     chunk: Chunk
     epoch: int
@@ -165,9 +165,9 @@ class Claim(msgspec.Struct):
 
 
 class ChunkClaimer:
-    """Hands a worker its chunks: those of the dead first, then fresh ones in their order, then what else is free.
+    """Claims chunks for a worker: those of dead workers first, then fresh ones in order, then other free ones.
 
-    It looks at the disk, so it is asked in a thread, one question at a time; what it is told may come at any moment.
+    It reads the disk, so it is called in a thread, one call at a time; `release` and `record_seal` may come any time.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class ChunkClaimer:
         self._refresh()
 
     def _refresh_if_due(self) -> bool:
-        """Read leases and seals again: at most once a second, and no more often if hundreds would."""
+        """Read leases and seals again, at most once a second, and less often with hundreds of workers."""
         now = self._clock()
         if now - self._refreshed_at < self._pause:
             return False
@@ -207,7 +207,7 @@ class ChunkClaimer:
 
     def _refresh(self) -> None:
         # Seals before leases: a chunk sealed in between then looks held, never free. Only a later round opens chunks
-        # again for what failed in them: in a first one the names of the seals say enough.
+        # again for what failed in them: in a first round the names of the seals suffice.
         if self._first:
             self._seals.list_numbers()
         else:
@@ -215,7 +215,7 @@ class ChunkClaimer:
         self.leases.refresh()
 
     def claim_next(self) -> Claim | None:
-        """Claim a chunk; None if there is none to be had just now."""
+        """Claim a chunk; return None if none is free now."""
         self._apply_messages()
         return (
             self._claim_left_behind()
@@ -224,13 +224,13 @@ class ChunkClaimer:
         )
 
     def _claim_left_behind(self) -> Claim | None:
-        """What the dead are known to have left: it was begun first, so it may be the biggest of all that is open."""
+        """Claim a chunk of a dead worker: it was begun early, so it may be the biggest open one."""
         now = self._clock()
         if now - self._gone_read_at >= self._pause:
             self._gone_read_at = now
             self._read_gone_workers()
         if self._left_behind:
-            self.leases.refresh()  # everyone hears of the dead, and most find that others were there before
+            self.leases.refresh()  # all workers read of a death; most find that another was faster
         while self._left_behind:
             number, epoch = self._left_behind.popitem()
             if self.leases.epochs.get(number) == epoch and self.leases.claim(number, epoch + 1):
@@ -242,20 +242,20 @@ class ChunkClaimer:
         self._pause = max(REFRESH_S, len(joined) / REFRESHES_PER_S)
         for worker in sorted(dead - self._known_gone):
             self._known_gone.add(worker)
-            obituary, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
-            if obituary and (presence is None or presence.counter == obituary.counter):
-                self._left_behind.update(obituary.chunks)
+            notice, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
+            if notice and (presence is None or presence.counter == notice.counter):
+                self._left_behind.update(notice.chunks)
 
     def _claim_fresh(self) -> Claim | None:
         if self._fresh < len(self._book.chunks):
-            self.leases.refresh()  # one reading of names is cheaper than a try at a chunk that another has
+            self.leases.refresh()  # listing names is cheaper than trying to claim a chunk that another owns
         while self._fresh < len(self._order or self._book.chunks):
             number, self._fresh = self._order[self._fresh] if self._order else self._fresh, self._fresh + 1
             if number in self.leases.epochs or number in self._seals.numbers:
                 continue
             if self.leases.claim(number, 1):
                 return self._make_claim(number, 1)
-            self.leases.refresh()  # where one was quicker, many may have been
+            self.leases.refresh()  # where one worker was faster, many may have been
         return None
 
     def _claim_orphan(self) -> Claim | None:
@@ -266,7 +266,7 @@ class ChunkClaimer:
             if number in self._owned or not self._is_free(number, epoch, gone):
                 continue
             if self.leases.claim(number, epoch + 1):
-                self._refreshed_at = -math.inf  # there may be more where this came from
+                self._refreshed_at = -math.inf  # the same worker may have left more
                 return self._make_claim(number, epoch + 1)
         return None
 
@@ -286,11 +286,11 @@ class ChunkClaimer:
         if sealed and number not in self._seals.all:
             self._seals.read(number)
         fresh = epoch == 1 and not sealed
-        heritage = ChunkHistory() if fresh else self._takeover.read_history(number, epoch, self._seals.all)
-        claim = Claim(chunk, epoch, [], dropped=heritage.dropped, files=heritage.files)
+        history = ChunkHistory() if fresh else self._takeover.read_history(number, epoch, self._seals.all)
+        claim = Claim(chunk, epoch, [], dropped=history.dropped, files=history.files)
         claim.resealed = sealed
         for key in chunk:
-            past = heritage.keys.get(key)
+            past = history.keys.get(key)
             if past is None:
                 claim.todo.append((*key, KeyHistory()))
             elif past.scored:
@@ -303,11 +303,11 @@ class ChunkClaimer:
         return claim
 
     def release(self, number: int) -> None:
-        """We no longer work on a chunk: another worker has it."""
+        """Record that another worker has taken over a chunk of ours."""
         self._messages.append((number, None))
 
     def record_seal(self, number: int, seal: Seal) -> None:
-        """We sealed a chunk: no need to read that back from the disk."""
+        """Record that we sealed a chunk, so that the seal is not read back from the disk."""
         self._messages.append((number, seal))
 
     def _apply_messages(self) -> None:
@@ -318,24 +318,24 @@ class ChunkClaimer:
                 self._seals.add(number, seal)
 
     def open_chunks(self) -> list[int]:
-        """Chunks that this round still has to see to, as of the last look."""
+        """Return the chunks that this round has not finished, as of the last refresh."""
         return [n for n in range(len(self._book.chunks)) if not self._is_closed(n)]
 
     def _is_closed(self, number: int) -> bool:
         return number in self._seals.numbers if self._first else is_closed(self._seals.all.get(number), self._rounds)
 
     def is_over(self) -> bool:
-        """Whether every chunk is sealed for this round."""
+        """Return whether every chunk is sealed for this round."""
         self._apply_messages()
         return not self.open_chunks() or (self._refresh_if_due() and not self.open_chunks())
 
 
 def is_closed(seal: Seal | None, rounds: Sequence[Round]) -> bool:
-    """Whether a chunk is over: sealed, and nothing in it is tried again by a later round."""
+    """Return whether a chunk is sealed and no later round reopens a failure in it."""
     return seal is not None and not find_reopened_kinds(seal.failed, seal.round, rounds)
 
 
 def is_finished(book: Book, rounds: Sequence[Round]) -> bool:
-    """Whether these rounds leave nothing to do in a book."""
+    """Return whether these rounds leave nothing to do in a book."""
     seals = Seals(book.path).refresh()
     return all(is_closed(seals.get(number), rounds) for number in range(len(book.chunks)))

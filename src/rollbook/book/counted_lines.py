@@ -1,9 +1,9 @@
 """Which lines of a book's journals count (each key once, the others dropped and counted), and reading them back.
 
 Of a key the lowest epoch counts, then the lowest attempt; what a seal covers does not change. A journal file is read by
-complete lines: a torn end is dropped, any other malformed line is refused by file and line number. `rollouts` gives
-back complete rollouts, on request with their exact tokens; `LineIndex` finds the line of one key without holding any
-line in memory.
+complete lines: a torn end is dropped, any other malformed line is an error with file and line number. `rollouts` yields
+complete rollouts, on request with their exact tokens; `LineIndex` finds the line of one key without holding lines in
+memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from rollbook.book.book import Book
+from rollbook.book.json_lines import NO_LIMIT, LineReader, malformed_line_error, read_whole_lines
 from rollbook.book.leases import Leases
 from rollbook.book.seals import SealedExtents, Seals
 from rollbook.core import FailedLine, Failure, Rollout, Round, ScoredLine, Seal, Turn, TurnLine, reopens
@@ -25,51 +26,10 @@ from rollbook.errors import BookError
 from rollbook.tokens import decode_tokens
 
 T = TypeVar("T")
-READ_BLOCK_BYTES = 4 << 20
-
-
-def read_whole_lines(path: Path, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Every terminated line with the offset just behind it, up to `stop` bytes.
-
-    An unterminated last line is torn (or not yet written): it is not given. Anything from a NUL byte on is torn too.
-    """
-    offset, rest = 0, b""
-    left = stop if stop is not None else 1 << 62
-    with open(path, "rb", buffering=0) as file:
-        while left > 0 and (block := file.read(min(READ_BLOCK_BYTES, left))):
-            left -= len(block)
-            torn = block.find(b"\0")
-            if torn >= 0:
-                block, left = block[:torn], 0
-            lines = (rest + block).split(b"\n")
-            rest = lines.pop()
-            for line in lines:
-                offset += len(line) + 1
-                yield offset, line
-
-
-class LineReader(Generic[T]):
-    """Decodes the lines of journal files into one noun."""
-
-    def __init__(self, struct_type: type[T]) -> None:
-        self._decode = msgspec.json.Decoder(struct_type).decode
-
-    def read(self, path: Path, stop: int | None = None) -> Iterator[tuple[int, T]]:
-        """Every line as the noun, with the offset just behind it."""
-        for number, (end, line) in enumerate(read_whole_lines(path, stop), start=1):
-            try:
-                yield end, self._decode(line)
-            except msgspec.DecodeError as error:
-                raise malformed_line_error(path, number, error) from None
-
-
-def malformed_line_error(path: Path, number: int, error: msgspec.DecodeError) -> BookError:
-    """The one line about a line that cannot be read."""
-    return BookError(f"{path}:{number}: malformed line ({error}); restore the file from a copy of the run")
 
 
 class ScoredLineHeader(msgspec.Struct, frozen=True):
-    """The least that is read of a scored line."""
+    """The fields of a scored line that counting needs."""
 
     task: str
     sample: int
@@ -77,7 +37,7 @@ class ScoredLineHeader(msgspec.Struct, frozen=True):
 
 
 class FailedLineHeader(msgspec.Struct, frozen=True):
-    """The least that is read of a failed line."""
+    """The fields of a failed line that counting needs."""
 
     task: str
     sample: int
@@ -88,7 +48,7 @@ class FailedLineHeader(msgspec.Struct, frozen=True):
 
 
 class KeyedLine(Protocol):
-    """What any reading of a scored line must have."""
+    """The fields that any struct for scored lines must have."""
 
     @property
     def task(self) -> str:
@@ -97,12 +57,12 @@ class KeyedLine(Protocol):
 
     @property
     def sample(self) -> int:
-        """Which try at the task."""
+        """The sample number."""
         ...
 
     @property
     def attempt(self) -> int:
-        """Which attempt at the try."""
+        """The attempt number."""
         ...
 
 
@@ -111,7 +71,7 @@ NO_EPOCH = 1 << 30
 
 
 def iterate_parts(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:
-    """For every part: its rows, its samples, its first chunk number and the end of each chunk."""
+    """Yield for every part of the plan its rows, its samples, its first chunk number and the end of each chunk."""
     first = 0
     for part in book.plan.parts:
         ends, total = [], 0
@@ -123,7 +83,7 @@ def iterate_parts(book: Book) -> Iterator[tuple[range, range, int, list[int]]]:
 
 
 class KeyMap:
-    """From a key to its row, its place among all requested keys, and the chunk it belongs to."""
+    """Maps a key to its row, its place among all planned keys, and its chunk."""
 
     def __init__(self, book: Book) -> None:
         self._rows = book.tasks.rows
@@ -134,7 +94,7 @@ class KeyMap:
             self.keys += len(rows) * len(samples)
 
     def find(self, task: str, sample: int) -> tuple[int, int, int] | None:
-        """(row, place, chunk) of a key; None if the plan does not ask for it."""
+        """Return (row, place, chunk) of a key; None if it is not planned."""
         row = self._rows.get(task)
         if row is None:
             return None
@@ -145,95 +105,145 @@ class KeyMap:
         return None
 
 
+class ChunkRule(NamedTuple):
+    """How the lines of one chunk in one journal count: those that end at `limit` or before, ranked by `epoch`.
+
+    A chunk with several owners is `contested`: which of a key's lines counts is known once all journals are read.
+    """
+
+    epoch: int
+    limit: int
+    contested: bool
+
+
+class LineRules:
+    """Which lines of a run directory count, from its leases and seals: the one rule of every reader.
+
+    Of a key the lowest epoch counts, then the lowest attempt, then the line that is read first; what a seal covers
+    does not change. `CountedLines` applies this line by line, `rollbook.reports` to the columns of whole journals.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._leases = Leases(run)
+        self._leases.refresh()
+        self.seals = Seals(run).refresh()
+
+    def find(self, chunk: int, journal: Path) -> ChunkRule:
+        """Return how a journal's lines of a chunk count."""
+        contested = self._leases.epochs.get(chunk, 0) > 1
+        owners = self._leases.find_owners(chunk) if contested else {}
+        epoch = owners.get(worker_of_journal(journal), NO_EPOCH) if contested else 1
+        return ChunkRule(epoch, counted_limit(self.seals.get(chunk), epoch, journal.name), contested)
+
+
+def counted_limit(seal: Seal | None, epoch: int, journal: str) -> int:
+    """Return the offset up to which lines count: all do until the chunk is sealed, then those that the seal covers.
+
+    Lines of owners after the seal count too.
+    """
+    if seal is None or epoch > seal.epoch:
+        return NO_LIMIT
+    return seal.files[journal].bytes if journal in seal.files else 0
+
+
+class ContestedLines(Generic[T]):
+    """The lines of contested chunks: of every key the best so far."""
+
+    def __init__(self) -> None:
+        self._best: dict[int, tuple[tuple[int, int], T]] = {}
+
+    def add(self, place: int, rank: tuple[int, int], line: T) -> bool:
+        """Add a line of the key at `place`, ranked by (epoch, attempt); return whether it is the key's first."""
+        best = self._best.get(place)
+        if best is None or rank < best[0]:
+            self._best[place] = rank, line
+        return best is None
+
+    def __iter__(self) -> Iterator[T]:
+        return (line for _, line in self._best.values())
+
+
 class CountedLines(Generic[M]):
-    """Streams the scored lines that count: per key the lowest epoch, then the lowest attempt; sealed is sealed."""
+    """Streams the scored lines that count, each key once; `dropped` counts the others."""
 
     def __init__(self, book: Book, struct_type: type[M]) -> None:
         self._book, self._struct_type = book, struct_type
         self._keys = KeyMap(book)
-        self._leases = Leases(book.path)
-        self._leases.refresh()
-        self._seals = Seals(book.path).refresh()
+        self._rules = LineRules(book.path)
         self._seen = bytearray(self._keys.keys // 8 + 1)
-        self._contested: dict[int, tuple[tuple[int, int], tuple[int, Path, int, M]]] = {}
+        self._contested: ContestedLines[tuple[int, Path, int, M]] = ContestedLines()
         self.dropped = 0
 
     def __iter__(self) -> Iterator[tuple[int, Path, M]]:
-        """(row, journal, line) for every key that is scored, in no order."""
+        """Yield (row, journal, line) for every scored key, in no order."""
         return ((row, path, line) for row, path, _, line in self.iterate_with_offsets())
 
     def iterate_with_offsets(self) -> Iterator[tuple[int, Path, int, M]]:
-        """The same with the offset just behind the line in its journal."""
+        """Yield (row, journal, end offset, line) for every scored key, in no order."""
         reader = LineReader(self._struct_type)
-        vouched = SealedExtents(self._book.path, self._seals)
-        vouched.check_present(failures=False)
+        sealed_extents = SealedExtents(self._book.path, self._rules.seals)
+        sealed_extents.check_present(failures=False)
         for path in list_journals(self._book.path, failures=False):
-            worker, end = worker_of_journal(path), 0
+            rules: dict[int, ChunkRule] = {}
+            end = 0
             for end, line in reader.read(path):
-                row = self._check_line(path, worker, end, line)
+                row = self._check_line(path, rules, end, line)
                 if row is not None:
                     yield row, path, end, line
-            vouched.check_read(path, end)
-        for _, counted in self._contested.values():
-            yield counted
+            sealed_extents.check_read(path, end)
+        yield from self._contested
 
-    def _check_line(self, path: Path, worker: str, end: int, line: M) -> int | None:
-        """The row of a line that counts beyond doubt; contested ones are kept for the end."""
-        found = self._keys.find(line.task, line.sample)
-        if found is None:
+    def _check_line(self, path: Path, rules: dict[int, ChunkRule], end: int, line: M) -> int | None:
+        """Return the row of a line that counts beyond doubt; contested ones are kept for the end."""
+        key = self._keys.find(line.task, line.sample)
+        if key is None:
             raise BookError(f"{path}: task {line.task!r} sample {line.sample} is not in the plan")
-        row, place, chunk = found
-        contested = self._leases.epochs.get(chunk, 0) > 1
-        epoch = self._leases.find_owners(chunk).get(worker, NO_EPOCH) if contested else 1
-        if not is_counted(self._seals.get(chunk), epoch, path.name, end):
+        row, place, chunk = key
+        if (rule := rules.get(chunk)) is None:
+            rule = rules[chunk] = self._rules.find(chunk, path)
+        if end > rule.limit:
             self.dropped += 1
-        elif contested:
-            self._add_contested(place, (epoch, line.attempt), (row, path, end, line))
-        elif self._seen[place >> 3] >> (place & 7) & 1:
+            return None
+        if rule.contested:
+            self.dropped += not self._contested.add(place, (rule.epoch, line.attempt), (row, path, end, line))
+            self._mark_seen(place)
+            return None
+        if self._is_seen(place):
             self.dropped += 1
-        else:
-            self._seen[place >> 3] |= 1 << (place & 7)
-            return row
-        return None
+            return None
+        self._mark_seen(place)
+        return row
 
-    def _add_contested(self, place: int, rank: tuple[int, int], counted: tuple[int, Path, int, M]) -> None:
-        held = self._contested.get(place)
+    def _is_seen(self, place: int) -> bool:
+        return bool(self._seen[place >> 3] >> (place & 7) & 1)
+
+    def _mark_seen(self, place: int) -> None:
         self._seen[place >> 3] |= 1 << (place & 7)
-        self.dropped += held is not None
-        if held is None or rank < held[0]:
-            self._contested[place] = (rank, counted)
 
     def iterate_missing(self) -> Iterator[tuple[int, int]]:
-        """(row, sample) of every key without a score; ask after having iterated."""
+        """Yield (row, sample) of every key without a score; call after the lines were iterated."""
         place = 0
         for rows, samples, _, _ in iterate_parts(self._book):
             for row in rows:
                 for sample in samples:
-                    if not self._seen[place >> 3] >> (place & 7) & 1:
+                    if not self._is_seen(place):
                         yield row, sample
                     place += 1
 
 
-def is_counted(seal: Seal | None, epoch: int, name: str, end: int) -> bool:
-    """Whether a line counts: all do until the chunk is sealed, then the sealed ones and those of later owners."""
-    if seal is None or epoch > seal.epoch:
-        return True
-    return name in seal.files and end <= seal.files[name].bytes
-
-
 def list_journals(run: Path, *, failures: bool) -> list[Path]:
-    """The journals of scored lines, or of failed ones, in a stable order."""
+    """Return the journals of scored lines, or of failed ones, in a stable order."""
     paths = (p for p in (run / "journals").glob("[!.]*.jsonl") if p.name.endswith(".failures.jsonl") == failures)
     return sorted(paths)
 
 
 def worker_of_journal(path: Path) -> str:
-    """The worker that wrote a journal file."""
+    """Return the id of the worker that wrote a journal file."""
     return path.name.removesuffix(".jsonl").removesuffix(".failures").rpartition(".")[0]
 
 
 class FinalFailures:
-    """The final failures that stand: of keys without a score, not reopened by a later round."""
+    """Streams the final failures that no later round has reopened; a scored line of the same key overrides them."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -244,24 +254,26 @@ class FinalFailures:
         return (line for _, _, line in self.iterate_with_offsets())
 
     def iterate_with_offsets(self) -> Iterator[tuple[Path, int, FailedLineHeader]]:
-        """Each with its journal and the offset just behind its line."""
+        """Yield (journal, end offset, line)."""
         reader = LineReader(FailedLineHeader)
         self._sealed_extents.check_present(failures=True)
         for path in list_journals(self._book.path, failures=True):
             end = 0
             for end, line in reader.read(path):
-                if line.final and is_still_final(line, self._rounds):
+                if is_still_final(line, self._rounds):
                     yield path, end, line
             self._sealed_extents.check_read(path, end)
 
 
 def is_still_final(line: FailedLineHeader, rounds: Iterable[Round]) -> bool:
-    """Whether a final failure still holds, or a later round has taken it up again."""
-    return not any(r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds)
+    """Return whether a failure is final and no later round has reopened it."""
+    return line.final and not any(
+        r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds
+    )
 
 
 def rollouts(book: Book, *, tokens: bool = False) -> Iterator[Rollout]:
-    """Every scored rollout that counts, in no order; with `tokens` its turns carry their ids and logprobs."""
+    """Yield every scored rollout that counts, in no order; with `tokens` turns carry their ids and logprobs."""
     for row, path, line in CountedLines(book, ScoredLine):
         rollout = line.to_rollout(book.tasks.read(row))
         if tokens:
@@ -270,22 +282,22 @@ def rollouts(book: Book, *, tokens: bool = False) -> Iterator[Rollout]:
 
 
 def read_turns(journal: Path, lines: list[TurnLine]) -> list[Turn]:
-    """The turns of a line with the ids that lie in its segment's sidecar."""
-    held: list[int] = []
+    """Return the turns of a line with their ids from the segment's sidecar."""
+    previous_ids: list[int] = []
     turns = []
     for line in lines:
         turn = line.to_turn()
         if line.tokens is not None:
             record = _read_token_record(sidecar_path(journal), line.tokens.at, line.tokens.size)
-            prompt_ids, ids, logprobs = decode_tokens(record, held)
+            prompt_ids, ids, logprobs = decode_tokens(record, previous_ids)
             turn = msgspec.structs.replace(turn, prompt_ids=prompt_ids, ids=ids, logprobs=logprobs)
-            held = prompt_ids + ids
+            previous_ids = prompt_ids + ids
         turns.append(turn)
     return turns
 
 
 def sidecar_path(journal: Path) -> Path:
-    """The file that holds the ids of a journal's lines."""
+    """Return the path of the token sidecar of a journal."""
     stem = journal.name.removesuffix(".jsonl").removesuffix(".failures")
     return journal.with_name(f"{stem}.tokens")
 
@@ -309,9 +321,9 @@ _failed_decoder = msgspec.json.Decoder(FailedLine)
 
 
 class LineIndex:
-    """Where every key's rollout lies: its journal and an offset, twelve bytes a key.
+    """Finds every key's rollout by journal and offset, twelve bytes a key.
 
-    Every line is read whole once, so that one that cannot be read is refused before anything is done with the others.
+    Every line is decoded once on construction, so that a malformed one is refused before any other is used.
     """
 
     def __init__(self, book: Book) -> None:
@@ -335,16 +347,16 @@ class LineIndex:
 
     @property
     def missing(self) -> int:
-        """How many keys nothing final was ever written about."""
+        """The number of keys with neither a score nor a final failure."""
         return self._file.count(NOT_STORED)
 
     def has(self, task: str, sample: int) -> bool:
-        """Whether anything final was written about a key."""
+        """Return whether a key has a score or a final failure."""
         found = self._keys.find(task, sample)
         return found is not None and self._file[found[1]] != NOT_STORED
 
     def read(self, task: str, sample: int) -> Rollout | None:
-        """The rollout of a key as it was kept, with its tokens; None if nothing final was ever written about it."""
+        """Return the stored rollout of a key with its tokens; None if it has neither a score nor a final failure."""
         found = self._keys.find(task, sample)
         if found is None or self._file[found[1]] == NOT_STORED:
             return None
@@ -357,7 +369,7 @@ class LineIndex:
 
 
 def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
-    """The line that ends at an offset; a BookError with its number if it cannot be read."""
+    """Decode the line that ends at an offset; raise a BookError with its number if that fails."""
     raw = read_line_before(path, end)
     try:
         return _failed_decoder.decode(raw) if path.name.endswith(".failures.jsonl") else _scored_decoder.decode(raw)
@@ -367,7 +379,7 @@ def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
 
 
 def read_line_before(path: Path, end: int) -> bytes:
-    """The line that ends just before an offset."""
+    """Return the bytes of the line that ends just before an offset."""
     handle = os.open(path, os.O_RDONLY)
     try:
         size = TAIL_BLOCK_BYTES

@@ -20,7 +20,7 @@ LOCK_TIMEOUT_S = 30.0
 
 @contextmanager
 def explain_disk_errors(run: Path) -> Iterator[None]:
-    """What the disk refuses inside is one line with a way out, wherever it came up."""
+    """Turn a full or read-only disk inside the block into a one-line error with a way out."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,7 @@ def explain_disk_errors(run: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_run(run: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold a run against others, in this process too, who would change its plan; who dies lets go."""
+    """Lock a run against other changes of its plan, in this process too; the lock ends with the process."""
     handle = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     deadline = time.monotonic() + timeout_s
     try:
@@ -65,7 +65,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_temporary(path: Path, data: bytes) -> Path:
-    """Write a complete, fsynced temporary file beside `path` and give its name."""
+    """Write a complete, fsynced temporary file next to `path` and return its name."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -79,13 +79,13 @@ def write_temporary(path: Path, data: bytes) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by a file with this content, at once and durably."""
+    """Replace `path` by a file with this content, atomically and durably."""
     os.replace(write_temporary(path, data), path)
     sync_folder(path.parent)
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Create `path` with this content; False if it was there already. Never shows a partial file."""
+    """Create `path` with this content; return False if it exists. A partial file is never visible."""
     aside = write_temporary(path, data)
     try:
         os.link(aside, path)
@@ -98,9 +98,9 @@ def write_new(path: Path, data: bytes) -> bool:
 
 
 def overwrite_in_place(path: Path, data: bytes) -> bool:
-    """Write over the content of `path` without touching its name; False if there is no such file.
+    """Overwrite the content of `path` in place; return False if there is no such file.
 
-    A shorter text leaves blanks behind it. Whoever reads at this very moment may see half of each.
+    A shorter text is padded with blanks. A concurrent reader may see half of each.
     """
     try:
         handle = os.open(path, os.O_WRONLY)
@@ -114,7 +114,7 @@ def overwrite_in_place(path: Path, data: bytes) -> bool:
 
 
 def replace_without_sync(path: Path, data: bytes) -> None:
-    """Replace `path` at once but not durably: for heartbeats, which are worthless after a power cut."""
+    """Replace `path` atomically but not durably: for heartbeats, which are worthless after a power cut."""
     aside = path.with_name(f".{path.name}")
     aside.write_bytes(data)
     os.replace(aside, path)

@@ -22,7 +22,7 @@ MAX_UNWRITTEN_BYTES = 32 << 20
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
-    """One rollout on its way to the disk; `final` matters for failed attempts only."""
+    """One rollout to write; `final` matters for failed attempts only."""
 
     rollout: Rollout
     final: bool = True
@@ -41,13 +41,13 @@ class _AppendFile:
         self._handle = -1
 
     def add(self, data: bytes) -> int:
-        """Buffer bytes; gives the offset they will have."""
+        """Buffer bytes; return the offset they will have."""
         at, self.size = self.size, self.size + len(data)
         self._buffer.append(data)
         return at
 
     def take(self) -> bytes:
-        """The buffered bytes, which the caller now writes."""
+        """Return the buffered bytes, which the caller now writes."""
         data = b"".join(self._buffer)
         self._buffer.clear()
         return data
@@ -67,16 +67,16 @@ class _AppendFile:
         self._extent = Extent(self._extent.bytes + len(data), self._hash.hexdigest())
 
     def extent(self) -> Extent:
-        """What of this file is durable; size and hash change together, since another thread may be writing just now."""
+        """Return the durable extent; size and hash change together, since another thread may be writing."""
         return self._extent
 
     @property
     def exists(self) -> bool:
-        """Whether anything of it is durable."""
+        """Whether any byte of it is durable."""
         return self._extent.bytes > 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -95,11 +95,11 @@ class _Segment:
 
     @property
     def size(self) -> int:
-        """The largest of its files."""
+        """The size of its largest file."""
         return max(file.size for file in self.files)
 
     def add(self, entry: JournalEntry) -> int:
-        """Encode a mark into the buffers; gives its size."""
+        """Encode an entry into the buffers; return its size."""
         refs = self._add_tokens(entry.rollout)
         if entry.rollout.score is not None:
             file, line = self.scored, encode(make_scored_line(entry.rollout, refs))
@@ -110,28 +110,28 @@ class _Segment:
 
     def _add_tokens(self, rollout: Rollout) -> list[TokenRef | None]:
         refs: list[TokenRef | None] = []
-        held: list[int] = []
+        previous_ids: list[int] = []
         for turn in rollout.turns:
             if turn.prompt_ids is None or turn.ids is None:
                 refs.append(None)
                 continue
-            record = encode_tokens(turn, held)
+            record = encode_tokens(turn, previous_ids)
             refs.append(TokenRef(self.tokens.add(record), len(record)))
-            held = turn.prompt_ids + turn.ids
+            previous_ids = turn.prompt_ids + turn.ids
         return refs
 
     def extents(self) -> dict[str, Extent]:
-        """What of this segment is durable, by file name."""
+        """Return the durable extents by file name."""
         return {f.path.name: f.extent() for f in self.files if f.exists}
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close its files."""
         for file in self.files:
             file.close()
 
 
 class Journal:
-    """A worker's pen. `add` does not wait for the disk; `on_durable` is called with each group once it is there."""
+    """Appends a worker's lines. `add` does not wait for the disk; `on_durable` is called with each durable group."""
 
     def __init__(self, run: Path, worker: str, on_durable: Callable[[list[JournalEntry]], None]) -> None:
         self._folder, self._worker, self._on_durable = run / "journals", worker, on_durable
@@ -153,11 +153,11 @@ class Journal:
         return self._segments[-1].number
 
     def start(self) -> None:
-        """Begin committing in the background."""
+        """Start committing in the background."""
         self._task = asyncio.create_task(self._commit_loop(), name="journal")
 
     async def add(self, entry: JournalEntry) -> None:
-        """Take a mark; waits only while too much is unwritten."""
+        """Add an entry; waits only while too much is unwritten."""
         if not self._room.is_set():
             await self._room.wait()
         if self.broken:
@@ -178,7 +178,7 @@ class Journal:
                 await self._commit()
 
     async def _wait_for_group(self) -> None:
-        """Let a group form, unless nobody else is coming."""
+        """Wait for more entries to form a group, unless a flush is requested."""
         try:
             async with asyncio.timeout(COMMIT_S):
                 await self._flush_requested.wait()
@@ -186,12 +186,12 @@ class Journal:
             return
 
     def flush_soon(self) -> None:
-        """Nobody else is coming just now: commit what there is."""
+        """Commit what is buffered without waiting for more entries."""
         self._flush_requested.set()
 
     async def _commit(self) -> None:
         self._flush_requested.clear()
-        marks, self._entries, self._bytes = self._entries, [], 0
+        entries, self._entries, self._bytes = self._entries, [], 0
         segment = self._segments[-1]
         pending = [(file, file.take()) for file in segment.files]
         if segment.size >= SEGMENT_BYTES:
@@ -199,16 +199,16 @@ class Journal:
         try:
             await asyncio.to_thread(_write_all, pending)
         except OSError as error:
-            self._rewrite(marks, error)
+            self._rewrite(entries, error)
         else:
             self._failures = 0
             if segment is not self._segments[-1]:
                 segment.close()
-            self._on_durable(marks)
+            self._on_durable(entries)
         self._room.set()
 
     def _rewrite(self, entries: list[JournalEntry], error: OSError) -> None:
-        """Behind the last good group nothing is known: what was not acknowledged goes into a new segment, once."""
+        """Write the unacknowledged entries into a new segment, once: nothing is known about the end of the old one."""
         self._failures += 1
         if self._failures > 1:
             reason = error.strerror or str(error)
@@ -216,20 +216,20 @@ class Journal:
             return
         self._rotate()
         self._entries = [*entries, *self._entries]
-        for mark in self._entries:
-            self._segments[-1].add(mark)
+        for entry in self._entries:
+            self._segments[-1].add(entry)
         self._wake.set()
 
     def _rotate(self) -> None:
         self._segments.append(_Segment(self._folder, self._worker, self.segment + 1))
 
     def extents(self, since_segment: int) -> dict[str, Extent]:
-        """What is durable in the segments from one on: what a seal vouches for."""
-        found: dict[str, Extent] = {}
+        """Return the durable extents of the segments from `since_segment` on, for a seal."""
+        extents: dict[str, Extent] = {}
         for segment in self._segments:
             if segment.number >= since_segment:
-                found |= segment.extents()
-        return found
+                extents |= segment.extents()
+        return extents
 
     async def close(self) -> None:
         """Commit what is left and stop."""

@@ -36,7 +36,7 @@ _decoder = msgspec.json.Decoder(Lease)
 
 
 class Leases:
-    """The claims of a book, seen by one worker (or by a mere reader, who gives no worker)."""
+    """The leases of a book, for one worker, or for a reader (without `worker`)."""
 
     def __init__(self, run: Path, worker: str = "", round_number: int = 0) -> None:
         self._folder = run / "leases"
@@ -46,7 +46,7 @@ class Leases:
         self.epochs: dict[int, int] = {}
 
     def refresh(self) -> dict[int, int]:
-        """The highest epoch of every claimed chunk."""
+        """Read the highest epoch of every claimed chunk."""
         self.epochs = {}
         for name in os.listdir(self._folder):
             chunk, _, epoch = name.partition(".")
@@ -55,7 +55,7 @@ class Leases:
         return self.epochs
 
     def read_lease(self, chunk: int, epoch: int) -> Lease:
-        """The claim that was made on a chunk at an epoch."""
+        """Read the lease of a chunk at an epoch."""
         found = self._leases.get((chunk, epoch))
         if found is None:
             found = _read_lease(self._folder / _lease_name(chunk, epoch))
@@ -63,14 +63,14 @@ class Leases:
         return found
 
     def find_owners(self, chunk: int) -> dict[str, int]:
-        """Every worker that ever owned a chunk, with the first epoch it had it in."""
+        """Return every worker that ever owned a chunk, with its first epoch."""
         found: dict[str, int] = {}
         for epoch in range(1, self.epochs.get(chunk, 0) + 1):
             found.setdefault(self.read_lease(chunk, epoch).worker, epoch)
         return found
 
     def is_lost(self, chunk: int, epoch: int) -> bool:
-        """Whether someone has taken a chunk over since we claimed it."""
+        """Return whether another worker has taken over a chunk since we claimed it."""
         return (self._folder / _lease_name(chunk, epoch + 1)).exists()
 
     def claim(self, chunk: int, epoch: int) -> bool:
@@ -116,7 +116,7 @@ STALE_S = 180.0
 
 
 class WorkerMonitor:
-    """Judges by its own clock whether workers are gone: time stamps of other machines are never compared."""
+    """Decides by its own clock whether workers are gone: time stamps of other machines are never compared."""
 
     def __init__(
         self, run: Path | None = None, clock: Callable[[], float] = time.monotonic, stale_s: float | None = None
@@ -128,7 +128,7 @@ class WorkerMonitor:
         self._folder_id = read_folder_id(run) if run else ""
 
     def is_gone(self, worker: str, presence: Presence | None) -> bool:
-        """Whether a worker left, died on this machine, works on another copy, or has been silent for too long."""
+        """Return whether a worker left, died on this machine, works on another copy, or sent no heartbeat lately."""
         if presence is not None:
             if presence.state == "left":
                 return True
@@ -148,14 +148,14 @@ class WorkerMonitor:
 
 
 PEERS_WATCHED = 3
-"""A death is missed only if so many before it by name die with it: then idle workers find its chunks at the end."""
+"""A death is missed only if so many workers before it by name die too: idle workers then find its chunks at the end."""
 
 RELIST_EVERY = 4
-"""Who is there is asked at every fourth look only: hundreds of workers read that folder."""
+"""The folder is listed at every fourth check only: hundreds of workers read it."""
 
 
 class PeerMonitor:
-    """The workers that one worker looks after."""
+    """Watches the next few workers by name and publishes it when one is gone."""
 
     def __init__(self, run: Path, worker: str, monitor: WorkerMonitor) -> None:
         self._run, self._worker, self._monitor = run, worker, monitor
@@ -164,7 +164,7 @@ class PeerMonitor:
         self._checks = 0
 
     def check(self) -> None:
-        """See to them, once a heartbeat; of one that is gone, say so and what it left."""
+        """Check them, once a heartbeat; publish the chunks of one that is gone."""
         if self._checks % RELIST_EVERY == 0:
             self._nearest = self._list_nearest()
         self._checks += 1
@@ -184,7 +184,7 @@ class PeerMonitor:
         return (others[at:] + others[:at])[:PEERS_WATCHED]
 
     def _find_chunks_left(self, worker: str) -> dict[int, int]:
-        """The chunks it held last, by number, with the epoch."""
+        """Return the unsealed chunks that it owns, with the epoch."""
         seals, leases = Seals(self._run), Leases(self._run)
         sealed = seals.list_numbers()  # before the leases: what is sealed in between then looks held, never free
         held = {number: epoch for number, epoch in leases.refresh().items() if number not in sealed or epoch > 1}

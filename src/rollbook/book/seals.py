@@ -18,7 +18,7 @@ from rollbook.errors import BookError
 
 
 class SealedExtents:
-    """Which chunks were sealed on how much of each journal file."""
+    """The extents of each journal file that seals cover, with their chunks."""
 
     def __init__(self, run: Path, seals: Mapping[int, Seal]) -> None:
         self._run = run
@@ -28,14 +28,14 @@ class SealedExtents:
                 self._files.setdefault(name, {}).setdefault(extent, []).append(chunk)
 
     def check_present(self, *, failures: bool) -> None:
-        """No journal of scored lines, or of failed ones, may be missing."""
+        """Refuse a run in which a sealed journal of scored lines, or of failed ones, is missing."""
         for name, extents in self._files.items():
             path = self._run / "journals" / name
             if name.endswith(".jsonl") and name.endswith(".failures.jsonl") == failures and not path.exists():
                 raise self._lost_error(f"{path} is missing", [chunk for chunks in extents.values() for chunk in chunks])
 
     def check_read(self, path: Path, end: int) -> None:
-        """A file was read up to `end`: the bytes that were sealed must be there and be the same, torn ends included."""
+        """Refuse a file whose sealed bytes are missing or changed, torn ends included; its whole lines end at `end`."""
         sealed = self._files.get(path.name, {})
         same = set(measure_extents(path, sorted(extent.bytes for extent in sealed)))
         lost = [chunk for extent, chunks in sealed.items() if extent not in same for chunk in chunks]
@@ -49,12 +49,12 @@ class SealedExtents:
 
 
 def measure_extent(path: Path, size: int) -> Extent:
-    """The size and hash of a file's first `size` bytes."""
+    """Return the size and hash of a file's first `size` bytes."""
     return next(measure_extents(path, [size]))
 
 
 def measure_extents(path: Path, sizes: Iterable[int]) -> Iterator[Extent]:
-    """The same for several sizes, smallest first, in one pass over the file."""
+    """Yield the extents for several sizes, smallest first, in one pass over the file."""
     digest, position = hashlib.sha256(), 0
     with open(path, "rb", buffering=0) as file:
         for size in sizes:
@@ -68,7 +68,7 @@ _decoder = msgspec.json.Decoder(Seal)
 
 
 def seal_path(run: Path, chunk: int) -> Path:
-    """Where the seal of a chunk lies."""
+    """Return the path of the seal of a chunk."""
     return run / "done" / f"{chunk:05}.json"
 
 
@@ -83,14 +83,14 @@ def write_seals(run: Path, seals: dict[int, tuple[Seal, bool]]) -> None:
         try:
             os.link(aside, path)
         except FileExistsError:
-            pass  # an heir that thought us dead was quicker: its seal stands
+            pass  # another worker took the chunk over and sealed it first: its seal stays
         os.unlink(aside)
     if seals:
         sync_folder(run / "done")
 
 
 class Seals:
-    """All seals of a book, reread only where the folder has something new."""
+    """All seals of a book; only changed files are read again."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -99,30 +99,30 @@ class Seals:
         self.numbers: set[int] = set()
 
     def list_numbers(self) -> set[int]:
-        """The chunks that are sealed, from the names alone."""
+        """Return the sealed chunks, from the file names alone."""
         parts = (name.partition(".") for name in os.listdir(self._run / "done"))
         self.numbers = {int(number) for number, _, ending in parts if ending == "json" and number.isdigit()}
         return self.numbers
 
     def refresh(self) -> dict[int, Seal]:
-        """Read what was sealed since the last look."""
+        """Read what was sealed since the last refresh."""
         for number in self.list_numbers():
             if not self._is_final(number):
                 self._look_at(number, seal_path(self._run, number))
         return self.all
 
     def read(self, number: int) -> Seal:
-        """One seal, as it is now."""
+        """Read one seal."""
         self.add(number, _read_seal(seal_path(self._run, number)))
         return self.all[number]
 
     def add(self, number: int, seal: Seal) -> None:
-        """Take note of a seal: one of our own need not be read back."""
+        """Add a seal without reading it: our own need not be read back."""
         self.all[number] = seal
         self.numbers.add(number)
 
     def _is_final(self, number: int) -> bool:
-        """Only failures are tried again: a seal without any will never be another."""
+        """Return whether a seal will never change: only failures are tried again."""
         return number in self.all and not self.all[number].failed
 
     def _look_at(self, number: int, path: Path) -> None:
@@ -141,6 +141,6 @@ def _read_seal(path: Path) -> Seal:
 
 
 def find_reopened_kinds(kinds: Iterable[str], sealed_in: int, rounds: Sequence[Round]) -> set[str]:
-    """The failure kinds of a chunk sealed in one round that a later round tries again."""
+    """Return the failure kinds of a chunk, sealed in one round, that a later round reopens."""
     later = [r.settings.retry for r in rounds if r.number > sealed_in]
     return {kind for kind in kinds if any(reopens(retry, kind) for retry in later)}

@@ -1,4 +1,4 @@
-"""How far a run is, from done/, leases/ and workers/ alone: cheap at any size."""
+"""The progress of a run, from done/, leases/ and workers/ alone: cheap at any size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 def read_status(run: str | Path) -> RunStatus:
-    """The state of a run as its files say."""
+    """Read the status of a run from its files."""
     book = Book(run)
     rounds = book.rounds()
     presences = read_presences(book.path)
@@ -72,7 +72,7 @@ def read_status(run: str | Path) -> RunStatus:
 
 
 def name_state(requested: int, scored: int, pending: int, alive: bool) -> str:
-    """One word for where a run stands."""
+    """Return the state of a run in one word."""
     if scored == requested:
         return "finished"
     if alive:
@@ -87,7 +87,7 @@ def _find_worker_counts(number: int, leases: Leases, presences: dict[str, Presen
 
 
 def _count_chunk(seal: Seal | None, held: Held | None, open_again: set[str], epoch: int) -> Held:
-    """The counts of one chunk: its owner's word while it is in work, its seal's otherwise."""
+    """Return the counts of one chunk: its owner's heartbeat while it is in work, its seal otherwise."""
     if held is not None and (seal is None or epoch > seal.epoch):
         return held
     if seal is None:

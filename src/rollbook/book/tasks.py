@@ -27,7 +27,7 @@ _id_decoder = msgspec.json.Decoder(_TaskId)
 
 
 def read_rows(path: Path, count: int) -> dict[str, int]:
-    """Task id to row, for the first so many rows of a tasks.jsonl. Large: let go of it when it has served."""
+    """Return task id to row, for the first `count` rows of a tasks.jsonl. Large: do not keep it longer than needed."""
     with open(path, "rb", buffering=1 << 20) as file:
         return {_read_id(path, row, line): row for row, line in enumerate(islice(file, count))}
 
@@ -40,7 +40,7 @@ def _read_id(path: Path, row: int, line: bytes) -> str:
 
 
 def write_tasks(file: BinaryIO, tasks: Iterable[Task], env: str, seen: set[str]) -> int:
-    """Append tasks under an environment's name; duplicates and what JSON cannot hold are errors. Returns how many."""
+    """Append tasks under an environment's name; duplicates and what JSON cannot hold are errors. Return how many."""
     count = 0
     for count, task in enumerate(tasks, start=1):  # noqa: B007
         if not isinstance(task, Task):
@@ -82,16 +82,16 @@ class TaskFile:
         return len(self._offsets) - 1
 
     def refresh(self) -> None:
-        """Take in rows appended since."""
+        """Index rows that were appended since."""
         self._index_rows()
 
     def read_raw(self, row: int) -> bytes:
-        """The bytes of one row."""
+        """Return the bytes of one row."""
         start, stop = self._offsets[row], self._offsets[row + 1]
         return os.pread(self._handle, stop - start, start)
 
     def read(self, row: int) -> Task:
-        """The task of one row; a few are held, since samples of one task come one after another."""
+        """Return the task of one row; a few are cached, since samples of one task come one after another."""
         task = self._cache.get(row)
         if task is None:
             if len(self._cache) >= MAX_CACHED_TASKS:
@@ -106,7 +106,7 @@ class TaskFile:
             raise BookError(f"{self.path}:{row + 1}: not a task line: {error}") from None
 
     def read_many(self, rows: Iterable[int]) -> dict[int, Task]:
-        """Several rows at once, read in one go: the rows of a chunk lie side by side."""
+        """Return the tasks of several rows with one read: the rows of a chunk are adjacent."""
         wanted = sorted(set(rows))
         if not wanted:
             return {}
@@ -123,13 +123,13 @@ class TaskFile:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Task id to row; built when first asked for, and again when there are more. Several threads may ask."""
+        """Task id to row; built on first use, and again when there are more rows. Several threads may use it."""
         rows = self._rows
         if rows is None or len(rows) < len(self):
             rows = self._rows = read_rows(self.path, len(self))
         return rows
 
     def close(self) -> None:
-        """Let go of the file; whoever lets go of this lets go of the file too."""
+        """Close the file; it is also closed when this object is collected."""
         self._handle = -1
         self._close()

@@ -1,11 +1,11 @@
-"""workers/: who works on a book (ID.json), which keys each has in flight (ID.seats), and who is gone (ID.gone).
+"""workers/: the workers of a book (ID.json), the keys each has in flight (ID.seats), and those that are gone (ID.gone).
 
 ID.json is the heartbeat of a worker; ids are never used again.
 
 ID.seats has one line of fixed width a slot, overwritten in place: `{"row":12,"sample":3}` while in use, blank while
-free, so that whoever takes over knows which keys may have killed the worker. The page cache outlives the process, so
+free, so that a worker that takes over can tell which keys may have killed it. The page cache outlives the process, so
 nothing is fsynced; after a power cut the worst case is that no key is suspected.
-ID.gone says which chunks a worker left: one worker notices it, and the others need not.
+ID.gone lists the chunks that a dead worker left: one worker notices the death for all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _presence_decoder = msgspec.json.Decoder(Presence)
 
 
 def make_presence(round_number: int, run: Path | None = None) -> Presence:
-    """A record for this process, under a name that is never used again."""
+    """Return a presence record for this process, under a name that is never used again."""
     host = socket.gethostname()
     short = "".join(c for c in host.split(".")[0] if c.isalnum() or c == "-")[:24] or "host"
     return Presence(
@@ -50,18 +50,18 @@ def make_presence(round_number: int, run: Path | None = None) -> Presence:
 
 
 def read_folder_id(run: Path) -> str:
-    """What tells a run directory from a copy of it."""
+    """Return an id that differs between a run directory and a copy of it."""
     stat = (run / "workers").stat()
     return f"{stat.st_dev}:{stat.st_ino}"
 
 
 def read_boot_id() -> str:
-    """What tells one boot of a machine from another; empty where the system does not say."""
+    """Return an id of this boot of the machine; empty where the system has none."""
     return _read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def read_pid_namespace() -> str:
-    """Pids mean something only within one of these (containers share a boot id)."""
+    """Return the pid namespace: pids are unique only within one (containers share a boot id)."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -69,7 +69,7 @@ def read_pid_namespace() -> str:
 
 
 def read_start_time(pid: int) -> str:
-    """When a process started, in kernel ticks; empty if there is none. Tells a reused pid apart."""
+    """Return when a process started, in kernel ticks; empty if there is none. It identifies a reused pid."""
     stat = _read_text(f"/proc/{pid}/stat")
     fields = stat.rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""
@@ -83,7 +83,7 @@ def _read_text(path: str) -> str:
 
 
 def next_heartbeat_s(age_s: float, minimum_s: float = HEARTBEAT_S) -> float:
-    """How long until a worker beats again: soon while it is new, then ever more seldom, for hundreds share a disk.
+    """Return the seconds until the next heartbeat: few for a new worker, then more, since hundreds share a disk.
 
     >>> [next_heartbeat_s(age) for age in (0, 120, 3600)]
     [5.0, 10.0, 30.0]
@@ -92,7 +92,7 @@ def next_heartbeat_s(age_s: float, minimum_s: float = HEARTBEAT_S) -> float:
 
 
 def write_heartbeat(run: Path, presence: Presence) -> None:
-    """Beat: move the counter and publish. Only the first beat makes a name: hundreds of workers share one disk."""
+    """Advance the counter and write it. Only the first heartbeat creates a file: hundreds of workers share one disk."""
     presence.counter += 1
     path, data = run / "workers" / f"{presence.id}.json", encode(presence) + b"\n"
     if presence.counter == 1 or not overwrite_in_place(path, data):
@@ -100,13 +100,13 @@ def write_heartbeat(run: Path, presence: Presence) -> None:
 
 
 def read_presences(run: Path) -> dict[str, Presence]:
-    """Every worker that ever joined."""
+    """Read the presence of every worker that ever joined."""
     names = [path.stem for path in (run / "workers").glob("[!.]*.json")]
     return {name: found for name in names if (found := read_presence(run, name))}
 
 
 def read_presence(run: Path, worker: str) -> Presence | None:
-    """What a worker says of itself; None where a power cut tore that: then it is judged by its silence."""
+    """Read the presence of a worker; None where a power cut tore it: then only missing heartbeats count."""
     for _ in range(READ_TRIES):
         try:
             return _presence_decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
@@ -118,7 +118,7 @@ def read_presence(run: Path, worker: str) -> Presence | None:
 
 
 def count_workers(run: Path) -> int:
-    """How many workers have ever joined."""
+    """Return how many workers have ever joined."""
     return sum(name.endswith(".json") for name in os.listdir(run / "workers"))
 
 
@@ -136,7 +136,7 @@ _in_flight_decoder = msgspec.json.Decoder(_InFlightKey)
 
 
 class InFlightKeys:
-    """The seats of a living worker: a mapped file, so that taking one costs no system call."""
+    """The keys that a worker has in flight, in a mapped file, so that adding one costs no system call."""
 
     def __init__(self, run: Path, worker: str) -> None:
         self._file = os.open(run / "workers" / f"{worker}.seats", os.O_RDWR | os.O_CREAT, 0o644)
@@ -145,7 +145,7 @@ class InFlightKeys:
         self._add_slots()
 
     def _add_slots(self) -> None:
-        """Room for more; written out in full, since a mapped hole on a full disk would be a SIGBUS later."""
+        """Make room for more; written out in full, since a mapped hole on a full disk would be a SIGBUS later."""
         held = os.fstat(self._file).st_size // SLOT_BYTES
         if os.pwrite(self._file, _FREE_SLOT * SLOTS_ADDED, held * SLOT_BYTES) < SLOT_BYTES * SLOTS_ADDED:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -165,13 +165,13 @@ class InFlightKeys:
         return seat
 
     def remove(self, slot: int) -> None:
-        """The key is no longer in flight."""
+        """Mark a key as no longer in flight."""
         assert self._map
         self._map[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES] = _FREE_SLOT
         self._free.append(slot)
 
     def close(self) -> None:
-        """An orderly end: nobody is in flight."""
+        """Empty the file and close it: nothing is in flight."""
         if self._map:
             self._map.close()
         os.ftruncate(self._file, 0)
@@ -179,7 +179,7 @@ class InFlightKeys:
 
 
 def read_in_flight(run: Path, worker: str) -> set[tuple[int, int]]:
-    """The (row, sample) keys a worker had in flight when last heard of."""
+    """Return the (row, sample) keys that a worker had in flight last."""
     try:
         lines = (run / "workers" / f"{worker}.seats").read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -190,7 +190,7 @@ def read_in_flight(run: Path, worker: str) -> set[tuple[int, int]]:
             try:
                 seat = _in_flight_decoder.decode(line)
             except msgspec.DecodeError:
-                continue  # half overwritten when the power went: it suspects nobody
+                continue  # half overwritten at a power cut: no key is suspected
             taken.add((seat.row, seat.sample))
     return taken
 
@@ -199,9 +199,9 @@ GONE_SUFFIX = ".gone"
 
 
 class WorkerGone(msgspec.Struct):
-    """The last heartbeat that was seen, and the epoch in which the dead held each chunk.
+    """The last heartbeat of a dead worker, and the epoch in which it owned each chunk.
 
-    If the heart beats again after all, the obituary is void.
+    A later heartbeat invalidates this record.
     """
 
     counter: int
@@ -212,12 +212,12 @@ _gone_decoder = msgspec.json.Decoder(WorkerGone)
 
 
 def publish_worker_gone(run: Path, worker: str, record: WorkerGone) -> None:
-    """Tell everyone; who was first stands."""
+    """Publish that a worker is gone; the first record stays."""
     write_new(run / "workers" / f"{worker}{GONE_SUFFIX}", encode_line(record))
 
 
 def read_worker_gone(run: Path, worker: str) -> WorkerGone | None:
-    """What was said of a worker; None where a power cut tore it: then its chunks are found by looking at each."""
+    """Read the record of a dead worker; None where a power cut tore it: then every chunk is checked instead."""
     try:
         return _gone_decoder.decode((run / "workers" / f"{worker}{GONE_SUFFIX}").read_bytes())
     except (msgspec.DecodeError, FileNotFoundError):
@@ -225,7 +225,7 @@ def read_worker_gone(run: Path, worker: str) -> WorkerGone | None:
 
 
 def list_joined_and_gone(run: Path) -> tuple[set[str], set[str]]:
-    """The names of all who ever joined, and of those who have an obituary."""
+    """Return the names of all workers that ever joined, and of those recorded as gone."""
     names = [name for name in os.listdir(run / "workers") if not name.startswith(".")]
     return _select_by_suffix(names, ".json"), _select_by_suffix(names, GONE_SUFFIX)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         choose_exit_code,
         reopens,
     )
-    from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty
+    from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty, iterate_lines
     from rollbook.core.manifest import (
         AgentSpec,
         Chunk,
@@ -78,7 +78,7 @@ __all__ = [
     "ServerKind", "ServerSpec", "Settings", "Task", "TaskLine", "Terms", "Timing", "TokenRef", "ToolCall",
     "ToolFormat", "Turn", "TurnLine", "Usage", "YamlEntry", "YamlFile", "as_messages", "as_score",
     "attempts_allowed", "check_retry_rules", "choose_exit_code", "decode", "derive_seed", "encode", "encode_line",
-    "encode_pretty", "list_parameters", "make_failed_line", "make_part", "make_scored_line", "make_turn_line",
-    "reopens", "require_finite", "scoring_digest",
+    "encode_pretty", "iterate_lines", "list_parameters", "make_failed_line", "make_part", "make_scored_line",
+    "make_turn_line", "reopens", "require_finite", "scoring_digest",
 ]
 # fmt: on

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import IO, Any, TypeAlias
 
 import msgspec
 
@@ -24,3 +25,15 @@ def encode_line(value: object) -> bytes:
 def encode_pretty(value: object) -> bytes:
     """Return a value as indented JSON for files that people open, newline included."""
     return msgspec.json.format(_encoder.encode(value), indent=2) + b"\n"
+
+
+def iterate_lines(stream: IO[bytes], limit: int = -1) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the lines of a JSON-lines file that are not blank, as (number, offset, line); numbers begin at 1.
+
+    A line of more than `limit` bytes comes in pieces of that size.
+    """
+    offset = 0
+    for number, line in enumerate(iter(lambda: stream.readline(limit), b""), start=1):
+        if not line.isspace():
+            yield number, offset, line
+        offset += len(line)

@@ -13,14 +13,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from rollbook.core import JSON, Message, Task, decode, encode
+from rollbook.core import JSON, Message, Task, decode, encode, iterate_lines
 from rollbook.errors import UsageError
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*(?:\.\w+)*)\}")
@@ -219,14 +218,10 @@ def read_tasks(
 def _read_json_lines(path: Path) -> Iterator[DataRow]:
     """Yield the rows of a JSON Lines file (`.gz` too); blank lines are skipped."""
     with _open_binary(path) as stream:
-        for number in count(1):
-            line = stream.readline(ROW_BYTES + 1)
-            if not line:
-                return
+        for number, _, line in iterate_lines(stream, ROW_BYTES + 1):
             if len(line) > ROW_BYTES:
                 raise UsageError(f"{path}:{number}: a row of more than {ROW_BYTES >> 20} MiB; is it one object a line?")
-            if line.strip():
-                yield _parse_row(str(path), number, line)
+            yield _parse_row(str(path), number, line)
 
 
 def _open_binary(path: Path) -> IO[bytes]:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import msgspec
 
-from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, ToolCall, Turn
+from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, ToolCall, Turn, iterate_lines
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.model import Completion
 from rollbook.models.server_errors import WHERE, check_logprobs
@@ -120,13 +120,12 @@ def read_script(path: Path) -> dict[tuple[str, str], list[ScriptLine]]:
     """Return all lines by their key; UsageError with file and line for a malformed one."""
     found: dict[tuple[str, str], list[ScriptLine]] = defaultdict(list)
     try:
-        rows = path.read_bytes().splitlines()
+        with open(path, "rb") as file:
+            for number, _, row in iterate_lines(file):
+                line = _read_line(row, f"{path}:{number}")
+                found[line.key].append(line)
     except OSError as error:
         raise UsageError(f"-m scripted:{path}: {error.strerror}; give a JSONL file of answers") from None
-    for number, row in enumerate(rows, 1):
-        if row.strip():
-            line = _read_line(row, f"{path}:{number}")
-            found[line.key].append(line)
     if not found:
         raise UsageError(f"{path}: the script has no answers; write lines like {{'answer': '42'}}".replace("'", '"'))
     return dict(found)

@@ -1,6 +1,6 @@
-"""The process that helps to read a big book: files and seals on standard input, their columns on standard output.
+"""A process that reads journals of a big book: files and seals on standard input, their columns on standard output.
 
-Run as `python -m rollbook.reports.column_reader`, started by `run_columns`. It imports little, since it has to be up
+Run as `python -m rollbook.reports.column_reader`, started by `run_columns`. It imports little, since it has to start
 before half of the book is read. It defines no class: what it pickles must have the same identity on the other side.
 """
 
@@ -19,15 +19,15 @@ from rollbook.reports.column_cache import read_and_cache_columns
 
 
 def main() -> None:
-    """Read what was asked for, and end."""
+    """Read the requested journals and write their columns."""
     die_with_parent()
     gc.disable()  # nothing here makes cycles, and the process ends soon
     tasks: tuple[Path, int]
     files: Mapping[Path, Set[Extent]]
     tasks, files = pickle.load(sys.stdin.buffer)
     rows = read_rows(*tasks)
-    sheets = [read_and_cache_columns(path, tasks[0], rows, sealed) for path, sealed in files.items()]
-    pickle.dump(sheets, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
+    journals = [read_and_cache_columns(path, tasks[0], rows, sealed) for path, sealed in files.items()]
+    pickle.dump(journals, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
     sys.stdout.buffer.flush()
 
 

@@ -16,7 +16,7 @@ from rollbook.stats import PASS_THRESHOLD, Comparison, Ints, PairedRun, compare_
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
-    """One of the two: what it is and how complete."""
+    """One of the two runs: what it is and how complete."""
 
     run: str
     path: str
@@ -28,7 +28,7 @@ class ComparedRun(msgspec.Struct, frozen=True):
 
 
 class RunComparison(msgspec.Struct, frozen=True):
-    """Two runs and what came of comparing them. `notes` say what the reader has to bear in mind."""
+    """Two runs and their comparison. `notes` lists what a reader has to take into account."""
 
     a: ComparedRun
     b: ComparedRun
@@ -36,13 +36,13 @@ class RunComparison(msgspec.Struct, frozen=True):
     comparison: Comparison
 
     def json(self) -> dict[str, JSON]:
-        """The comparison as plain JSON."""
+        """Return the comparison as plain JSON."""
         plain: dict[str, JSON] = msgspec.to_builtins(self)
         return plain
 
 
 class TaskPairing(msgspec.Struct, frozen=True):
-    """Which tasks two books share: by id and by content. `pairs` gives a row its pair's number, or -1."""
+    """The tasks that two books share, by id and content. `pairs` maps a row to the number of its pair, or -1."""
 
     names: list[str]
     pairs: tuple[Ints, Ints]
@@ -61,7 +61,7 @@ class TaskPairing(msgspec.Struct, frozen=True):
 
     @property
     def differs(self) -> str:
-        """How the task sets differ; empty if they do not."""
+        """Describe how the task sets differ; empty if they do not."""
         said = [
             f"{len(ids)} {words} (first: {ids[0]})"
             for ids, words in (
@@ -83,7 +83,7 @@ def compare_runs(
     threshold: float = PASS_THRESHOLD,
     seed: int = 0,
 ) -> RunComparison:
-    """Compare two runs; a UsageError where that would mean nothing. `common`: go on with the tasks both have."""
+    """Compare two runs; raise a UsageError where that has no meaning. `common`: use the tasks that both have."""
     books = Book(a), Book(b)
     for book in books:
         book.check_tasks()
@@ -92,7 +92,7 @@ def compare_runs(
 
 
 def check_and_pair(a: Book, b: Book, *, common: bool) -> tuple[TaskPairing, list[str]]:
-    """The tasks of two books that are compared, and what is to be borne in mind of the rest."""
+    """Return the tasks of two books that are compared, and notes about the others."""
     differing = check_environments(a, b)
     pairing = pair_tasks(a, b)
     notes: list[str] = []
@@ -114,7 +114,7 @@ def compare_run_data(
     threshold: float = PASS_THRESHOLD,
     seed: int = 0,
 ) -> RunComparison:
-    """Compare two runs that were read."""
+    """Compare two runs whose data was read."""
     notes = list(notes)
     groups = pairing.groups(one)
     left, right = (PairedRun(read.scored.columns, p, groups) for read, p in zip((one, two), pairing.pairs, strict=True))
@@ -130,7 +130,7 @@ def compare_run_data(
 
 
 def describe_run(run: RunData) -> ComparedRun:
-    """What a run is and how complete."""
+    """Return what a run is and how complete."""
     manifest = run.book.manifest
     requested, scored = int(run.requested.sum()), len(run.scored.columns)
     scripted = manifest.model.kind == "scripted"
@@ -154,7 +154,7 @@ def check_environments(a: Book, b: Book) -> list[str]:
 
 
 def _verifier_note(name: str, a: Book, b: Book, differ: dict[str, str]) -> str:
-    """With whose verifier a run was scored again; nothing is said where one of them holds scores of two."""
+    """Return which verifier scored a run again; empty where a run has scores of two verifiers."""
     if name in differ:
         return f": the verifier of {name} differs (the {differ[name]})"
     mixed = a.manifest.mixed or b.manifest.mixed or a.manifest.judge != b.manifest.judge
@@ -162,7 +162,7 @@ def _verifier_note(name: str, a: Book, b: Book, differ: dict[str, str]) -> str:
 
 
 def _environment_difference(name: str, one: EnvironmentSpec, two: EnvironmentSpec) -> str:
-    """In what two environments of one name are not the same; empty if they are."""
+    """Return how two environments of one name differ; empty if they do not."""
     said = []
     if (one.target, one.digest) != (two.target, two.digest):
         moved = "" if one.target == two.target else f" ({one.target} and {two.target})"
@@ -179,14 +179,14 @@ def _show_argument(spec: EnvironmentSpec, key: str) -> str:
 
 
 def _rescored_note(a: Book, b: Book) -> str:
-    """Whether one of the runs is the other with its rollouts scored again, in words."""
+    """Return a note if one run is the other with its rollouts scored again."""
     if b.manifest.parent == a.manifest.run:
         return "B is A scored again"
     return "A is B scored again" if a.manifest.parent == b.manifest.run else ""
 
 
 def pair_tasks(a: Book, b: Book) -> TaskPairing:
-    """Match tasks by id; those that ask something else, or expect another answer, are not the same task."""
+    """Match tasks by id; one with another prompt or another answer is not the same task."""
     one, two = a.tasks.rows, b.tasks.rows
     shared = [task for task in one if task in two]
     try:
@@ -203,7 +203,7 @@ def pair_tasks(a: Book, b: Book) -> TaskPairing:
 
 
 class _TaskContent(msgspec.Struct):
-    """What makes a task the same task. Other fields may differ: a profile adds some."""
+    """The fields that identify a task. Others may differ: a profile adds some."""
 
     env: str
     messages: JSON

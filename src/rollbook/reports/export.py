@@ -16,7 +16,7 @@ from rollbook.stats import Expression
 
 BATCH_ROWS = 1000
 PASSING_FILTER = "reward >= 1"
-"""What `sft` keeps unless told otherwise: nobody wants to be taught what did not pass."""
+"""The default filter of `sft`: fine-tuning uses what passed."""
 
 INTEGERS = ("sample", "seed", "prompt_tokens", "completion_tokens")
 FLOATS = ("reward", "seconds")
@@ -41,7 +41,7 @@ FACT_NAMES = (
 
 
 def rollout_facts(rollout: Rollout) -> dict[str, JSON]:
-    """What a filter may ask of a rollout; its parts go by their own names, unless those are taken."""
+    """Return the values that a filter may use; reward parts have their own names unless those are taken."""
     score, usage = rollout.score, rollout.usage
     assert score is not None
     own = (
@@ -60,7 +60,7 @@ def rollout_facts(rollout: Rollout) -> dict[str, JSON]:
 
 
 def check_filter_names(book: Book, keep: Expression) -> None:
-    """Refuse a filter on what no rollout of the run has; a part that only some have is null for the others."""
+    """Refuse a filter with a name that no rollout has; a part that only some have is null for the others."""
     if keep.names <= set(FACT_NAMES):
         return
     known = set(FACT_NAMES)
@@ -79,7 +79,7 @@ class PartsLine(msgspec.Struct, frozen=True):
 
 
 def full_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
-    """Everything about a rollout in one flat row, its task and its exact tokens included."""
+    """Return a rollout as one flat row, with its task and its exact tokens."""
     score, usage = rollout.score, rollout.usage
     assert score is not None
     return {
@@ -105,7 +105,7 @@ def full_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
 
 
 def sft_row(rollout: Rollout, row: int, model: str) -> dict[str, JSON]:
-    """A conversation to fine-tune on, and where it comes from."""
+    """Return a conversation to fine-tune on, with its task, sample and reward."""
     return {
         "messages": msgspec.to_builtins(rollout.messages),
         "task": rollout.task.id,
@@ -122,7 +122,7 @@ ROW_MAKERS: dict[str, Callable[[Rollout, int, str], dict[str, JSON]]] = {
 
 
 class CountedRollouts:
-    """Rollouts, counted as they go by."""
+    """An iterator over rollouts that counts them."""
 
     def __init__(self, rollouts: Iterator[Rollout]) -> None:
         self._rollouts, self.count = rollouts, 0
@@ -136,7 +136,7 @@ class CountedRollouts:
 def make_rows(
     book: Book, shape: str, keep: Expression | None, selected: Iterable[Rollout]
 ) -> Iterator[dict[str, JSON]]:
-    """The rows of every scored rollout that is kept."""
+    """Yield a row for every scored rollout that passes the filter."""
     make, name = ROW_MAKERS[shape], book.manifest.model.name
     for rollout in selected:
         if keep is None or keep.matches(dict.fromkeys(keep.names) | rollout_facts(rollout)):
@@ -144,7 +144,7 @@ def make_rows(
 
 
 class ExportCounts(msgspec.Struct, frozen=True):
-    """How many of a run's rollouts were written, and why the others were not: no score, or not kept by the filter."""
+    """How many rollouts of a run were written, and how many were not: without a score, or removed by the filter."""
 
     written: int
     unscored: int
@@ -152,7 +152,7 @@ class ExportCounts(msgspec.Struct, frozen=True):
 
 
 def export_rollouts(run: str | Path, shape: str, out: Path, keep: Expression | None = None) -> ExportCounts:
-    """Write a run's scored rollouts, of `sft` those that pass unless told which. The file is whole or not there."""
+    """Write a run's scored rollouts; `sft` writes those that pass by default. The file is complete or absent."""
     if shape not in ROW_MAKERS:
         raise UsageError(f"--format {shape}: known are {', '.join(ROW_MAKERS)}, gym")
     if out.exists():
@@ -164,16 +164,16 @@ def export_rollouts(run: str | Path, shape: str, out: Path, keep: Expression | N
     if keep is not None:
         check_filter_names(book, keep)
     seen = CountedRollouts(rollouts(book, tokens=shape != "sft"))
-    found = make_rows(book, shape, keep, seen)
+    rows = make_rows(book, shape, keep, seen)
     if shape == "parquet":
-        written = write_atomically(out, lambda aside: write_parquet(aside, found))
+        written = write_atomically(out, lambda aside: write_parquet(aside, rows))
     else:
-        written = write_lines_atomically(out, map(encode, found))
+        written = write_lines_atomically(out, map(encode, rows))
     return ExportCounts(written, book.plan.requested - seen.count, seen.count - written)
 
 
 def write_parquet(path: Path, rows: Iterator[dict[str, JSON]]) -> int:
-    """The same as Parquet; what has no fixed shape (messages, turns, fields, info) is kept as JSON text."""
+    """Write rows as Parquet; values without a fixed shape (messages, turns, fields, info) are JSON text."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""The scored lines of one journal file as columns, before it is decided which of them count.
+"""The scored lines of one journal file as columns, before lines that do not count are removed.
 
 Answers are normalized here, so that one number is one answer however it is written.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import chain
@@ -18,27 +18,25 @@ from unicodedata import normalize
 import msgspec
 import numpy as np
 
-from rollbook.book import LineReader
+from rollbook.book import LineReader, read_line_blocks
 from rollbook.core import Extent
 from rollbook.errors import BookError
 from rollbook.stats import NO_ANSWER, Columns, Floats, Ints, RewardParts, TextIds, merge_columns
 
 MAX_ANSWER_CHARS = 200
-"""An answer longer than that is kept by its beginning and its hash."""
+"""A longer answer is represented by its beginning and its hash."""
 
 _is_plain_integer = re.compile(r"-?[1-9][0-9]{0,30}|0").fullmatch
 _match_number = re.compile(
     r"([+-]?)(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]*))?|([0-9]*)\.([0-9]+))"
 ).fullmatch
 MINUS = "\u2212"
-BLOCK_BYTES = 256 << 10
-"""Small enough that the lines of a block stay in the processor's cache while they are taken apart."""
 TRUNCATED_REASONS = ("length", "context_length")
 UNKNOWN_TASK = -1
 
 
 BoundedCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-"""What a sum of very many still fits a column for."""
+"""A count small enough that sums over very many rollouts fit a column."""
 
 
 class _Turn(msgspec.Struct, gc=False):
@@ -56,7 +54,7 @@ class _Timing(msgspec.Struct, gc=False):
 
 
 class _ScoredLine(msgspec.Struct, gc=False):
-    """What of a scored line the numbers need."""
+    """The fields of a scored line that the numbers need."""
 
     task: str
     sample: BoundedCount
@@ -72,10 +70,10 @@ class _ScoredLine(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class JournalColumns:
-    """A file's lines: `columns` name answers and parts by their numbers in the lists of texts beside them.
+    """The lines of a file: `columns` refers to answers and parts by their indices in `answers` and `parts`.
 
-    A task that is not in the book has the row STRAY. `starts` are the times at which the rollouts began, `ends` the
-    offsets just behind the lines; `extents` what the file is now up to each place where it was sealed.
+    A task that is not in the book has the row UNKNOWN_TASK. `starts` are the times at which the rollouts began, `ends`
+    the offsets just behind the lines; `extents` the extents of the file now, at every size at which it was sealed.
     """
 
     path: Path
@@ -89,7 +87,7 @@ class JournalColumns:
     ends: Ints
 
     def read_task_id(self, line: int) -> str:
-        """The task that a line names, read from the file."""
+        """Read the task id of a line from the file."""
         start = int(self.ends[line - 1]) if line else 0
         with open(self.path, "rb") as file:
             file.seek(start)
@@ -97,7 +95,7 @@ class JournalColumns:
 
 
 class _ColumnBuilder:
-    """Takes in a file block by block."""
+    """Builds the columns of a file block by block."""
 
     def __init__(self, rows: Mapping[str, int]) -> None:
         self._rows, self.answers, self.parts = rows, TextIds({None: NO_ANSWER}), TextIds()
@@ -149,7 +147,7 @@ class _ColumnBuilder:
 
 
 class _PartNumbers(dict[tuple[str, ...], list[int]]):
-    """The numbers of a rollout's parts by their names: nearly all rollouts have the same ones."""
+    """The part numbers for a tuple of part names: nearly all rollouts have the same names."""
 
     def __init__(self, known: TextIds) -> None:
         self._known = known
@@ -165,13 +163,12 @@ _decoder = msgspec.json.Decoder(_ScoredLine)
 def read_journal_columns(
     path: Path, rows: Mapping[str, int], sealed: Sequence[int] = (), start: int = 0
 ) -> JournalColumns:
-    """All whole lines of a journal of scored lines; a malformed one is a BookError that names file and line.
+    """Read the whole lines of a journal of scored lines from `start` on; a malformed one is a BookError with its place.
 
-    `rows` are those of the book's tasks; `sealed` are the sizes at which the file was sealed, in ascending order.
-    Of a file whose lines were read up to `start`, only the others are.
+    `rows` maps the book's task ids to rows; `sealed` are the sizes at which the file was sealed, in ascending order.
     """
     reader, digests = _ColumnBuilder(rows), ExtentDigests(sealed)
-    for offset, block in read_line_blocks(path, digests, start):
+    for offset, block in read_line_blocks(path, start, on_bytes=digests.add):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1
         try:
             lines = _decoder.decode_lines(block)
@@ -184,7 +181,7 @@ def read_journal_columns(
 
 
 class ExtentDigests:
-    """The hash of a file's beginnings, taken while the file goes by."""
+    """The extents of a file at given sizes, computed while the file is read."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = deque(sizes)
@@ -192,7 +189,7 @@ class ExtentDigests:
         self.found: set[Extent] = set()
 
     def add(self, block: memoryview) -> None:
-        """The next bytes of the file."""
+        """Add the next bytes of the file."""
         while self._sizes and len(block) >= self._sizes[0] - self._position:
             cut = self._sizes.popleft() - self._position
             self._update(block[:cut])
@@ -206,34 +203,10 @@ class ExtentDigests:
         self._position += len(block)
 
 
-def read_line_blocks(path: Path, digests: ExtentDigests, start: int = 0) -> Iterator[tuple[int, memoryview]]:
-    """The file in blocks of whole lines, each with its offset; what is torn off at the end is not given.
-
-    A block is good until the next one is asked for.
-    """
-    buffer, held, offset, torn = bytearray(BLOCK_BYTES), 0, start, False
-    with open(path, "rb", buffering=0) as file:
-        file.seek(start)
-        while size := file.readinto(memoryview(buffer)[held:]):
-            digests.add(memoryview(buffer)[held : held + size])
-            if torn:
-                continue  # what lies behind is sealed at most, and not read
-            nul = buffer.find(0, held, held + size)
-            stop, torn = (held + size, False) if nul < 0 else (nul, True)
-            cut = buffer.rfind(b"\n", 0, stop) + 1
-            if cut:
-                yield offset, memoryview(buffer)[:cut]
-            offset, held = offset + cut, 0 if torn else stop - cut
-            rest = buffer[cut : cut + held]
-            if held > len(buffer) // 2:  # a line that does not fit
-                buffer = bytearray(2 * len(buffer))
-            buffer[:held] = rest
-
-
 def normalize_answer(text: str) -> str:
-    """An answer as it is voted for: a plain number written in one way, in other text only white space folded.
+    """Return the form of an answer that votes count: plain numbers in one notation, other text with white space folded.
 
-    What is not a number through and through stays as it is: `10 am` is neither `10 pm` nor `10`. A whole number that
+    Text that is not entirely a number is not changed further: `10 am` is neither `10 pm` nor `10`. A whole number that
     begins with a zero may be a code, so `007` is not `7`.
 
     >>> [normalize_answer(text) for text in ("12", "+1,000.00", " 10  am", "$7", "007", "")]
@@ -253,14 +226,14 @@ def normalize_answer(text: str) -> str:
 
 
 def _format_number(sign: str, whole: str, fraction: str, padded: str, beyond: str) -> str:
-    """A number without the commas, the zeros and the sign that say nothing."""
+    """Return a number without redundant commas, zeros and sign."""
     rest = (fraction or beyond).rstrip("0")
     number = (whole.replace(",", "") or padded.lstrip("0") or "0") + (f".{rest}" if rest else "")
     return f"-{number}" if sign == "-" and number != "0" else number
 
 
 def _find_malformed_line(path: Path) -> BookError:
-    """Read the file again line by line, which finds the place."""
+    """Return the error for the malformed line: read the file again line by line to find it."""
     try:
         for _ in LineReader(_ScoredLine).read(path):
             pass

@@ -1,4 +1,4 @@
-"""Which lines of a book count, a whole file at a time: the rules of `rollbook.book`, vectorised.
+"""Which lines of a book count, a whole journal at a time: `LineRules` of `rollbook.book`, vectorised.
 
 `LineSelector` decides within one run directory; `select_one_per_key` between several directories of one run,
 independently of the order in which they are given.
@@ -12,101 +12,84 @@ from pathlib import Path
 
 import numpy as np
 
-from rollbook.book import NO_EPOCH, Book, Leases, Seals, is_counted, iterate_parts, worker_of_journal
+from rollbook.book import Book, ContestedLines, LineRules, iterate_parts
 from rollbook.core import Extent
 from rollbook.errors import BookError
 from rollbook.reports.journal_columns import JournalColumns
 from rollbook.stats import NO_ANSWER, Bools, Columns, Floats, Ints, merge_columns
 
-NO_LIMIT = 1 << 62
+EMPTY: Ints = np.zeros(0, np.int64)
 
 
 class LineSelector:
-    """Decides which lines of one book count, as `book.CountedLines` does line by line."""
+    """Decides which lines of one book count, journal by journal: the rule that `book.CountedLines` applies to lines."""
 
     def __init__(self, book: Book) -> None:
-        self._leases = Leases(book.path)
-        self._leases.refresh()
-        self.seals = Seals(book.path).refresh()
+        self._rules = LineRules(book.path)
+        self.seals = self._rules.seals
         self._parts = [(*each, np.asarray(each[3])) for each in iterate_parts(book)]
         self.seen = np.zeros(sum(len(rows) * len(samples) for rows, samples, *_ in self._parts), np.bool_)
         self._extents: dict[str, set[Extent]] = {}
         for seal in self.seals.values():
             for name, extent in seal.files.items():
                 self._extents.setdefault(name, set()).add(extent)
-        self._contested: dict[int, tuple[tuple[int, int], int, int]] = {}
+        self._contested: ContestedLines[tuple[int, int]] = ContestedLines()
 
     def extents(self, path: Path) -> set[Extent]:
-        """Up to where a file was sealed, and what it was then."""
+        """Return the extents at which a file was sealed."""
         return self._extents.get(path.name, set())
 
     def select_lines(self, journal: JournalColumns, rows: Ints, number: int) -> Bools:
-        """Which lines count beyond doubt; contested ones are kept for the end."""
+        """Return which lines count beyond doubt; contested ones are kept for the end."""
         places, chunks = self.find_keys(rows, journal.sample)
-        if len(strays := np.flatnonzero(places < 0)):
-            raise _not_planned_error(journal, int(strays[0]))
-        limits, contested = self._limits(journal.path, chunks)
-        chosen = (journal.ends <= limits) & ~contested
-        held = np.flatnonzero(chosen)
-        _, first = np.unique(places[held], return_index=True)
-        fresh = np.zeros(len(held), np.bool_)
-        fresh[first] = True
-        chosen[held] = fresh & ~self.seen[places[held]]
-        self.seen[places[chosen]] = True
-        for line in np.flatnonzero(contested).tolist():
-            self._rank_contested(journal, number, line, int(places[line]), int(chunks[line]))
+        if len(unplanned := np.flatnonzero(places < 0)):
+            raise _not_planned_error(journal, int(unplanned[0]))
+        epochs, limits, contested = self._find_rules(journal.path, chunks)
+        valid = journal.ends <= limits
+        for line in np.flatnonzero(valid & contested).tolist():
+            self._contested.add(int(places[line]), (int(epochs[line]), int(journal.attempt[line])), (number, line))
+        chosen = valid & ~contested
+        chosen[chosen] = self._is_first(places[chosen])
+        self.seen[places[valid]] = True
         return chosen
 
+    def _is_first(self, places: Ints) -> Bools:
+        """Return which lines are the first of their keys, in this journal and those before it."""
+        _, first = np.unique(places, return_index=True)
+        fresh = np.zeros(len(places), np.bool_)
+        fresh[first] = True
+        return fresh & ~self.seen[places]
+
     def find_keys(self, rows: Ints, sample: Ints) -> tuple[Ints, Ints]:
-        """The place of every key among all requested ones, and its chunk; -1 for what was not asked for."""
+        """Return the place of every key among all requested ones, and its chunk; -1 for a key that is not planned."""
         places, chunks = np.full(len(rows), -1), np.full(len(rows), -1)
         base = 0
-        for asked, samples, first, _, ends in self._parts:
-            mine = (rows >= asked.start) & (rows < asked.stop)
+        for planned, samples, first, _, ends in self._parts:
+            mine = (rows >= planned.start) & (rows < planned.stop)
             mine &= (sample >= samples.start) & (sample < samples.stop) & (places < 0)
-            local = (rows[mine].astype(np.int64) - asked.start) * len(samples) + sample[mine] - samples.start
+            local = (rows[mine].astype(np.int64) - planned.start) * len(samples) + sample[mine] - samples.start
             places[mine], chunks[mine] = base + local, first + np.searchsorted(ends, local, "right")
-            base += len(asked) * len(samples)
+            base += len(planned) * len(samples)
         return places, chunks
 
     def line_epochs(self, journal: JournalColumns, rows: Ints) -> Ints:
-        """Under which lease each line was written: the first, unless its chunk had two owners."""
+        """Return the epoch by which each line is ranked."""
         _, chunks = self.find_keys(rows, journal.sample)
-        met, which = np.unique(chunks, return_inverse=True)
-        worker = worker_of_journal(journal.path)
-        return np.array([self._epoch(chunk, worker) for chunk in met.tolist()], np.int64)[which]
+        return self._find_rules(journal.path, chunks)[0]
 
-    def _epoch(self, chunk: int, worker: str) -> int:
-        contested = self._leases.epochs.get(chunk, 0) > 1
-        return self._leases.find_owners(chunk).get(worker, NO_EPOCH) if contested else 1
-
-    def _limits(self, path: Path, chunks: Ints) -> tuple[Ints, Bools]:
-        """For every line: up to where its chunk's seal lets this file count, and whether its chunk had two owners."""
-        met, which = np.unique(chunks, return_inverse=True)
-        limits, contested = np.full(len(met), NO_LIMIT), np.zeros(len(met), np.bool_)
-        for at, chunk in enumerate(met.tolist()):
-            contested[at] = self._leases.epochs.get(chunk, 0) > 1
-            seal = self.seals.get(chunk)
-            if seal is not None and seal.epoch >= 1:
-                limits[at] = seal.files[path.name].bytes if path.name in seal.files else 0
-        return limits[which], contested[which]
-
-    def _rank_contested(self, journal: JournalColumns, number: int, line: int, place: int, chunk: int) -> None:
-        epoch = self._leases.find_owners(chunk).get(worker_of_journal(journal.path), NO_EPOCH)
-        if not is_counted(self.seals.get(chunk), epoch, journal.path.name, int(journal.ends[line])):
-            return
-        rank = (epoch, int(journal.attempt[line]))
-        held = self._contested.get(place)
-        self.seen[place] = True
-        if held is None or rank < held[0]:
-            self._contested[place] = (rank, number, line)
+    def _find_rules(self, path: Path, chunks: Ints) -> tuple[Ints, Ints, Bools]:
+        """Return the rule of every line by its chunk: epoch, limit and whether the chunk is contested."""
+        different, which = np.unique(chunks, return_inverse=True)
+        rules = [self._rules.find(chunk, path) for chunk in different.tolist()]
+        epochs, limits, contested = np.array(rules, np.int64).reshape(-1, 3).T
+        return epochs[which], limits[which], contested[which].astype(np.bool_)
 
     def contested_lines(self) -> Iterator[tuple[int, int]]:
-        """(sheet, line) of the contested lines that count after all."""
-        return ((number, line) for _, number, line in self._contested.values())
+        """Return (journal number, line) of the contested lines that count after all."""
+        return iter(self._contested)
 
     def missing_keys(self) -> Iterator[tuple[int, int]]:
-        """(row, sample) of every key without a score."""
+        """Yield (row, sample) of every key without a score."""
         for place in np.flatnonzero(~self.seen).tolist():
             yield self._key(place)
 
@@ -127,21 +110,22 @@ def _not_planned_error(journal: JournalColumns, line: int) -> BookError:
 
 @dataclass(frozen=True)
 class RankedLines:
-    """A journal's lines: which of them count in their own directory, their places in the plan, and their ranks."""
+    """The lines of a journal: which count in their own directory, their places in the plan, and their ranks."""
 
     columns: Columns
     chosen: Bools
     place: Ints
     epoch: Ints
     attempt: Ints
-    journal: str
+    ends: Ints
+    path: Path
 
 
 def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> int:
-    """Leave one line of every key chosen: the lowest epoch's, then the lowest attempt's, as in a book.
+    """Leave one line of every key chosen: the lowest epoch's, then the lowest attempt's, as in one directory.
 
-    Among equals the name of the journal decides, and then what the line says, never the order of the directories.
-    Gives the number of keys whose lines do not have the same reward and answer. `texts` are the answers' own.
+    Among equals the name of the journal decides, then the content of the line, never the order of the directories.
+    Return the number of keys whose lines differ in reward or answer. `texts` are the texts of the answers.
     """
     keys = sum((len(piece.chosen) for piece in pieces), 0)
     chosen = np.concatenate([np.zeros(0, np.bool_), *(piece.chosen for piece in pieces)])
@@ -151,11 +135,11 @@ def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> i
     if not doubled.any():
         return 0
     cuts = np.cumsum([len(piece.chosen) for piece in pieces])[:-1]
-    some = [
-        RankedLines(p.columns.where(mine), p.chosen, p.place[mine], p.epoch[mine], p.attempt[mine], p.journal)
+    contested = [
+        RankedLines(p.columns.where(mine), p.chosen, p.place[mine], p.epoch[mine], p.attempt[mine], EMPTY, p.path)
         for p, mine in zip(pieces, np.split(doubled, cuts), strict=True)
     ]
-    order, starts, disagreeing = _rank_lines(some, texts)
+    order, starts, disagreeing = _rank_lines(contested, texts)
     lost = np.ones(keys, np.bool_)
     lost[np.flatnonzero(doubled)[order[starts]]] = False
     for piece, gone in zip(pieces, np.split(doubled & lost, cuts), strict=True):
@@ -164,39 +148,49 @@ def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> i
 
 
 def _rank_lines(pieces: Sequence[RankedLines], texts: Sequence[str]) -> tuple[Ints, Ints, int]:
-    """The lines by key and rank, where in that order each key begins, and how many keys disagree."""
-    held = merge_columns([piece.columns for piece in pieces])
-    answer = _number_by_text(held.answer, texts)
+    """Return the lines by key and rank, where in that order each key begins, and how many keys disagree."""
+    columns = merge_columns([piece.columns for piece in pieces])
+    answer = _number_by_text(columns.answer, texts)
     place, epoch, attempt = (np.concatenate([getattr(p, n) for p in pieces]) for n in ("place", "epoch", "attempt"))
-    names = sorted({piece.journal for piece in pieces})
-    journal = np.repeat([names.index(piece.journal) for piece in pieces], [len(piece.place) for piece in pieces])
-    said = (held.reward, answer, held.prompt_tokens, held.completion_tokens, held.turns, held.truncated, held.seconds)
-    order = np.lexsort((_sum_parts(held), *reversed(said), journal, attempt, epoch, place))
+    names = sorted({piece.path.name for piece in pieces})
+    journal = np.repeat([names.index(piece.path.name) for piece in pieces], [len(piece.place) for piece in pieces])
+    contents = (
+        columns.reward,
+        answer,
+        columns.prompt_tokens,
+        columns.completion_tokens,
+        columns.turns,
+        columns.truncated,
+        columns.seconds,
+    )
+    order = np.lexsort((_sum_parts(columns), *reversed(contents), journal, attempt, epoch, place))
     starts = np.flatnonzero(np.diff(place[order], prepend=-1))
     return (
         order,
         starts,
-        int((_has_several_values(held.reward[order], starts) | _has_several_values(answer[order], starts)).sum()),
+        int((_has_several_values(columns.reward[order], starts) | _has_several_values(answer[order], starts)).sum()),
     )
 
 
 def _has_several_values(values: Ints | Floats, starts: Ints) -> Bools:
-    """For every key whether its lines have several values."""
+    """Return for every key whether its lines have several values."""
     differs: Bools = np.minimum.reduceat(values, starts) != np.maximum.reduceat(values, starts)
     return differs
 
 
 def _number_by_text(numbers: Ints, texts: Sequence[str]) -> Ints:
-    """Answers numbered by their texts in order: their own numbers tell in which order they were read."""
-    met = np.unique(numbers)
-    ranks = {number: rank for rank, number in enumerate(sorted(met.tolist(), key=lambda at: _answer_text(at, texts)))}
-    return np.array([ranks[number] for number in met.tolist()], np.int64)[np.searchsorted(met, numbers)]
+    """Number answers by their sorted texts: their own numbers depend on the order in which they were read."""
+    different = np.unique(numbers)
+    ranks = {
+        number: rank for rank, number in enumerate(sorted(different.tolist(), key=lambda at: _answer_text(at, texts)))
+    }
+    return np.array([ranks[number] for number in different.tolist()], np.int64)[np.searchsorted(different, numbers)]
 
 
 def _answer_text(number: int, texts: Sequence[str]) -> str:
     return "" if number == NO_ANSWER else texts[number]
 
 
-def _sum_parts(held: Columns) -> Floats:
-    """The parts of every rollout in one number, the last thing that can tell two lines apart."""
-    return np.bincount(held.parts.place, held.parts.value, minlength=len(held)).astype(np.float64, copy=False)
+def _sum_parts(columns: Columns) -> Floats:
+    """Return the sum of the parts of every rollout, the last criterion that distinguishes two lines."""
+    return np.bincount(columns.parts.place, columns.parts.value, minlength=len(columns)).astype(np.float64, copy=False)

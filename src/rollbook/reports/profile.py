@@ -1,4 +1,4 @@
-"""A run's profile as rows that an environment reads again with `--data`: each task as it was, with its numbers."""
+"""A run's profile as rows that `--data` can read: each task unchanged, with its numbers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rollbook.reports.tables import ColumnKind, value_kind, widest_kind
 from rollbook.stats import PASS_THRESHOLD, TaskProfile
 
 PROFILE_FIELD = "profile"
-"""The field that says whose profile a row carries, and in which columns: those give way to a new profile's."""
+"""The field that names the profile in a row and its columns: a new profile replaces those."""
 
 TASK_COLUMNS = ("id", "messages", "answer")
-"""What a row has of its task by itself."""
+"""The columns that come from the task itself."""
 
 COLUMN_KINDS: dict[str, ColumnKind] = {"n": "integer", "failed": "integer", "majority": "text"}
-"""The columns of a profile that hold something else than fractions."""
+"""The columns of a profile that are not fractions."""
 
 
 class _RawTask(msgspec.Struct):
-    """A line of tasks.jsonl whose values are carried over as they are written."""
+    """A line of tasks.jsonl whose values are copied as they are written."""
 
     id: str
     env: str
@@ -58,7 +58,7 @@ class ProfileRows:
         self._profile_value = msgspec.Raw(encode(mark))  # encoded once
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
-        """The rows; what a task brought along is `msgspec.Raw`."""
+        """Yield the rows; values from the task are `msgspec.Raw`."""
         tasks = self._run.book.tasks
         numbers = self._profile.rows(self._run.failed_by_task, range(len(tasks)))
         for row, found in numbers:
@@ -67,7 +67,7 @@ class ProfileRows:
             yield {**self._task_columns(task), **mine, self._profile_field: self._profile_value}
 
     def _task_columns(self, task: _RawTask) -> dict[str, JSON]:
-        """The task as it was asked, under the names that `--data` knows."""
+        """Return the task under the names that `--data` reads."""
         own = _own_fields(task.fields)
         if not self._reserved.isdisjoint(own):
             clash = min(self._reserved.intersection(own))
@@ -87,7 +87,7 @@ class ProfileRows:
             raise BookError(f"{self._run.book.path}: row {row + 1} of the tasks is not a task line: {error}") from None
 
     def fields(self) -> dict[str, ColumnKind]:
-        """Every column in order, the task's own, then the numbers, with the kind of value that it holds."""
+        """Every column in order, those of the task, then the numbers, with its kind of value."""
         tasks = self._run.book.tasks
         own: dict[str, ColumnKind] = {}
         for row in range(len(tasks)):
@@ -100,12 +100,12 @@ class ProfileRows:
         )
 
     def lines(self) -> Iterator[bytes]:
-        """The rows as JSON, without newlines."""
+        """Yield the rows as JSON, without newlines."""
         return map(encode, self)
 
 
 def _own_fields(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """The fields without what an earlier profile wrote, and without nulls where the task has a value anyway."""
+    """Return the fields without columns of an earlier profile, and without nulls where the task has a value."""
     stale = {name for name in TASK_COLUMNS if name in fields and bytes(fields[name]) == b"null"}
     for name, value in fields.items():
         if name.endswith(PROFILE_FIELD) and (columns := _profile_columns(value)) is not None:
@@ -114,7 +114,7 @@ def _own_fields(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 
 
 def _profile_columns(field: msgspec.Raw) -> list[str] | None:
-    """The columns of an earlier profile, if the field is its mark."""
+    """Return the columns of an earlier profile, if the field describes one."""
     mark = decode(field)
     if (
         not isinstance(mark, dict)
@@ -128,5 +128,5 @@ def _profile_columns(field: msgspec.Raw) -> list[str] | None:
 def profile_lines(
     run: str | Path, ks: Sequence[int] | None = None, threshold: float = PASS_THRESHOLD, prefix: str = ""
 ) -> Iterator[bytes]:
-    """The profile of a run as lines of JSON."""
+    """Return the profile of a run as lines of JSON."""
     return ProfileRows(RunData([run]), ks, threshold, prefix).lines()

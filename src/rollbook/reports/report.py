@@ -1,13 +1,13 @@
-"""The numbers of a run, from its files in one streaming pass; nothing is averaged that was not scored.
+"""The numbers of a run, from its files in one streaming pass; averages are over scored rollouts only.
 
-Also how often later turns did not continue the tokens of earlier ones (from the record heads in the sidecars), and the
-Shortfall for a report that is not all scored, with what to change.
+Also how often later turns did not continue the tokens of earlier ones (from the record headers of the sidecars), and
+the Shortfall for a report that is not all scored, with what to change.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -33,7 +33,7 @@ from rollbook.tokens import HEADER_BYTES, merge, read_header
 
 
 class Continuity(msgspec.Struct, frozen=True):
-    """Scored rollouts of several turns with token ids: their later turns, and those that began a sequence anew."""
+    """Scored rollouts of several turns with token ids: their later turns, and those that began a new sequence."""
 
     rollouts: int
     broken: int
@@ -47,7 +47,7 @@ class Continuity(msgspec.Struct, frozen=True):
         return self.forks / self.turns
 
     def json(self) -> dict[str, JSON]:
-        """The counts with the rate that follows from them."""
+        """Return the counts and the break rate."""
         return {"break_rate": self.break_rate, **msgspec.to_builtins(self)}
 
 
@@ -59,11 +59,14 @@ class _TurnsLine(msgspec.Struct, frozen=True, gc=False):
     turns: list[TurnLine]
 
 
-def measure_continuity(books: Sequence[Book]) -> dict[str, Continuity]:
-    """By environment; an environment none of whose rollouts has two turns with ids is not there."""
+def measure_continuity(books: Sequence[Book], outranked: Set[tuple[Path, int]] = frozenset()) -> dict[str, Continuity]:
+    """Measure by environment; one without a rollout of two turns with ids is left out.
+
+    `outranked` are the lines (journal, end) that count in one directory but not among several.
+    """
     counts: dict[str, Counter[str]] = {}
     reasons: dict[str, Counter[str]] = {}
-    for path, line in _scored_lines(books):
+    for path, line in _scored_lines(books, outranked):
         refs = [turn.tokens for turn in line.turns if turn.tokens is not None]
         if len(refs) < 2:
             continue
@@ -77,26 +80,21 @@ def measure_continuity(books: Sequence[Book]) -> dict[str, Continuity]:
     }
 
 
-def _scored_lines(books: Sequence[Book]) -> Iterator[tuple[Path, _TurnsLine]]:
-    """The scored rollouts that count, each once."""
-    seen: set[tuple[str, int]] = set()
+def _scored_lines(books: Sequence[Book], outranked: Set[tuple[Path, int]]) -> Iterator[tuple[Path, _TurnsLine]]:
     for book in books:
-        for _, path, line in CountedLines(book, _TurnsLine):
-            if len(books) > 1:
-                if (line.task, line.sample) in seen:
-                    continue
-                seen.add((line.task, line.sample))
-            yield path, line
+        for _, path, end, line in CountedLines(book, _TurnsLine).iterate_with_offsets():
+            if (path, end) not in outranked:
+                yield path, line
 
 
 def _count_forks(journal: Path, refs: Sequence[TokenRef]) -> int:
-    """How many turns share less with what was held than all of it: their heads say so, nothing is unpacked."""
-    forks, held = 0, 0
+    """Return how many turns do not share all earlier tokens; the record headers suffice, nothing is decompressed."""
+    forks, previous = 0, 0
     with open_sidecar(journal) as file:
         for number, ref in enumerate(refs):
             shared, rest, sampled = _read_head(file, ref.at)
-            forks += number > 0 and shared < held
-            held = shared + rest + sampled
+            forks += number > 0 and shared < previous
+            previous = shared + rest + sampled
     return forks
 
 
@@ -109,7 +107,7 @@ def _read_head(sidecar: BinaryIO, at: int) -> tuple[int, int, int]:
 
 
 def open_sidecar(journal: Path) -> BinaryIO:
-    """The file of a journal's token records."""
+    """Open the token sidecar of a journal."""
     path = sidecar_path(journal)
     try:
         return open(path, "rb")
@@ -124,16 +122,16 @@ def _fork_reasons(journal: Path, turns: list[TurnLine]) -> list[str]:
 
 MAX_MISSING_LISTED = 1000
 FailureReader: TypeAlias = Callable[[Book], Iterable[FailedLineHeader]]
-"""Gives the final failures of a book that stand."""
+"""Returns the final failures of a book that no later round has reopened."""
 
 
 class Report(msgspec.Struct, frozen=True):
     """A run's numbers: requested = scored + failed + pending, for every environment and over all.
 
     `overall` is all environments of the run together. `merged` names the other directories of the run that were read,
-    and `disagreeing` counts the rollouts of which those have another reward or answer; `kept_from` is the run whose
-    verifier gave some of the scores, where this run's own gave only the others. `continuity` says of environments with
-    several turns how often those did not continue in their tokens.
+    and `disagreeing` counts the rollouts for which they have another reward or answer; `kept_from` is the run whose
+    verifier gave some of the scores, where this run's own gave only the others. `continuity` tells for environments
+    with several turns how often those did not continue the tokens.
     """
 
     run: str
@@ -156,7 +154,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def disagreement(self) -> str:
-        """That the directories of a run do not say the same, and which of them counts; empty if they do."""
+        """A warning that the directories of a run differ, and which line counts; empty if they agree."""
         if not self.disagreeing:
             return ""
         words = (
@@ -165,7 +163,7 @@ class Report(msgspec.Struct, frozen=True):
         return f"{words}; of each the lowest epoch counts, then the lowest attempt, then the first journal by name"
 
     def json(self) -> dict[str, JSON]:
-        """The report under the names that people know, such as `pass@4`."""
+        """Return the report under the usual names, such as `pass@4`."""
         plain: dict[str, JSON] = msgspec.to_builtins(self, str_keys=True)
         named = {name: one.json() for name, one in self.environments.items()}
         continuity = {name: one.json() for name, one in self.continuity.items()}
@@ -173,12 +171,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class RunData:
-    """A run as it was read: what was asked, what came of it, and why the rest is missing."""
+    """The data of a run: what was requested, the scored rollouts as columns, and why the others are missing."""
 
     def __init__(self, runs: Sequence[str | Path]) -> None:
         try:
             self._read(runs)
-        except BookError:  # a line whose task or plan was written while we read; a second look says if it is more
+        except BookError:  # a task or plan may have been written while we read; a second read decides
             self._read(runs)
 
     def _read(self, runs: Sequence[str | Path]) -> None:
@@ -191,7 +189,7 @@ class RunData:
     def from_open_book(
         cls, book: Book, read_columns: Callable[[Sequence[Book]], RunColumns], read_failures: FailureReader
     ) -> RunData:
-        """A book that is held open, counted from what was read of it."""
+        """Return the data of a book that is kept open, with readers that reuse what was read before."""
         made = cls.__new__(cls)
         made._read_books([book], read_columns, read_failures)
         return made
@@ -224,10 +222,10 @@ class RunData:
                 self.missing.append((task, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
 
     def _failures_by_key(self) -> dict[tuple[str, int], Failure]:
-        """Why rollouts failed; where directories say different things, not whichever is read last."""
+        """Return why rollouts failed; where directories differ, the choice does not depend on their order."""
         why: dict[tuple[str, int], Failure] = {}
         for book in self.books:
-            for key, failure in {(mark.task, mark.sample): mark.failure for mark in self._read_failures(book)}.items():
+            for key, failure in {(line.task, line.sample): line.failure for line in self._read_failures(book)}.items():
                 why[key] = min(failure, why.get(key, failure), key=lambda each: (each.kind, each.message))
         return why
 
@@ -237,13 +235,13 @@ class RunData:
         self.failed_by_task[row] = self.failed_by_task.get(row, 0) + 1
 
     def columns(self, env: int) -> Columns:
-        """The scored rollouts of one environment."""
+        """Return the scored rollouts of one environment."""
         if len(self.names) == 1:
             return self.scored.columns
         return self.scored.columns.where(self.envs[self.scored.columns.task] == env)
 
     def metrics(self, env: int, ks: Sequence[int] | None, threshold: float) -> Metrics:
-        """The numbers of one environment."""
+        """Compute the numbers of one environment."""
         mine = self.envs == env
         return compute_metrics(
             self.names[env],
@@ -257,7 +255,7 @@ class RunData:
         )
 
     def overall(self, ks: Sequence[int] | None, threshold: float) -> Metrics:
-        """The numbers of all environments together."""
+        """Compute the numbers of all environments together."""
         return compute_metrics(
             "all",
             self.scored.columns,
@@ -277,13 +275,13 @@ class RunData:
 
 
 def has_live_worker(book: Book) -> bool:
-    """Whether a worker is at the book just now."""
+    """Return whether a worker is working on the book now."""
     watch = WorkerMonitor(book.path)
     return any(not watch.is_gone(name, presence) for name, presence in read_presences(book.path).items())
 
 
 def sum_counts(several: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Counts by kind, added up."""
+    """Add up counts by kind."""
     counts: dict[str, int] = {}
     for each in several:
         for kind, count in each.items():
@@ -292,7 +290,7 @@ def sum_counts(several: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def environment_numbers(book: Book, names: Sequence[str]) -> Ints:
-    """The number of every task's environment."""
+    """Return the environment number of every task."""
     if len(names) == 1:
         return np.zeros(len(book.tasks), np.int64)
     numbers = {name: number for number, name in enumerate(names)}
@@ -300,17 +298,17 @@ def environment_numbers(book: Book, names: Sequence[str]) -> Ints:
 
 
 def requested_by_task(book: Book) -> Ints:
-    """How many rollouts of every task were asked for."""
-    asked = np.zeros(len(book.tasks), np.int64)
+    """Return how many rollouts of every task were requested."""
+    requested = np.zeros(len(book.tasks), np.int64)
     for part in book.plan.parts:
-        asked[part.tasks[0] : part.tasks[1]] += part.samples[1] - part.samples[0]
-    return asked
+        requested[part.tasks[0] : part.tasks[1]] += part.samples[1] - part.samples[0]
+    return requested
 
 
 def make_report(
     run: str | Path, *, write: bool = True, ks: Sequence[int] | None = None, threshold: float = PASS_THRESHOLD
 ) -> Report:
-    """Count and measure a book; `write` keeps the result as metrics.json."""
+    """Compute the report of a run; `write` stores it as metrics.json."""
     made = build_report(RunData([run]), ks, threshold)
     if write:
         write_report(made)
@@ -320,7 +318,7 @@ def make_report(
 def build_report(
     run: RunData, ks: Sequence[int] | None = None, threshold: float = PASS_THRESHOLD, *, forks: bool = True
 ) -> Report:
-    """The numbers of a run that was read. `forks` reads the journals of conversations once more."""
+    """Compute the report from data that was read. `forks` reads the journals of conversations again."""
     each = {name: run.metrics(env, ks, threshold) for env, name in enumerate(run.names)}
     overall = run.overall(ks, threshold) if len(each) != 1 else next(iter(each.values()))
     manifest = run.book.manifest
@@ -341,19 +339,21 @@ def build_report(
         merged=[str(book.path) for book in run.books[1:]],
         disagreeing=run.scored.disagreeing,
         kept_from=manifest.parent if manifest.mixed else "",
-        continuity=measure_continuity(run.books) if forks and overall.turns > overall.scored else {},
+        continuity=(
+            measure_continuity(run.books, run.scored.outranked) if forks and overall.turns > overall.scored else {}
+        ),
     )
 
 
 def write_report(report: Report) -> Path:
-    """Write a report down in its run; one of several directories does not replace what is said of one."""
+    """Write a report into its run; one of several directories does not replace that of one directory."""
     path = Path(report.path) / ("metrics.merged.json" if report.merged else "metrics.json")
     write_atomically(path, encode_pretty(report.json()))
     return path
 
 
 def make_shortfall(report: Report, cause: str = "") -> Shortfall:
-    """The exception for a report with rollouts missing."""
+    """Return the exception for a report with missing rollouts."""
     worst = max(report.failed, key=lambda kind: report.failed[kind], default="")
     kind, logs = FAILURE_KINDS.get(worst), Path(report.path) / "logs"
     return Shortfall(
@@ -369,5 +369,5 @@ def make_shortfall(report: Report, cause: str = "") -> Shortfall:
 
 
 def _first_failure_message(report: Report, worst: str) -> str:
-    """What the first failure of the commonest kind said."""
+    """Return the message of the first failure of the most frequent kind."""
     return next((f"probable cause: {why}" for _, _, why in report.missing if worst and why.startswith(worst)), "")

@@ -24,14 +24,14 @@ from rollbook.errors import BookError, UsageError
 from rollbook.processes import PARENT_PID, module_argv
 from rollbook.reports.column_cache import load_cached_columns, read_and_cache_columns
 from rollbook.reports.journal_columns import JournalColumns
-from rollbook.reports.line_selection import LineSelector, RankedLines, select_one_per_key
+from rollbook.reports.line_selection import EMPTY, LineSelector, RankedLines, select_one_per_key
 from rollbook.stats import NO_ANSWER, Bools, Columns, TextIds, merge_columns
 
 COMPARE_BYTES = 1 << 20
 
 
 def group_by_run(paths: Sequence[str | Path]) -> list[list[Path]]:
-    """The directories grouped by their run's id, in the order given; each directory once, by whatever paths."""
+    """Group directories by run id, in the given order; a directory that two paths lead to is used once."""
     groups: dict[str, list[Path]] = {}
     for path in _unique_folders(paths):
         groups.setdefault(_read_run_id(path), []).append(path)
@@ -39,7 +39,7 @@ def group_by_run(paths: Sequence[str | Path]) -> list[list[Path]]:
 
 
 def _unique_folders(paths: Sequence[str | Path]) -> list[Path]:
-    """Each directory under the first of the paths that lead to it."""
+    """Return each directory once, under the first path that leads to it."""
     places: dict[Path, Path] = {}
     for path in map(Path, paths):
         places.setdefault(path.resolve(), path)
@@ -48,18 +48,18 @@ def _unique_folders(paths: Sequence[str | Path]) -> list[Path]:
 
 def _read_run_id(path: Path) -> str:
     try:
-        held = decode((path / "run.json").read_bytes())
+        manifest = decode((path / "run.json").read_bytes())
     except OSError:
         raise UsageError(f"{path} is not a run directory: it has no run.json") from None
     except ValueError as error:
         raise BookError(f"{path / 'run.json'}: {error}") from None
-    if not isinstance(held, dict) or not isinstance(held.get("run"), str):
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("run"), str):
         raise BookError(f"{path / 'run.json'} does not describe a run: restore it from a copy of the run")
-    return str(held["run"])
+    return str(manifest["run"])
 
 
 def open_shards(paths: Sequence[str | Path]) -> list[Book]:
-    """The books of one run, the one that asks for most first; a UsageError if they are not of one run."""
+    """Open the books of one run, the one with the largest plan first; a UsageError if they are not of one run."""
     books = sorted((Book(path) for path in _unique_folders(paths)), key=lambda book: -book.plan.requested)
     for other in books[1:]:
         if other.manifest.run != books[0].manifest.run:
@@ -70,7 +70,7 @@ def open_shards(paths: Sequence[str | Path]) -> list[Book]:
 
 
 def _starts_with(longer: Path, shorter: Path) -> bool:
-    """Whether one file is the beginning of the other."""
+    """Return whether one file is the beginning of the other."""
     with open(longer, "rb") as one, open(shorter, "rb") as two:
         while block := two.read(COMPARE_BYTES):
             if one.read(len(block)) != block:
@@ -79,26 +79,28 @@ def _starts_with(longer: Path, shorter: Path) -> bool:
 
 
 MIN_PARALLEL_BYTES = 128 << 20
-"""Below so many bytes, starting another process takes longer than it saves."""
+"""Below so many bytes, starting another process costs more than it saves."""
 
 MAX_READERS = 8
 HELPER_SHARE = 0.8
-"""The share a helper gets of what we read ourselves: it has to be started first."""
+"""The share of a helper process relative to ours: it has to start first."""
 
 MIN_BYTES_PER_S = 1 << 20
 
 
 def read_all_columns(tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
-    """The sheets of a book's journal files, in their order; each file with the extents at which it was sealed.
+    """Yield the columns of a book's journals in order; `files` has the extents at which each was sealed.
 
-    Those that are kept are not read again. What a helper could not read is read here.
+    Cached ones are not read again. What a helper process could not read is read here.
     """
-    found = {path: sheet for path, sealed in files.items() if (sheet := load_cached_columns(path, tasks.path, sealed))}
+    found = {
+        path: journal for path, sealed in files.items() if (journal := load_cached_columns(path, tasks.path, sealed))
+    }
     unread = {path: sealed for path, sealed in files.items() if path not in found}
     ours, *theirs = split_by_size(list(unread), choose_reader_count(unread))
     with ExitStack() as stack:
         helpers = [stack.enter_context(_ReaderProcess(tasks, {path: files[path] for path in some})) for some in theirs]
-        rows = read_rows(tasks.path, len(tasks)) if unread else {}  # not `tasks.rows`, which would stay
+        rows = read_rows(tasks.path, len(tasks)) if unread else {}  # not `tasks.rows`, which would stay in memory
         found |= {path: read_and_cache_columns(path, tasks.path, rows, files[path]) for path in ours}
         for helper in helpers:
             found |= helper.read_columns()
@@ -107,14 +109,14 @@ def read_all_columns(tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iter
 
 
 def choose_reader_count(paths: Iterable[Path]) -> int:
-    """How many processes reading these files is worth."""
+    """Return how many processes are worth starting for these files."""
     size = sum(path.stat().st_size for path in paths)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(MAX_READERS, cores, size // (MIN_PARALLEL_BYTES // 2)))
 
 
 def split_by_size(paths: Sequence[Path], readers: int) -> list[list[Path]]:
-    """The files in so many shares of like size, the first one ours and a little larger; big files first."""
+    """Split files into shares of similar size, the first (ours) a little larger; big files first."""
     shares: list[list[Path]] = [[] for _ in range(readers)]
     loads = [0.0] * readers
     for path in sorted(paths, key=lambda path: -path.stat().st_size):
@@ -125,7 +127,7 @@ def split_by_size(paths: Sequence[Path], readers: int) -> list[list[Path]]:
 
 
 class _ReaderProcess:
-    """Another process that reads files (column_reader.py); what it found comes back in a file without a name."""
+    """A child process that reads journals (column_reader.py); it returns the columns in an unnamed file."""
 
     def __init__(self, tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> None:
         self._timeout_s = 60 + sum(path.stat().st_size for path in files) / MIN_BYTES_PER_S
@@ -149,31 +151,31 @@ class _ReaderProcess:
         self._output.close()
 
     def read_columns(self) -> dict[Path, JournalColumns]:
-        """What it read; nothing if it failed, since reading here says best what is wrong."""
+        """Return what it read; nothing if it failed, since reading here gives the better error."""
         try:
             if self._popen.wait(self._timeout_s):
                 return {}
         except subprocess.TimeoutExpired:
             return {}
         self._output.seek(0)
-        sheets: list[JournalColumns] = pickle.load(self._output)
-        return {sheet.path: sheet for sheet in sheets}
+        journals: list[JournalColumns] = pickle.load(self._output)
+        return {journal.path: journal for journal in journals}
 
 
 def _unnamed_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-EMPTY = np.zeros(0, np.int64)
 ColumnsReader: TypeAlias = Callable[[TaskFile, Mapping[Path, Set[Extent]]], Iterator[JournalColumns]]
-"""Gives the sheets of a book's journal files, each file with the extents at which it was sealed."""
+"""Yields the columns of a book's journals, each with the extents at which it was sealed."""
 
 
 class RunColumns:
-    """Everything the numbers need of a run. Tasks are named by their rows, answers and parts by their numbers.
+    """The scored rollouts of a run as columns. Tasks are given by row, answers and parts by number.
 
-    The first book's plan says what was asked. A key that several directories have counts once; `disagreeing` are the
-    keys for which they do not have the same reward and answer. `chosen` are the lines of every sheet that count.
+    The first book's plan defines what is requested. A key that several directories have counts once; `disagreeing`
+    counts the keys for which they do not have the same reward and answer, `outranked` has the lines (journal, end) that
+    count in their own directory only. `chosen` are the lines of every journal that count.
     """
 
     def __init__(self, books: Sequence[Book], read: ColumnsReader = read_all_columns) -> None:
@@ -181,53 +183,60 @@ class RunColumns:
         self.answers, self.parts = TextIds(), TextIds()
         self._selector = LineSelector(books[0])
         self._several = len(books) > 1
+        self.disagreeing, self.outranked = 0, set[tuple[Path, int]]()
         pieces = [piece for book in books for piece in self._read_book(book, book is books[0])]
-        self.disagreeing = select_one_per_key(pieces, self.answers.texts) if self._several else 0
-        for piece in pieces if self._several else ():
-            self._selector.seen[piece.place[piece.chosen]] = True
+        if self._several:
+            self._select_across(pieces)
         self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces)
         self.chosen = [piece.chosen for piece in pieces]
         self.columns = merge_columns([piece.columns.where(piece.chosen) for piece in pieces])
 
     def _read_book(self, book: Book, is_first: bool) -> list[RankedLines]:
-        standing = self._selector if is_first else LineSelector(book)
-        held = [*self._read_journals(book, standing)]
-        for number, line in standing.contested_lines():
-            held[number].chosen[line] = True
-        for piece in held if self._several else ():
-            piece.chosen[piece.place < 0] = False  # asked for only there
-        return held
+        selector = self._selector if is_first else LineSelector(book)
+        pieces = [*self._read_journals(book, selector)]
+        for number, line in selector.contested_lines():
+            pieces[number].chosen[line] = True
+        return pieces
+
+    def _select_across(self, pieces: Sequence[RankedLines]) -> None:
+        """Leave each key chosen once among all directories."""
+        chosen_alone = [piece.chosen.copy() for piece in pieces]
+        for piece in pieces:
+            piece.chosen[piece.place < 0] = False  # planned only in that directory
+        self.disagreeing = select_one_per_key(pieces, self.answers.texts)
+        for piece, before in zip(pieces, chosen_alone, strict=True):
+            self._selector.seen[piece.place[piece.chosen]] = True
+            self.outranked.update((piece.path, end) for end in piece.ends[before & ~piece.chosen].tolist())
 
     def _read_journals(self, book: Book, selector: LineSelector) -> Iterator[RankedLines]:
-        """Every file's lines, and which of them count beyond doubt."""
-        vouched = SealedExtents(book.path, selector.seals)
-        vouched.check_present(failures=False)
+        """Yield the lines of every journal, and which of them count beyond doubt."""
+        sealed_extents = SealedExtents(book.path, selector.seals)
+        sealed_extents.check_present(failures=False)
         sealed = {path: selector.extents(path) for path in list_journals(book.path, failures=False)}
-        for number, sheet in enumerate(self._read_columns(book.tasks, sealed)):
-            if not sealed[sheet.path] <= sheet.extents:  # it says what is wrong
-                vouched.check_read(sheet.path, int(sheet.ends[-1]) if len(sheet.ends) else 0)
-            columns = self._renumber(sheet)
-            yield self._rank_lines(sheet, columns, selector, selector.select_lines(sheet, columns.task, number))
+        for number, journal in enumerate(self._read_columns(book.tasks, sealed)):
+            if not sealed[journal.path] <= journal.extents:  # this raises the error
+                sealed_extents.check_read(journal.path, int(journal.ends[-1]) if len(journal.ends) else 0)
+            columns = self._renumber(journal)
+            yield self._rank_lines(journal, columns, selector, selector.select_lines(journal, columns.task, number))
 
     def _rank_lines(
         self, journal: JournalColumns, columns: Columns, selector: LineSelector, chosen: Bools
     ) -> RankedLines:
-        """What is to be known of a file's lines; their ranks only where there are others to compare them with."""
+        """Return the lines of a journal; ranks are needed only among several directories."""
         if not self._several:
-            return RankedLines(columns, chosen, EMPTY, EMPTY, EMPTY, journal.path.name)
+            return RankedLines(columns, chosen, EMPTY, EMPTY, EMPTY, EMPTY, journal.path)
         place, _ = self._selector.find_keys(columns.task, journal.sample)
         epoch = selector.line_epochs(journal, columns.task)
-        return RankedLines(columns, chosen, place, epoch, journal.attempt, journal.path.name)
+        return RankedLines(columns, chosen, place, epoch, journal.attempt, journal.ends, journal.path)
 
     def _renumber(self, journal: JournalColumns) -> Columns:
-        """The sheet's columns with this tally's numbers instead of the sheet's own."""
-        held = journal.columns
-        known = self.answers
+        """Return the columns of a journal with the numbers of this run for answers and parts."""
+        columns, known = journal.columns, self.answers
         answers = np.array([*(known[text] if text else NO_ANSWER for text in journal.answers), NO_ANSWER], np.int32)
         names = np.array([self.parts[name] for name in journal.parts], np.int32)
-        parts = replace(held.parts, name=names[held.parts.name])
-        return replace(held, answer=answers[held.answer], parts=parts)
+        parts = replace(columns.parts, name=names[columns.parts.name])
+        return replace(columns, answer=answers[columns.answer], parts=parts)
 
     def missing_keys(self) -> Iterator[tuple[int, int]]:
-        """(row, sample) of every key without a score."""
+        """Yield (row, sample) of every key without a score."""
         return self._selector.missing_keys()

@@ -1,4 +1,4 @@
-"""Tables in files by suffix: JSON Lines, CSV or Parquet. A file is written whole or not at all."""
+"""Tables in files by suffix: JSON Lines, CSV or Parquet. A file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _is_number = re.compile(r"[+-]?[0-9][0-9.,]*(e[+-]?[0-9]+)?", re.IGNORECASE).ful
 
 
 ColumnKind: TypeAlias = Literal["null", "boolean", "integer", "number", "text"]
-"""What a column holds; nested values, and values of several kinds, are text."""
+"""The kind of value of a column; nested values, and values of several kinds, are text."""
 
 MAX_EXACT_DIGITS = 15
-"""Digits of whole numbers that a float beside them holds as they are; longer ones are text."""
+"""Digits of whole numbers that a float can represent exactly; longer ones are text."""
 
 
 class TableRows(Protocol):
@@ -43,7 +43,7 @@ class TableRows(Protocol):
 
 
 def value_kind(value: JSON) -> ColumnKind:
-    """What a value is, told from how it is written if it is `msgspec.Raw`.
+    """Return the kind of a value, from its JSON text if it is `msgspec.Raw`.
 
     >>> [value_kind(msgspec.Raw(text)) for text in (b"3", b"-0.5", b"true", b"null", b"[1]", b'"3"')]
     ['integer', 'number', 'boolean', 'null', 'text', 'text']
@@ -59,7 +59,7 @@ def value_kind(value: JSON) -> ColumnKind:
 
 
 def widest_kind(one: ColumnKind, two: ColumnKind) -> ColumnKind:
-    """What holds both kinds.
+    """Return the kind that can represent both kinds.
 
     >>> widest_kind("null", "integer"), widest_kind("integer", "number"), widest_kind("number", "boolean")
     ('integer', 'number', 'text')
@@ -72,25 +72,25 @@ def widest_kind(one: ColumnKind, two: ColumnKind) -> ColumnKind:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a kind of file that is not known."""
+    """Refuse an unknown suffix."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"-o {path}: the ending must be one of {', '.join(SUFFIXES)}")
 
 
 def write_table(path: Path, rows: TableRows) -> int:
-    """Write rows to a file of the kind its name says; returns how many. CSV and Parquet hold nested values as JSON."""
+    """Write rows in the format of the suffix; return how many. CSV and Parquet store nested values as JSON."""
     check_suffix(path)
     writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}
     return write_atomically(path, lambda aside: writers[path.suffix](aside, rows))
 
 
 def write_lines_atomically(path: Path, lines: Iterator[bytes]) -> int:
-    """Write lines without newlines to a file; returns how many."""
+    """Write lines, given without newlines, to a file; return how many."""
     return write_atomically(path, lambda aside: write_lines(aside, lines))
 
 
 def write_atomically(path: Path, write: Callable[[Path], int]) -> int:
-    """Write aside, then put in place."""
+    """Write to a temporary file, then rename it."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         count = write(aside)
@@ -107,7 +107,7 @@ def _write_jsonl(path: Path, rows: TableRows) -> int:
 
 
 def write_lines(path: Path, lines: Iterator[bytes]) -> int:
-    """Lines without newlines, one after the other."""
+    """Write lines, given without newlines; return how many."""
     count = 0
     with open(path, "wb", buffering=1 << 20) as file:
         for count, line in enumerate(lines, start=1):  # noqa: B007
@@ -147,7 +147,7 @@ def _write_parquet(path: Path, rows: TableRows) -> int:
 
 
 def _escape_formula(text: str | None) -> str | None:
-    """Text that a spreadsheet would run as a formula gets a ' before it: models write it, and people open it."""
+    """Put a ' before text that a spreadsheet would run as a formula: models write it, and people open it."""
     if not text or text[0] not in FORMULA_STARTS or _is_number(text):
         return text
     return f"'{text}"
@@ -158,7 +158,7 @@ def _decode_raw(value: JSON) -> JSON:
 
 
 def cell_text(value: JSON) -> str | None:
-    """A cell: plain values as they are, nested ones as JSON."""
+    """Return the text of a cell: plain values as they are, nested ones as JSON."""
     plain = _decode_raw(value)
     if plain is None or isinstance(plain, str):
         return plain
@@ -166,11 +166,11 @@ def cell_text(value: JSON) -> str | None:
 
 
 TEXT_COLUMNS = ("id", "answer", "majority", "bucket")
-"""Columns whose cells stay text in a CSV file, which does not tell 2 from "2"."""
+"""Columns whose cells stay text in a CSV file, which does not distinguish 2 from "2"."""
 
 
 def read_table(path: Path) -> Iterator[dict[str, JSON]]:
-    """The rows of a table that `write_table` wrote, with null where a row has nothing."""
+    """Read a table that `write_table` wrote, with null where a row has no value."""
     from rollbook.environments import rows
 
     if path.suffix == ".csv":
@@ -181,7 +181,7 @@ def read_table(path: Path) -> Iterator[dict[str, JSON]]:
 
 
 def _read_csv(path: Path) -> Iterator[dict[str, str]]:
-    """CSV by the reader that `--data` has; it leaves empty cells out."""
+    """Read CSV with the reader of `--data`, which omits empty cells."""
     from rollbook.environments import rows
 
     try:
@@ -194,7 +194,7 @@ def _read_csv(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _read_cell(name: str, cell: str) -> JSON:
-    """A cell of CSV: nothing, a number where it is one, JSON where it was nested, else text."""
+    """Parse a cell of CSV: null, a number, JSON where it was nested, else text."""
     if not cell:
         return None
     text = cell[1:] if cell[0] == "'" and _escape_formula(cell[1:]) == cell else cell
@@ -208,7 +208,7 @@ def _read_cell(name: str, cell: str) -> JSON:
 
 
 def _read_nested(name: str, cell: JSON) -> JSON:
-    """What was written as JSON text, as it was."""
+    """Parse a value that was stored as JSON text."""
     if name == "bucket" or not isinstance(cell, str) or cell[:1] not in ("[", "{"):
         return cell
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from rollbook.core import JSON, Task, TaskLine, decode, encode_line
+from rollbook.core import JSON, Task, TaskLine, decode, encode_line, iterate_lines
 from rollbook.engine import Entry
 from rollbook.environments import Environment, parameters_of, resolve
 from rollbook.errors import UsageError
@@ -131,13 +131,9 @@ def _find_offsets(path: str) -> Offsets:
 
     import numpy as np
 
-    found, at = array.array("q"), 0
     try:
         with open(path, "rb") as file:
-            for line in file:
-                if not line.isspace():
-                    found.append(at)
-                at += len(line)
+            found = array.array("q", (offset for _, offset, _ in iterate_lines(file)))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     return np.frombuffer(found, np.int64) if found else np.empty(0, np.int64)

@@ -1,6 +1,6 @@
-"""Where every counted rollout and failed attempt lies: from a key to the bytes of its line, without a scan.
+"""An index of counted rollouts and failed attempts: from a key to the bytes of its line, without a scan.
 
-Journals are still growing: what was read of them is held, and only what was appended is read.
+Journals may still grow: what was read is kept in memory, and only appended lines are read.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from rollbook.book import Book, FailedLineHeader, TaskFile, is_still_final, list_journals, malformed_line_error
+from rollbook.book import Book, FailedLineHeader, LineReader, TaskFile, is_still_final, list_journals
 from rollbook.core import Extent, Timing
 from rollbook.errors import BookError
 from rollbook.reports import JournalColumns, read_all_columns, read_journal_columns
@@ -22,7 +21,7 @@ from rollbook.stats import NO_ANSWER, Bools, Columns, Floats, Ints, TextIds, mer
 
 @dataclass(frozen=True)
 class RolloutIndex:
-    """One entry a counted rollout, in the order of `columns`. `order` sorts them by task and sample."""
+    """One entry for each counted rollout, in the order of `columns`. `order` sorts them by task and sample."""
 
     columns: Columns
     paths: list[Path]
@@ -34,40 +33,40 @@ class RolloutIndex:
     order: Ints
 
     def find_task(self, row: int) -> Ints:
-        """The places of a task's rollouts, by ascending sample."""
+        """Return the indices of a task's rollouts, by ascending sample."""
         rows = self.columns.task
         low = np.searchsorted(rows, row, "left", sorter=self.order)
         high = np.searchsorted(rows, row, "right", sorter=self.order)
         return self.order[low:high]
 
     def find(self, row: int, sample: int) -> int | None:
-        """The place of one rollout; None if it has no score."""
+        """Return the index of one rollout; None if it has no score."""
         places = self.find_task(row)
         at = np.flatnonzero(self.sample[places] == sample)
         return int(places[at[0]]) if len(at) else None
 
     def line(self, place: int) -> bytes:
-        """The line of a rollout, read from its journal."""
+        """Read the line of a rollout from its journal."""
         return read_line(self.paths[int(self.file[place])], int(self.begin[place]), int(self.end[place]))
 
     def path(self, place: int) -> Path:
-        """The journal of a rollout."""
+        """Return the journal of a rollout."""
         return self.paths[int(self.file[place])]
 
 
 def build_rollout_index(columns: Columns, journals: Sequence[JournalColumns], chosen: Sequence[Bools]) -> RolloutIndex:
-    """The places of what was counted: the chosen lines of the sheets, one sheet after the other."""
-    ends = [sheet.ends for sheet in journals]
+    """Build the index from the chosen lines of the journals, one journal after the other."""
+    ends = [journal.ends for journal in journals]
     begins = [np.concatenate([np.zeros(1, np.int64), each[:-1]])[: len(each)] for each in ends]
-    sample = _select_chosen([sheet.sample for sheet in journals], chosen)
+    sample = _select_chosen([journal.sample for journal in journals], chosen)
     return RolloutIndex(
         columns=columns,
-        paths=[sheet.path for sheet in journals],
+        paths=[journal.path for journal in journals],
         file=np.repeat(np.arange(len(journals)), [int(each.sum()) for each in chosen]),
         begin=_select_chosen(begins, chosen),
         end=_select_chosen(ends, chosen),
         sample=sample,
-        starts=_select_chosen([sheet.starts for sheet in journals], chosen).astype(np.float64),
+        starts=_select_chosen([journal.starts for journal in journals], chosen).astype(np.float64),
         order=np.lexsort((sample, columns.task)),
     )
 
@@ -77,7 +76,7 @@ def _select_chosen(values: Sequence[Ints | Floats], chosen: Sequence[Bools]) -> 
 
 
 def read_line(path: Path, begin: int, end: int) -> bytes:
-    """Some bytes of a file, without the end of the line; BookError where they are no text."""
+    """Read a line by its offsets, without the newline; raise a BookError where it is not UTF-8."""
     handle = os.open(path, os.O_RDONLY)
     try:
         line = os.pread(handle, end - begin, begin).rstrip(b"\n")
@@ -91,122 +90,107 @@ def read_line(path: Path, begin: int, end: int) -> bytes:
 
 
 class JournalFollower:
-    """The columns of a book's journals of scored lines, as `read_all_columns` gives them, held between looks."""
+    """The columns of a book's journals, as `read_all_columns` yields them, kept from one read to the next."""
 
     def __init__(self) -> None:
-        self.sheets: list[JournalColumns] = []
+        self.journals: list[JournalColumns] = []
         self._held: dict[Path, tuple[int, JournalColumns]] = {}
 
     def read(self, tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
-        """The sheets in the order of the files; bytes that were read before are not read again."""
+        """Return the columns in the order of the files; bytes that were read before are not read again."""
         held = {
             path: self._held[path] for path in files if path in self._held and _is_same_file(path, self._held[path])
         }
         fresh = {path: sealed for path, sealed in files.items() if path not in held}
-        held = {path: (inode, self._read_appended(sheet, tasks, files[path])) for path, (inode, sheet) in held.items()}
-        held |= {sheet.path: (os.stat(sheet.path).st_ino, sheet) for sheet in read_all_columns(tasks, fresh)}
-        self.sheets = [held[path][1] for path in files]
-        # What is not as it was sealed is read again at the next look, and refused again.
+        held = {
+            path: (inode, self._read_appended(journal, tasks, files[path])) for path, (inode, journal) in held.items()
+        }
+        held |= {journal.path: (os.stat(journal.path).st_ino, journal) for journal in read_all_columns(tasks, fresh)}
+        self.journals = [held[path][1] for path in files]
+        # A journal that differs from its seals is read again next time, and refused again.
         self._held = {path: held[path] for path in files if files[path] <= held[path][1].extents}
-        return iter(self.sheets)
+        return iter(self.journals)
 
-    def _read_appended(self, sheet: JournalColumns, tasks: TaskFile, sealed: Set[Extent]) -> JournalColumns:
-        """The sheet with the lines behind it. What was sealed since of a file that we saw grow is taken as it is; what
-        a file holds that was never read before is held against its seals like everywhere."""
-        size = os.stat(sheet.path).st_size
-        if size > _end_offset(sheet):
-            sheet = concatenate_columns(sheet, read_journal_columns(sheet.path, tasks.rows, start=_end_offset(sheet)))
-        return replace(sheet, extents=sheet.extents | {extent for extent in sealed if extent.bytes <= size})
+    def _read_appended(self, journal: JournalColumns, tasks: TaskFile, sealed: Set[Extent]) -> JournalColumns:
+        """Return the columns with appended lines. Extents sealed while we saw the file grow are trusted; a file that
+        is read for the first time is checked against its seals as everywhere."""
+        size = os.stat(journal.path).st_size
+        if size > _end_offset(journal):
+            journal = concatenate_columns(
+                journal, read_journal_columns(journal.path, tasks.rows, start=_end_offset(journal))
+            )
+        return replace(journal, extents=journal.extents | {extent for extent in sealed if extent.bytes <= size})
 
 
-def _end_offset(sheet: JournalColumns) -> int:
-    return int(sheet.ends[-1]) if len(sheet.ends) else 0
+def _end_offset(journal: JournalColumns) -> int:
+    return int(journal.ends[-1]) if len(journal.ends) else 0
 
 
 def _is_same_file(path: Path, held: tuple[int, JournalColumns]) -> bool:
-    """Whether a file is the one that was read, and no shorter."""
+    """Return whether a file is the one that was read, and not shorter."""
     stat = os.stat(path)
     return stat.st_ino == held[0] and stat.st_size >= _end_offset(held[1])
 
 
-def concatenate_columns(sheet: JournalColumns, more: JournalColumns) -> JournalColumns:
-    """A sheet with the lines that follow it in the same file."""
+def concatenate_columns(journal: JournalColumns, more: JournalColumns) -> JournalColumns:
+    """Append the columns of the lines that follow in the same file."""
     if not len(more.ends):
-        return sheet
+        return journal
     answers, parts = TextIds(), TextIds()
     columns = []
-    for each in (sheet, more):
+    for each in (journal, more):
         numbers = np.array([*(answers[text] for text in each.answers), NO_ANSWER], np.int32)
         names = np.array([parts[name] for name in each.parts], np.int32)
         held = replace(each.columns.parts, name=names[each.columns.parts.name])
         columns.append(replace(each.columns, answer=numbers[each.columns.answer], parts=held))
-    beside = {
-        name: np.concatenate([getattr(sheet, name), getattr(more, name)])
+    by_line = {
+        name: np.concatenate([getattr(journal, name), getattr(more, name)])
         for name in ("sample", "attempt", "starts", "ends")
     }
-    return JournalColumns(sheet.path, sheet.extents, answers.texts, parts.texts, merge_columns(columns), **beside)
+    return JournalColumns(journal.path, journal.extents, answers.texts, parts.texts, merge_columns(columns), **by_line)
 
 
 class FailedAttempt(FailedLineHeader, frozen=True):
-    """What of a failed line is held."""
+    """The fields of a failed line that are kept."""
 
     timing: Timing = Timing()
 
 
 @dataclass(frozen=True)
 class LocatedAttempt:
-    """A failed attempt and where its line lies."""
+    """A failed attempt with the position of its line."""
 
     path: Path
     begin: int
     end: int
-    mark: FailedAttempt
+    line: FailedAttempt
 
     @property
     def ended(self) -> float:
         """When it failed, in Unix time."""
-        return self.mark.timing.start + self.mark.timing.seconds
+        return self.line.timing.start + self.line.timing.seconds
 
 
 class FailureFollower:
-    """The failed attempts of a book, each read once."""
+    """The failed attempts of a book; each line is read once."""
 
     def __init__(self) -> None:
         self.tries: list[LocatedAttempt] = []
+        self._reader = LineReader(FailedAttempt)
         self._read: dict[Path, tuple[int, int]] = {}
 
     def refresh(self, run: Path) -> None:
-        """Take in what was appended since."""
+        """Read what was appended since."""
         for path in list_journals(run, failures=True):
-            end, lines = self._read.get(path, (0, 0))
-            for begin, line in read_appended_lines(path, end):
-                end, lines = begin + len(line) + 1, lines + 1
-                self.tries.append(LocatedAttempt(path, begin, end - 1, _decode_failed(path, lines, line)))
-            self._read[path] = end, lines
+            begin, lines = self._read.get(path, (0, 0))
+            if path.stat().st_size <= begin:
+                continue
+            for end, attempt in self._reader.read(path, start=begin, first_number=lines + 1):
+                self.tries.append(LocatedAttempt(path, begin, end - 1, attempt))
+                begin, lines = end, lines + 1
+            self._read[path] = begin, lines
 
     def list_final(self, book: Book) -> Iterator[FailedLineHeader]:
-        """The final failures that no later round has taken up again."""
+        """Return the final failures that no later round has reopened."""
         rounds = book.rounds()
-        return (each.mark for each in self.tries if each.mark.final and is_still_final(each.mark, rounds))
-
-
-_failed_decoder = msgspec.json.Decoder(FailedAttempt)
-
-
-def _decode_failed(path: Path, number: int, line: bytes) -> FailedAttempt:
-    try:
-        return _failed_decoder.decode(line)
-    except msgspec.DecodeError as error:
-        raise malformed_line_error(path, number, error) from None
-
-
-def read_appended_lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
-    """The whole lines behind an offset, each with its own."""
-    if path.stat().st_size <= start:
-        return
-    with open(path, "rb") as file:
-        file.seek(start)
-        whole, _, _ = file.read().partition(b"\0")
-    for line in whole[: whole.rfind(b"\n") + 1].split(b"\n")[:-1]:
-        yield start, line
-        start += len(line) + 1
+        return (each.line for each in self.tries if is_still_final(each.line, rounds))

@@ -1,6 +1,6 @@
 """The pages of a rollout: its line as written, the failed attempts at it, its tokens, the command that repeats it.
 
-The command asks for the rollout again: the same task, seed, sampling and limits.
+The command repeats the rollout with the same task, seed, sampling and limits.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rollbook.viewer.journal_index import LocatedAttempt, read_line
 from rollbook.viewer.snapshot import Snapshot
 
 MAX_TOKENS = 4000
-"""So many tokens are shown at once."""
+"""The most tokens on one page."""
 
 
 def make_rollout_page(snapshot: Snapshot, row: int, sample: int, attempt: int | None) -> dict[str, JSON]:
-    """A rollout, or with `attempt` one of its failed tries; `raw` is the journal's line, byte for byte."""
+    """Return a rollout, or with `attempt` one of its failed attempts; `raw` is the journal's line, byte for byte."""
     task = snapshot.task(row)
     samples = snapshot.samples(row)
     if sample not in samples:
@@ -56,18 +56,18 @@ def make_rollout_page(snapshot: Snapshot, row: int, sample: int, attempt: int | 
 
 
 def _make_attempt(each: LocatedAttempt) -> dict[str, JSON]:
-    mark = each.mark
+    line = each.line
     return {
-        "round": mark.round,
-        "attempt": mark.attempt,
-        "final": mark.final,
-        "failure": mark.failure,
-        "timing": mark.timing,
+        "round": line.round,
+        "attempt": line.attempt,
+        "final": line.final,
+        "failure": line.failure,
+        "timing": line.timing,
     }
 
 
 def _find_line(snapshot: Snapshot, row: int, sample: int, attempt: int | None) -> tuple[Path | None, bytes | None]:
-    """The journal and the line: the scored one, else the last failed one; none while it is pending."""
+    """Return the journal and the line: the scored one, else the last failed one; None while it is pending."""
     tries = snapshot.tries_of(snapshot.task(row).id, sample)
     if attempt is not None:
         if attempt >= len(tries):
@@ -86,7 +86,7 @@ _line_decoder = msgspec.json.Decoder(ScoredLine | FailedLine)
 def make_token_page(
     snapshot: Snapshot, row: int, sample: int, attempt: int | None, sequence: int, offset: int
 ) -> dict[str, JSON]:
-    """The exact ids of a rollout as a trainer gets them: one sequence, or several where it forked."""
+    """Return the exact ids of a rollout as a trainer gets them: one sequence, or several where it forked."""
     path, line = _find_line(snapshot, row, sample, attempt)
     if path is None or line is None:
         raise UsageError("the rollout has not been played yet: there are no tokens")
@@ -96,10 +96,12 @@ def make_token_page(
     made = merge(read_turns(path, turns))
     if sequence >= len(made):
         raise UsageError(f"there are {len(made)} sequences, numbered from 0; {sequence} is none of them")
-    held = made[sequence]
-    ids = held.prompt_ids + held.response_ids
-    mask = [0] * len(held.prompt_ids) + held.mask
-    logprobs = [None] * len(held.prompt_ids) + [p if m else None for p, m in zip(held.logprobs, held.mask, strict=True)]
+    chosen = made[sequence]
+    ids = chosen.prompt_ids + chosen.response_ids
+    mask = [0] * len(chosen.prompt_ids) + chosen.mask
+    logprobs = [None] * len(chosen.prompt_ids) + [
+        p if m else None for p, m in zip(chosen.logprobs, chosen.mask, strict=True)
+    ]
     shown = slice(offset, offset + MAX_TOKENS)
     return {
         "version": snapshot.version,
@@ -138,7 +140,7 @@ URL_PLACEHOLDER = "URL"
 
 
 def make_replay_command(book: Book, task: Task, sample: int) -> str:
-    """What to type. BLEND.yaml and URL stand for what a run directory does not hold."""
+    """Return the command. BLEND.yaml and URL are placeholders for what a run directory does not contain."""
     manifest = book.manifest
     spec = manifest.environments[task.env]
     words = ["rollbook", "run", *(_environment_words(spec) if len(manifest.environments) == 1 else [BLEND_PLACEHOLDER])]
@@ -150,13 +152,13 @@ def make_replay_command(book: Book, task: Task, sample: int) -> str:
 
 
 def _environment_words(spec: EnvironmentSpec) -> list[str]:
-    """The environment, and the files its rows come from where those are not part of its name."""
-    given = {name: spec.args.get(name) for name in ROW_OPTIONS if name in spec.args and f"{name}=" not in spec.spec}
-    return [spec.spec, *(word for name, value in given.items() if value for word in (ROW_OPTIONS[name], str(value)))]
+    """Return the environment, and its data files where those are not part of its name."""
+    options = {name: spec.args.get(name) for name in ROW_OPTIONS if name in spec.args and f"{name}=" not in spec.spec}
+    return [spec.spec, *(word for name, value in options.items() if value for word in (ROW_OPTIONS[name], str(value)))]
 
 
 def _sampling_and_limits(book: Book) -> list[str]:
-    """Sampling in full, and the limits that are not the usual ones; a blend has them in its file."""
+    """Return all sampling options, and the limits that are not defaults; a blend has them in its file."""
     manifest = book.manifest
     if len(manifest.environments) > 1:
         return []
@@ -179,7 +181,7 @@ def _sampling_words(sampling: Sampling) -> list[str]:
 
 
 def _model_words(book: Book) -> list[str]:
-    """Who was asked last; the embedded model is asked without being named."""
+    """Return the options of the model used last; the embedded model needs none."""
     model, settings = book.manifest.model, _read_last_settings(book)
     if model.kind in ("embedded", "remote"):
         return []
@@ -189,7 +191,7 @@ def _model_words(book: Book) -> list[str]:
 
 
 def _judge_words(book: Book) -> list[str]:
-    """Who was asked where the rule said no."""
+    """Return the options of the judge."""
     judge, settings, usual = book.manifest.judge, _read_last_settings(book), Settings()
     if judge is None:
         return []
@@ -200,7 +202,7 @@ def _judge_words(book: Book) -> list[str]:
 
 
 def _read_last_settings(book: Book) -> Settings:
-    """How the run was last operated."""
+    """Return the settings of the last round."""
     rounds = book.rounds()
     return rounds[-1].settings if rounds else Settings()
 
@@ -210,7 +212,7 @@ def _option_if_changed(option: str, value: str, usual: str) -> list[str]:
 
 
 def _format_number(value: float) -> str:
-    """The very number: no digit less, and no exponent in a whole one.
+    """Return the exact number: all digits, and no exponent in a whole one.
 
     >>> _format_number(1_000_000), _format_number(0.1234567), _format_number(1.0)
     ('1000000', '0.1234567', '1')

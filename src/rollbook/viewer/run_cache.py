@@ -1,6 +1,6 @@
-"""The runs of a folder, kept open: read again when their files have changed, without rereading what was read.
+"""The runs of a folder, kept open: when files have changed, only what is new is read.
 
-Runs are named by where they lie in the folder, and nothing outside the folder is ever opened.
+Runs are named by their path in the folder, and nothing outside the folder is ever opened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunFolder:
             raise UsageError(f"{path} holds no run: no folder in it has a run.json; make one with `rollbook run`")
 
     def names(self) -> Iterator[str]:
-        """Every run, in the order of the alphabet; symbolic links are not followed."""
+        """Yield every run in alphabetical order; symbolic links are not followed."""
         if self.single:
             yield self.name
             return
@@ -57,7 +57,7 @@ class RunFolder:
                 return
 
     def path(self, name: str) -> Path:
-        """Where a run lies; a UsageError for whatever is not the name of one."""
+        """Return the path of a run; raise a UsageError if there is none of that name."""
         path = self._find_run(name)
         if path is None:
             raise UsageError(f"no run is called {name[:200]!r} here")
@@ -77,7 +77,7 @@ class RunFolder:
             return None
 
     def check_links(self, run: Path) -> None:
-        """A file of a run that is a link must not lead out of the folder."""
+        """Refuse a run with a symbolic link that leads out of the folder."""
         for folder in CHECKED_FOLDERS:
             if not (run / folder).is_dir():
                 continue
@@ -87,7 +87,7 @@ class RunFolder:
 
 
 PAUSE_FACTOR = 4
-"""A look is followed by a pause of so many times what it took: following a run must not slow the run."""
+"""The pause after a read, as a multiple of its duration: following a run must not slow the run."""
 
 MAX_OPEN = 8
 FileStamp = tuple[tuple[str | int, ...], ...]
@@ -111,11 +111,11 @@ class CachedRun:
         self._book.check_tasks()
         self._tasks_bytes = self._book.tasks.path.stat().st_size
         weakref.finalize(self._book, self._book.tasks.close)  # snapshots may outlive us
-        self._sheets, self._failures = JournalFollower(), FailureFollower()
-        self._identity = identity  # last: what could not be opened whole is opened again
+        self._journals, self._failures = JournalFollower(), FailureFollower()
+        self._identity = identity  # last: after an error the run is opened again
 
     def take_snapshot(self) -> Snapshot:
-        """The run as it stands, taken anew only if something was written since."""
+        """Return the current run; read again only if something was written since."""
         with self._lock:
             begun = time.monotonic()
             replaced = read_identity(self.path) != self._identity
@@ -133,7 +133,7 @@ class CachedRun:
     def _take_with_retry(self, version: int) -> Snapshot:
         try:
             return self._take(version)
-        except BookError:  # a line whose plan or task was written while we looked; a second look says if it is more
+        except BookError:  # a plan or task may have been written while we read; a second read decides
             self._open()
             return self._take(version)
 
@@ -144,8 +144,8 @@ class CachedRun:
             book.tasks.refresh()
             self._tasks_bytes = size
         self._failures.refresh(self.path)
-        reading = RunData.from_open_book(book, partial(RunColumns, read=self._sheets.read), self._list_final_failures)
-        located = build_rollout_index(reading.scored.columns, self._sheets.sheets, reading.scored.chosen)
+        reading = RunData.from_open_book(book, partial(RunColumns, read=self._journals.read), self._list_final_failures)
+        located = build_rollout_index(reading.scored.columns, self._journals.journals, reading.scored.chosen)
         return Snapshot(version, reading, located, self._failures, self._vocabulary)
 
     def _list_final_failures(self, book: Book) -> list[FailedLineHeader]:
@@ -153,13 +153,13 @@ class CachedRun:
 
 
 def read_identity(run: Path) -> tuple[int, int]:
-    """What tells a run from another that was put in its place: its manifest is written once."""
+    """Return what distinguishes a run from another that replaced it: its manifest is written once."""
     stat = (run / "run.json").stat()
-    return stat.st_ino, stat.st_ctime_ns  # an inode may be given out again, but not with an old time
+    return stat.st_ino, stat.st_ctime_ns  # an inode may be reused, but not with an old time
 
 
 def read_stamp(run: Path) -> FileStamp:
-    """What changes when anything is written that a page shows."""
+    """Return a value that changes when anything is written that a page shows."""
     files = [run / "plan.json", *(run / name for name in ("done", "rounds", "leases"))]
     with os.scandir(run / "journals") as entries:
         journals = sorted((e.name, e.stat().st_size, e.inode()) for e in entries if e.name.endswith(".jsonl"))
@@ -167,7 +167,7 @@ def read_stamp(run: Path) -> FileStamp:
 
 
 class RunCache:
-    """The books of a folder that are open; the one that nobody asked for longest is closed first."""
+    """The open books of a folder; the least recently used one is closed first."""
 
     def __init__(self, folder: RunFolder, vocabulary: Vocabulary | None = None) -> None:
         self.folder, self._vocabulary = folder, vocabulary
@@ -175,7 +175,7 @@ class RunCache:
         self._open: dict[str, CachedRun] = {}
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """A run as it stands."""
+        """Return the current snapshot of a run."""
         path = self.folder.path(name)
         with self._lock:
             opened = self._open.pop(name, None) or CachedRun(path, self._vocabulary)
@@ -185,10 +185,10 @@ class RunCache:
         return opened.take_snapshot()
 
     def warm(self) -> None:
-        """Read the only run before anyone asks: a browser takes a moment to start."""
-        with suppress(RollbookError, OSError):  # what is wrong is said on the page
+        """Read the only run before the first request: a browser takes a moment to start."""
+        with suppress(RollbookError, OSError):  # the page shows the error
             self.take_snapshot(self.folder.name).numbers  # noqa: B018
 
     def find_open(self, name: str) -> CachedRun | None:
-        """A book that is open already."""
+        """Return a run that is open already."""
         return self._open.get(name)

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from rollbook.book import RunStatus, read_status
+from rollbook import reports
+from rollbook.book import Book, RunStatus, read_status
 from rollbook.core import JSON, Manifest, Plan, decode
 from rollbook.errors import RollbookError
-from rollbook.reports import check_and_pair, compare_run_data
-from rollbook.stats import Floats
+from rollbook.stats import PASS_THRESHOLD, Floats
 from rollbook.viewer.run_cache import RunCache
 from rollbook.viewer.snapshot import SampleMark, Snapshot, replace_surrogates
 
 MAX_COUNTED_BYTES = 8 << 20
-"""A run whose journals are no larger is counted for the list if its last report is out of date."""
+"""A run with smaller journals is counted for the list if its last report is out of date."""
 
 WATCHED_FILES = ("run.json", "done", "workers", "leases", "rounds", "journals", "plan.json", "metrics.json")
 
 
 class RunList:
-    """Rows of runs, taken anew only where files have changed."""
+    """The rows of the list of runs; only changed runs are read again."""
 
     def __init__(self, cache: RunCache) -> None:
         self._cache = cache
@@ -38,7 +38,7 @@ class RunList:
         self._rows: dict[str, tuple[tuple[tuple[int, int], ...], dict[str, JSON]]] = {}
 
     def rows(self) -> list[dict[str, JSON]]:
-        """Every run, the newest first."""
+        """Return every run, the newest first."""
         with self._lock:
             rows = [self._row(name) for name in self._cache.folder.names()]
         return sorted(rows, key=lambda row: -row.get("created", 0))
@@ -57,7 +57,7 @@ class RunList:
             return {"run": name, "error": replace_surrogates(str(error))}
 
     def _is_outdated(self, name: str, row: dict[str, JSON]) -> bool:
-        """Of a run that goes on there is ever more to say, and of a big one as soon as somebody has opened it."""
+        """Return whether a row must be read again: a running one, or a big one that was opened since."""
         return row.get("state") == "running" or (row.get("pass@1", 0) is None and bool(self._cache.find_open(name)))
 
     def _read(self, name: str, path: Path) -> dict[str, JSON]:
@@ -69,7 +69,7 @@ class RunList:
         return {**describe_run(name, manifest, plan), **make_state_row(status), **passed}
 
     def _read_pass_rate(self, name: str, path: Path, status: RunStatus) -> dict[str, JSON]:
-        """pass@1 and its interval, from the last report if that is of as many rollouts."""
+        """Return pass@1 and its interval, from the last report if that covers as many rollouts."""
         reported = _read_metrics(path)
         if reported.get("scored") == status.scored:
             return _select_pass_rate(reported)
@@ -81,7 +81,7 @@ class RunList:
 
 
 def describe_run(name: str, manifest: Manifest, plan: Plan) -> dict[str, JSON]:
-    """What a run is."""
+    """Return what a run is."""
     return {
         "run": name,
         "id": manifest.run,
@@ -94,7 +94,7 @@ def describe_run(name: str, manifest: Manifest, plan: Plan) -> dict[str, JSON]:
 
 
 def make_state_row(status: RunStatus) -> dict[str, JSON]:
-    """How far a run is: requested = scored + failed + pending."""
+    """Return the progress of a run: requested = scored + failed + pending."""
     return {
         "state": status.state,
         "round": status.round,
@@ -113,7 +113,7 @@ def _select_pass_rate(report: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _count_rollouts(report: dict[str, JSON]) -> dict[str, JSON]:
-    """How far a run is by its journals: they know what a worker that was killed had no time to tell."""
+    """Return the progress by the journals: they include what a killed worker could not report."""
     scored, failed = report["scored"], sum(report["failed"].values())
     return {"scored": scored, "failed": failed, "pending": report["requested"] - scored - failed}
 
@@ -127,7 +127,7 @@ def _read_metrics(path: Path) -> dict[str, JSON]:
 
 
 def _read_file_stamp(path: Path) -> tuple[int, int]:
-    """Another value for what was written since, and for another file of the same name."""
+    """Return a value that changes with every write, and for another file of the same name."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -143,48 +143,97 @@ MAX_TIME = 1e11
 
 
 def make_run_page(name: str, snapshot: Snapshot) -> dict[str, JSON]:
-    """Everything above the table of tasks."""
-    manifest = snapshot.book.manifest
-    report = snapshot.numbers["report"]
-    state = snapshot.state
+    """Return everything above the table of tasks."""
     return {
-        **describe_run(name, manifest, snapshot.book.plan),
+        **make_run_summary(name, snapshot.book, snapshot.numbers["report"], snapshot.state),
         "version": snapshot.version,
-        "state": state,
-        "live": state == "running",
-        "sampling": manifest.sampling,
-        "seed": manifest.seed,
-        "rounds": len(snapshot.book.rounds()),
-        "report": report,
-        "curve": make_pass_curve(report["overall"]),
         "histogram": make_histogram(snapshot.located.columns.reward),
         "timeline": make_timeline(snapshot),
     }
 
 
-def make_pass_curve(overall: dict[str, JSON]) -> list[dict[str, JSON]]:
-    """pass@k with its band, and maj@k beside it."""
-    ks = sorted(int(name.removeprefix("pass@")) for name in overall if name.removeprefix("pass@").isdigit())
+def make_run_summary(name: str, book: Book, report: dict[str, JSON], state: str) -> dict[str, JSON]:
+    """Return what a run is and its numbers; `report` is the JSON of a Report."""
+    manifest = book.manifest
+    return {
+        **describe_run(name, manifest, book.plan),
+        "state": state,
+        "live": state == "running",
+        "sampling": manifest.sampling,
+        "seed": manifest.seed,
+        "rounds": len(book.rounds()),
+        "report": report,
+        "curve": make_pass_curve(report["overall"]),
+        "notes": list(list_notes(report, state == "running")),
+    }
+
+
+def list_notes(report: dict[str, JSON], live: bool) -> Iterator[str]:
+    """Yield what a reader of the numbers has to know about them."""
+    if report.get("damaged"):
+        yield report["damaged"]
+    if report["scripted"]:
+        yield "scripted answers, no model"
+    if live:
+        yield "the run is going on: these are the numbers so far"
+    if report["dropped"]:
+        yield f"{report['dropped']} doubled rollouts dropped"
+    if report["kept_from"]:
+        yield f"two verifiers: what run {report['kept_from']} scored keeps its scores"
+    if report["merged"]:
+        yield f"read together with {', '.join(report['merged'])}"
+    several = len(report["environments"]) > 1
+    for one in [*report["environments"].values(), *([report["overall"]] if several else [])]:
+        yield from (f"{one['env']}: {note}" if several else note for note in _list_coverage_notes(one))
+    if report["overall"]["threshold"] != PASS_THRESHOLD:
+        yield f"a rollout passes from a reward of {report['overall']['threshold']:g}"
+
+
+def _list_coverage_notes(metrics: dict[str, JSON]) -> Iterator[str]:
+    """Yield which numbers @k do not rest on all tasks."""
+    tasks, coverage = metrics["tasks"], metrics["coverage"]
+    for k, count in coverage.items():
+        if count < tasks:
+            yield f"@{k} rests on {count} of {tasks} tasks"
+    for k, count in metrics["maj_coverage"].items():
+        if count < coverage[k]:
+            yield f"maj@{k} rests on {count} of {tasks} tasks (the others report no answers)"
+
+
+def make_pass_curve(metrics: dict[str, JSON]) -> list[dict[str, JSON]]:
+    """Return pass@k with its band, and maj@k where all its values are shares."""
+    ks = sorted(int(name.removeprefix("pass@")) for name in metrics if name.removeprefix("pass@").isdigit())
+    votes = {k: metrics[f"maj@{k}"] for k in ks if f"maj@{k}" in metrics}
+    has_shares = all(value is not None and 0 <= value <= 1 for value in votes.values())
     points = []
     for k in ks:
-        low, high = overall.get(f"pass@{k}_interval") or (None, None)
-        maj = overall.get(f"maj@{k}")
-        points.append({"k": k, "pass": overall[f"pass@{k}"], "low": low, "high": high, "maj": maj})
+        low, high = metrics.get(f"pass@{k}_interval") or (None, None)
+        maj = votes.get(k) if has_shares else None
+        points.append({"k": k, "pass": metrics[f"pass@{k}"], "low": low, "high": high, "maj": maj})
     return points
 
 
 def make_histogram(rewards: Floats) -> dict[str, JSON]:
-    """How many rollouts got which reward."""
+    """Return how many rollouts got which reward."""
     if not len(rewards):
         return {"edges": [0.0, 1.0], "counts": [0]}
-    drawn = np.clip(rewards, -MAX_REWARD, MAX_REWARD)
-    low, high = float(min(drawn.min(), 0.0)), float(max(drawn.max(), 1.0))
-    counts, edges = np.histogram(drawn, HISTOGRAM_BINS, (low, high))
+    drawn = clip_rewards(rewards)
+    counts, edges = np.histogram(drawn, HISTOGRAM_BINS, reward_range(drawn))
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
+def clip_rewards(rewards: Floats) -> Floats:
+    """Return rewards as far out as an axis can go: beyond that its width is no longer a number."""
+    return np.clip(np.nan_to_num(rewards, nan=0.0), -MAX_REWARD, MAX_REWARD)
+
+
+def reward_range(rewards: Floats) -> tuple[float, float]:
+    """Return the range that an axis of rewards shows: at least 0 to 1."""
+    return float(rewards.min(initial=0.0)), float(rewards.max(initial=1.0))
+
+
 def make_timeline(snapshot: Snapshot) -> dict[str, JSON]:
-    """Rollouts scored and attempts failed a second, or a minute, in each slot of the time the run took."""
+    """Return the rollouts scored and attempts failed per second, or per minute, in each time slot of the run."""
     scored = _select_plausible(snapshot.located.starts + snapshot.located.columns.seconds)
     failed = _select_plausible(np.array([each.ended for each in snapshot.tries], np.float64))
     every = np.concatenate([scored, failed])
@@ -206,12 +255,12 @@ def make_timeline(snapshot: Snapshot) -> dict[str, JSON]:
 
 
 def _select_plausible(times: Floats) -> Floats:
-    """Times that a clock can show; what a run directory holds need not be one."""
+    """Return the plausible times; a run directory may contain others."""
     return times[np.abs(times) < MAX_TIME]
 
 
 def choose_slot_width(seconds: float) -> float:
-    """A width of slots that people know, of which no more than SLOTS are needed.
+    """Return a round slot width with which at most MAX_SLOTS slots are needed.
 
     >>> choose_slot_width(0.2), choose_slot_width(50), choose_slot_width(4000)
     (1.0, 1.0, 120.0)
@@ -221,9 +270,9 @@ def choose_slot_width(seconds: float) -> float:
 
 
 def make_compare_page(a: Snapshot, b: Snapshot, common: bool, offset: int, limit: int) -> dict[str, JSON]:
-    """The comparison and one page of its pairs."""
-    pairing, notes = check_and_pair(a.book, b.book, common=common)
-    made = compare_run_data(a.reading, b.reading, pairing, notes).json()
+    """Return the comparison and one page of its pairs."""
+    pairing, notes = reports.check_and_pair(a.book, b.book, common=common)
+    made = reports.compare_run_data(a.reading, b.reading, pairing, notes).json()
     summary = made["comparison"]
     flips = dict.fromkeys(summary.pop("gained"), "gained") | dict.fromkeys(summary.pop("lost"), "lost")
     ordered = sorted(pairing.names, key=lambda task: (task not in flips, -abs(_mean_change(a, b, task))))
@@ -253,7 +302,7 @@ def _make_pair(a: Snapshot, b: Snapshot, task: str, flip: str | None) -> dict[st
 
 
 def find_differing_samples(worse: Sequence[SampleMark], better: Sequence[SampleMark]) -> tuple[int, int]:
-    """The places of two samples that got unlike rewards, as far apart as there are; of the first where none differ.
+    """Return the indices of two samples whose rewards differ most; of the first ones where none differ.
 
     >>> find_differing_samples([1.0, 0.0, None], [1.0, 0.5])
     (1, 0)
@@ -275,6 +324,6 @@ def _read_mean(snapshot: Snapshot, task: str) -> float | None:
 
 
 def _mean_change(a: Snapshot, b: Snapshot, task: str) -> float:
-    """How far a task's mean has moved; what has none in either run has not moved, and comes last."""
+    """Return the change of a task's mean; a task without a mean in one of the runs comes last."""
     one, two = _read_mean(a, task), _read_mean(b, task)
     return -1.0 if one is None or two is None else two - one if one != two else 0.0

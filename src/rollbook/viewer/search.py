@@ -1,4 +1,4 @@
-"""Search in messages and answers: one scan of the counted lines, with its progress, until enough is found."""
+"""Search in messages and answers: one scan of the counted lines, with progress, until MAX_HITS are found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _line_decoder = msgspec.json.Decoder(_SearchedLine)
 
 
 class SearchStep(msgspec.Struct, frozen=True):
-    """How much was read of how much, and what was found in it."""
+    """The bytes read, the bytes in all, and the hits in this step."""
 
     done: int
     size: int
@@ -42,7 +42,7 @@ class SearchStep(msgspec.Struct, frozen=True):
 
 
 class TextSearch:
-    """A text to be found in any message or answer, whatever the case of its letters A to Z."""
+    """A search for a text in messages and answers; the case of letters A to Z is ignored."""
 
     def __init__(self, snapshot: Snapshot, text: str) -> None:
         if not text.strip() or len(text) > MAX_QUERY_CHARS:
@@ -52,7 +52,7 @@ class TextSearch:
         self._folded = text.lower()
 
     def steps(self) -> Iterator[SearchStep]:
-        """One step a block of lines; the last has everything behind it."""
+        """Yield one step for each block of lines."""
         located = self._snapshot.located
         size = int((located.end - located.begin).sum())
         done, found = 0, 0
@@ -66,7 +66,7 @@ class TextSearch:
                     return
 
     def _blocks(self, places: Ints) -> Iterator[Ints]:
-        """Lines of one file that lie side by side, some megabytes of them at a time."""
+        """Yield adjacent lines of one file, some megabytes at a time."""
         if not len(places):
             return
         cuts = self._snapshot.located.end[places] // BLOCK_BYTES
@@ -87,7 +87,7 @@ class TextSearch:
                 yield hit
 
     def _match_line(self, place: int) -> dict[str, JSON] | None:
-        """The rollout, if the text stands in what was said and not only in how the line is written."""
+        """Return the rollout if the text is in its content, not only in the JSON syntax of the line."""
         line = _line_decoder.decode(self._snapshot.located.line(place))
         for text in (line.answer or "", join_model_text(line.messages), *_list_texts(line.messages)):
             at = text.lower().find(self._folded)
@@ -98,8 +98,8 @@ class TextSearch:
 
 
 def make_needles(text: str) -> tuple[bytes, bytes]:
-    """What stands in a line that holds a text, however it is written there: its longest piece that JSON leaves as it
-    is, within a string and within JSON in a string, with letters beyond ASCII plain or escaped.
+    """Return bytes that every line with a text contains, however it is encoded: its longest piece that JSON does not
+    change, within a string and within JSON in a string, with letters beyond ASCII plain or escaped.
 
     >>> make_needles('print("Hello")')
     (b'print', b'print')
@@ -110,7 +110,7 @@ def make_needles(text: str) -> tuple[bytes, bytes]:
 
 
 def _list_texts(messages: list[Message]) -> Iterator[str]:
-    """Every text of a conversation as it is shown: JSON that tools take and give also laid out and taken apart."""
+    """Yield every text of a conversation as it is shown: JSON of tool calls also formatted and by value."""
     for message in messages:
         yield message.text
         yield message.written or ""

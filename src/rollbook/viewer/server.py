@@ -1,6 +1,6 @@
-"""The viewer's server: on loopback, behind a token, for as long as somebody looks; its access checks and JSON API.
+"""The viewer's server: on loopback, protected by a token; its access checks and JSON API.
 
-    GET /api/runs                                      every book of the folder
+    GET /api/runs                                      every run of the folder
     GET /api/run?run=                                  the numbers and charts of one
     GET /api/tasks?run=&keep=&sort=&desc=&offset=&limit=   a piece of its table
     GET /api/task?run=&task=&offset=                   the samples of a task
@@ -8,10 +8,10 @@
     GET /api/tokens?run=&task=&sample=&attempt=&sequence=&offset=   its exact tokens
     GET /api/compare?a=&b=&common=&offset=&limit=      two runs
     GET /api/search?run=&text=                         a stream of progress and hits
-    GET /api/live?run=                                 a stream that says when there is something new
+    GET /api/live?run=                                 a stream of events when something has changed
 
-A request that cannot be answered gets `{"error": one line}`, and no path ever comes from a request. Only who has the
-token may read, from this machine, and no other web page on it.
+A request that cannot be answered gets `{"error": one line}`, and no path ever comes from a request. Only clients
+on this machine with the token may read, and no other web page on it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from aiohttp.typedefs import Middleware
 from rollbook.core import JSON, encode
 from rollbook.errors import RollbookError, UsageError
 from rollbook.processes import run_event_loop
+from rollbook.viewer.export import WEB_FOLDER
 from rollbook.viewer.rollout_pages import make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import RunCache
 from rollbook.viewer.run_pages import RunList, make_compare_page, make_run_page
@@ -67,15 +68,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AccessGuard:
-    """Checks every request, and gives the cookie to the page that was opened with the token in its address."""
+    """Checks every request, and sets the cookie for the page that was opened with the token in its address."""
 
     def __init__(self, token: str) -> None:
         self._token = token
         self.prefix = f"/{hashlib.sha256(_encode(token)).hexdigest()[:24]}/"
-        """Where the page is. Cookies know no ports: one for `/` would be sent to every server on this machine."""
+        """The path of the page. Cookies are not bound to ports: one for `/` would be sent to every local server."""
 
     def middleware(self) -> Middleware:
-        """The guard as aiohttp takes it."""
+        """Return the guard as aiohttp middleware."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -99,12 +100,12 @@ class AccessGuard:
         return None
 
     def _has_token(self, request: web.Request) -> bool:
-        given = [request.query.get("token", ""), request.cookies.get(COOKIE, "")]
-        given.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
-        return any(hmac.compare_digest(_encode(each), _encode(self._token)) for each in given)
+        tokens = [request.query.get("token", ""), request.cookies.get(COOKIE, "")]
+        tokens.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        return any(hmac.compare_digest(_encode(each), _encode(self._token)) for each in tokens)
 
     def _set_cookie(self, request: web.Request) -> web.StreamResponse:
-        """Whoever came with the token gets the cookie, and goes on to where the page is."""
+        """Set the cookie for a client that sent the token, and redirect it to the page."""
         response = web.Response(text=ENTRY_PAGE.format(place=self.prefix), content_type="text/html", headers=HEADERS)
         response.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict", path=self.prefix)
         return response
@@ -116,12 +117,12 @@ def _server_port(request: web.Request) -> int:
 
 
 def is_own_host(host: str, port: int) -> bool:
-    """Whether a Host header names this machine and this port, which is left out where it is 80."""
+    """Return whether a Host header names this machine and this port, which is omitted if it is 80."""
     return host in [f"{name}:{port}" for name in LOOPBACK] or (port == 80 and host in LOOPBACK)
 
 
 def _is_same_origin(request: web.Request) -> bool:
-    """A page of another origin says so; one that was opened by hand says nothing, or that it has no site."""
+    """Return whether a request is from our page: browsers name another origin; a page opened by hand has none."""
     origin = request.headers.get("Origin")
     site = request.headers.get("Sec-Fetch-Site", "none")
     opened = request.headers.get("Sec-Fetch-Mode") == "navigate"  # a link in a web terminal is another site's
@@ -136,7 +137,7 @@ async def _call_handler(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def make_refusal(status: int, message: str) -> web.Response:
-    """A refusal in one line."""
+    """Return a refusal with a one-line error."""
     return web.json_response({"error": message}, status=status, headers=HEADERS)
 
 
@@ -149,21 +150,21 @@ MAX_ROWS = 500
 MAX_INTEGER = 1 << 40
 POLL_S = 1.0
 LIST_POLL_FACTOR = 3
-"""The list of runs is looked at more rarely than one run: it is longer."""
+"""The list of runs is polled less often than one run: it is longer."""
 
 MAX_STREAMS = 32
 T = TypeVar("T")
 
 
 class ViewerApi:
-    """Answers from the books of one shelf."""
+    """Answers requests from the runs of one cache."""
 
     def __init__(self, cache: RunCache, every_s: float = POLL_S) -> None:
         self._cache, self._runs, self._every_s = cache, RunList(cache), every_s
         self._streams = 0
 
     def add_routes(self, app: web.Application, prefix: str) -> None:
-        """Add the routes below a place."""
+        """Add the routes below a prefix."""
         answers: dict[str, Callable[[RequestQuery], JSON]] = {
             "runs": self._list_runs,
             "run": lambda q: make_run_page(q.text("run"), self._cache.take_snapshot(q.text("run"))),
@@ -210,7 +211,7 @@ class ViewerApi:
         return make_compare_page(a, b, query.flag("common"), offset, limit)
 
     def _make_stream_handler(self, stream: Callable[[RequestQuery, web.StreamResponse], Awaitable[None]]) -> Handler:
-        """A handler of server-sent events; there is room for so many at once."""
+        """Return a handler of server-sent events, of which at most MAX_STREAMS run at once."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             if self._streams >= MAX_STREAMS:
@@ -240,20 +241,20 @@ class ViewerApi:
         await send_event(response, {"end": True})
 
     async def _live(self, query: RequestQuery, response: web.StreamResponse) -> None:
-        """Say when something has changed; the page then asks for what it shows."""
+        """Send an event when something has changed; the page then requests what it shows."""
         single = bool(query.text("run", ""))
         look, every_s = (
             (self._read_version, self._every_s) if single else (self._read_list, LIST_POLL_FACTOR * self._every_s)
         )
-        held: JSON = None
+        previous: JSON = None
         while True:
             now = await asyncio.to_thread(look, query)
-            await (send_event(response, now) if now != held else response.write(b": still here\n\n"))
-            held = now
+            await (send_event(response, now) if now != previous else response.write(b": still here\n\n"))
+            previous = now
             await asyncio.sleep(every_s)
 
     def _read_version(self, query: RequestQuery) -> JSON:
-        """What the page would be given now: whoever asks after this event gets no older run."""
+        """Return the current version: a request after this event gets no older run."""
         snapshot = self._cache.take_snapshot(query.text("run"))
         return {"version": snapshot.version, "state": snapshot.state}
 
@@ -268,30 +269,30 @@ class RequestQuery:
         self._parameters = request.query
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A parameter as it is; one without a default must be given."""
+        """Return a parameter; one without a default is required."""
         value = self._parameters.get(name, default)
         if value is None:
             raise UsageError(f"the request does not say which {name}")
         return value
 
     def integer(self, name: str, default: int | None = None, maximum: int = MAX_INTEGER) -> int:
-        """A number from 0 up."""
+        """Return a whole number from 0 to `maximum`."""
         text = self.text(name, None if default is None else str(default))
         if not (text.isascii() and text.isdigit()) or len(text) > 15 or int(text) > maximum:
             raise UsageError(f"{name}={text[:40]}: write a number from 0 to {maximum}")
         return int(text)
 
     def optional_integer(self, name: str) -> int | None:
-        """A number that need not be given."""
+        """Return a whole number, or None if it is absent."""
         return self.integer(name) if self._parameters.get(name) else None
 
     def flag(self, name: str) -> bool:
-        """Whether something is wanted."""
+        """Return whether a flag is set."""
         return self._parameters.get(name, "") in ("1", "true")
 
 
 def make_json_handler(answer: Callable[[RequestQuery], JSON]) -> Handler:
-    """A handler that works in a thread of its own and says in one line what cannot be answered."""
+    """Return a handler that computes the answer in a thread; an error becomes a one-line refusal."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
@@ -306,7 +307,7 @@ def make_json_handler(answer: Callable[[RequestQuery], JSON]) -> Handler:
 
 
 async def send_event(response: web.StreamResponse, value: JSON) -> None:
-    """One event."""
+    """Send one event."""
     await response.write(b"data: " + encode(value) + b"\n\n")
 
 
@@ -314,21 +315,20 @@ def _next_step(steps: Iterator[T]) -> T | None:
     return next(steps, None)
 
 
-WEB_FOLDER = Path(__file__).with_name("web")
 HOST = "127.0.0.1"
 SHUTDOWN_TIMEOUT_S = 0.5
 MAX_URL_BYTES = 1 << 16
-"""What an address may have at most: ids of tasks and filters are in it, three bytes for each of theirs."""
+"""The longest address: it contains task ids and filters, three bytes for each of theirs."""
 
 CONTENT_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def make_app(cache: RunCache, token: str) -> web.Application:
-    """The application: the page, its assets and what they ask for."""
+    """Return the application: the page, its assets and the API."""
     guard = AccessGuard(token)
     app = web.Application(middlewares=[guard.middleware()])
     api = ViewerApi(cache)
-    for place in ("/", guard.prefix):  # for who sends the token itself, and for who has the cookie
+    for place in ("/", guard.prefix):  # for clients that send the token itself, and for those with the cookie
         api.add_routes(app, place)
         for path in sorted(WEB_FOLDER.rglob("*")):
             if path.suffix in CONTENT_TYPES:
@@ -338,7 +338,7 @@ def make_app(cache: RunCache, token: str) -> web.Application:
 
 
 def _make_asset_handler(path: Path) -> Handler:
-    """A file of ours: what is served is decided when the server starts, never by a request."""
+    """Return a handler for one of our files: what is served is decided at start, never by a request."""
     body = path.read_bytes()
 
     async def serve_asset(request: web.Request) -> web.StreamResponse:

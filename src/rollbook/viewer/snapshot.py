@@ -1,7 +1,7 @@
-"""A run at one moment: its counted rollouts, failures, numbers and task table, never changed once made.
+"""An immutable view of a run at one moment: its counted rollouts, failures, numbers and task table.
 
 The numbers are cached in RUN/index under a hash of what they were computed from; the cache may be deleted. The table
-has one row a task and is sorted and filtered here, so that a page holds only what it shows.
+has one row for each task and is sorted and filtered here, so that a page holds only what it shows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def replace_surrogates(text: str) -> str:
-    """Text that can be shown and sent: what stands in it for bytes that are no UTF-8 is replaced.
+    """Replace the surrogates that stand for bytes that are not UTF-8, so that a text can be sent.
 
     >>> replace_surrogates("caf\\udce9")
     'caf\ufffd'
@@ -41,13 +41,14 @@ def replace_surrogates(text: str) -> str:
 
 
 MIN_CACHED_ROLLOUTS = 10_000
-"""Fewer rollouts are as quickly counted again."""
+"""Fewer rollouts are counted again as fast."""
 
 CACHE_NAME = "numbers.msgpack"
+MAX_MISSING = 100
 
 
 def read_numbers(reading: RunData) -> dict[str, JSON]:
-    """The report of a run as JSON, and the columns of its tasks by row."""
+    """Return the report of a run as JSON, and the columns of its tasks by row, from the cache if possible."""
     if len(reading.scored.columns) < MIN_CACHED_ROLLOUTS:
         return compute_numbers(reading)
     place, key = reading.book.path / "index" / CACHE_NAME, _make_cache_key(reading)
@@ -57,14 +58,14 @@ def read_numbers(reading: RunData) -> dict[str, JSON]:
             return held
     made = {**compute_numbers(reading), "key": key}
     if made["report"]["damaged"]:
-        return made  # what is wrong may be put right
-    with suppress(OSError):  # no room, or a copy that one may only read
+        return made  # the damage may be repaired
+    with suppress(OSError):  # a full disk, or a read-only copy
         _write_cache(place, msgspec.msgpack.encode(made))
     return made
 
 
 def compute_columns(reading: RunData, ks: Sequence[int] | None) -> dict[str, list[JSON]]:
-    """The columns of a run's profile, each with one value a task."""
+    """Return the columns of a run's profile, each with one value for each task."""
     tally = reading.scored
     profile = TaskProfile(tally.columns, tally.answers.texts, ks, PASS_THRESHOLD, reading.groups)
     found = [numbers for _, numbers in profile.rows(reading.failed_by_task, range(len(reading.requested)))]
@@ -72,20 +73,27 @@ def compute_columns(reading: RunData, ks: Sequence[int] | None) -> dict[str, lis
 
 
 def compute_numbers(reading: RunData) -> dict[str, JSON]:
-    """The same, counted now. Columns @k are left out: few ask for them, and they take as long as all the others."""
+    """Compute them. Columns @k are left out: they are rarely used and take as long as all the others."""
     report, damaged = _compute_report(reading)
     columns = compute_columns(reading, [])
     asked = reading.requested.tolist()
     pending = [k - n - failed for k, n, failed in zip(asked, columns["n"], columns["failed"], strict=True)]
-    told = {"missing": report.missing[:100], "path": replace_surrogates(report.path), "damaged": damaged}
-    plain = report.json() | told
-    return {"report": msgspec.to_builtins(plain, str_keys=True), "columns": columns | {"pending": pending}}
+    plain = make_plain_report(report) | {"missing": report.missing[:MAX_MISSING], "damaged": damaged}
+    return {"report": plain, "columns": columns | {"pending": pending}}
+
+
+def make_plain_report(report: Report) -> dict[str, JSON]:
+    """Return a report as JSON that a page can show."""
+    shown = report.json() | {"path": replace_surrogates(report.path)}
+    shown["merged"] = list(map(replace_surrogates, report.merged))
+    plain: dict[str, JSON] = msgspec.to_builtins(shown, str_keys=True)
+    return plain
 
 
 def _compute_report(reading: RunData) -> tuple[Report, str]:
-    """The report; where token records are damaged, without the forks, and with what is wrong."""
+    """Return the report and an error; where token records are damaged, forks are not counted."""
     try:
-        return build_report(reading, forks=not reading.live), ""  # what goes on is counted again and again
+        return build_report(reading, forks=not reading.live), ""  # a live run is counted again and again
     except (TokenError, BookError) as error:
         where = replace_surrogates(str(reading.book.path / "journals"))
         return build_report(
@@ -94,7 +102,7 @@ def _compute_report(reading: RunData) -> tuple[Report, str]:
 
 
 def _make_cache_key(reading: RunData) -> str:
-    """Names what the numbers rest on, and the code that works them out."""
+    """Return a hash of the data of the numbers and of the code that computes them."""
     digest = hashlib.blake2b(_hash_code(), digest_size=16)
     columns = reading.scored.columns
     arrays = [getattr(columns, name) for name in SCALAR_COLUMNS]
@@ -108,7 +116,7 @@ def _make_cache_key(reading: RunData) -> str:
 
 
 def _identify_run(book: Book) -> tuple[str, bytes]:
-    """Which run, and where."""
+    """Return the id and the path of a run."""
     return book.manifest.run, os.fsencode(book.path)
 
 
@@ -129,7 +137,7 @@ def _write_cache(place: Path, data: bytes) -> None:
 
 
 TASK_FIELDS = ("id", "env", "answer")
-"""What a row has of its task, beside the task's own fields."""
+"""The columns from the task, in addition to its own fields."""
 
 
 class _TaskFields(msgspec.Struct):
@@ -145,7 +153,7 @@ _task_decoder = msgspec.json.Decoder(_TaskFields)
 class TaskTable:
     """The numbers of every task by row.
 
-    `more` gives further columns (those @k). They, and the tasks' own fields, are got when they are first asked for.
+    `more` computes further columns (those @k). They, and the tasks' own fields, are loaded on first use.
     """
 
     def __init__(
@@ -164,14 +172,14 @@ class TaskTable:
 
     @cached_property
     def _fields(self) -> dict[str, list[JSON]]:
-        """What the tasks brought along, by name; numbers of the same name come first."""
+        """The tasks' own fields by name; numbers of the same name take precedence."""
         asked = [_task_decoder.decode(self._tasks.read_raw(row)) for row in range(len(self))]
         found: dict[str, list[JSON]] = {name: [getattr(each, name) for each in asked] for name in TASK_FIELDS}
         names = sorted({name for each in asked for name in each.fields} - set(TASK_FIELDS) - set(self._numbers))
         return found | {name: [each.fields.get(name) for each in asked] for name in names}
 
     def column(self, name: str) -> Sequence[JSON]:
-        """A column by the name it has in expressions."""
+        """Return a column by its name in expressions."""
         if name in self._ready:
             return self._ready[name]
         if name in self._numbers:
@@ -181,23 +189,23 @@ class TaskTable:
         raise UsageError(f"no column is called {name[:80]!r}; known: {', '.join(self.names())}")
 
     def names(self) -> list[str]:
-        """Every column, by its name in expressions."""
+        """Return every column name as used in expressions."""
         return [*self._numbers, *self._fields]
 
     def filter_rows(self, keep: str) -> list[int]:
-        """The rows of which an expression of `curate` is true; all, where none is given."""
+        """Return the rows for which an expression of `curate` is true; all rows for an empty one."""
         if not keep.strip():
             return list(range(len(self)))
-        wish = Expression(keep)
-        if not wish.names <= set(self._ready):
-            wish.check_names(self.names())
-        names = sorted(wish.names)
+        expression = Expression(keep)
+        if not expression.names <= set(self._ready):
+            expression.check_names(self.names())
+        names = sorted(expression.names)
         columns = [self.column(name) for name in names]
         rows = zip(*columns, strict=True) if names else iter([()] * len(self))
-        return [row for row, values in enumerate(rows) if wish.matches(dict(zip(names, values, strict=True)))]
+        return [row for row, values in enumerate(rows) if expression.matches(dict(zip(names, values, strict=True)))]
 
     def sort_rows(self, rows: Sequence[int], sort: str, descending: bool) -> Sequence[int]:
-        """Rows by a column; what is unknown comes last either way, and equals stay in the order of the tasks."""
+        """Sort rows by a column; unknown values come last either way, and equals stay in task order."""
         if not sort:
             return rows[::-1] if descending else rows
         values = self.column(sort)
@@ -206,26 +214,33 @@ class TaskTable:
         return [*sorted(known, key=lambda row: _sort_key(values[row]), reverse=descending), *unknown]
 
     def values(self, row: int, names: Iterable[str]) -> dict[str, JSON]:
-        """Some numbers of one row."""
+        """Return some numbers of one row."""
         return {name: self.columns[name][row] for name in names if name in self.columns}
 
 
 def _sort_key(value: JSON) -> tuple[int, float, str]:
-    """Numbers before text before the rest, so that whatever tasks bring along has an order."""
+    """Order numbers before text before other values, so that any field can be sorted."""
     if isinstance(value, bool | int | float):
         return 0, float(value) if abs(value) < 1 << 1000 else float("inf"), ""
     return (1, 0.0, value) if isinstance(value, str) else (2, 0.0, msgspec.json.encode(value).decode())
 
 
+def find_state(book: Book, requested: int, scored: int, pending: int) -> str:
+    """Return the state of a run in one word."""
+    if not count_workers(book.path):
+        return "planned"
+    return name_state(requested, scored, pending, has_live_worker(book))
+
+
 MAX_STRIP = 256
-"""More samples than that are not drawn in a row of the table."""
+"""The most samples drawn in a row of the table."""
 
 SampleMark = float | str | None
 """A sample in a strip: its reward, the kind of its failure, or None while it is pending."""
 
 
 class Snapshot:
-    """The counted rollouts, the failures that stand, the numbers and the table of tasks."""
+    """The counted rollouts, the final failures, the numbers and the table of tasks."""
 
     def __init__(
         self,
@@ -243,12 +258,12 @@ class Snapshot:
         self._samples = [part.samples for part in parts]
         self._rows = np.array([part.tasks for part in parts], np.int64).reshape(-1, 2)
         self._lock = threading.Lock()
-        self.failed = {(mark.task, mark.sample): mark.failure for mark in failures.list_final(self.book)}
+        self.failed = {(line.task, line.sample): line.failure for line in failures.list_final(self.book)}
 
     @property
     def numbers(self) -> dict[str, JSON]:
-        """The report, and the table's columns; from RUN/index where they were worked out before."""
-        with self._lock:  # two requests at once are not to work them out twice
+        """The report and the table's columns; from RUN/index where they were computed before."""
+        with self._lock:  # two requests at once must not compute them twice
             return self._numbers
 
     @cached_property
@@ -257,16 +272,14 @@ class Snapshot:
 
     @property
     def state(self) -> str:
-        """Where the run stands just now, in one word."""
-        if not count_workers(self.book.path):
-            return "planned"
+        """The current state of the run in one word."""
         requested, scored = int(self.reading.requested.sum()), len(self.located.columns)
         failed = sum(self.reading.failed_by_task.values())
-        return name_state(requested, scored, requested - scored - failed, has_live_worker(self.book))
+        return find_state(self.book, requested, scored, requested - scored - failed)
 
     @cached_property
     def table(self) -> TaskTable:
-        """One row a task."""
+        """The table with one row for each task."""
         return TaskTable(self.book.tasks, self.numbers["columns"], lambda: compute_columns(self.reading, None))
 
     @cached_property
@@ -276,32 +289,32 @@ class Snapshot:
 
     @cached_property
     def scale(self) -> tuple[float, float]:
-        """Between what rewards are coloured: from 0 to 1, and as far beyond as any reward lies."""
+        """The range of reward colours: from 0 to 1, extended to all rewards."""
         rewards = self.located.columns.reward
         return float(rewards.min(initial=0.0)), float(rewards.max(initial=1.0))
 
     def row(self, task: str) -> int:
-        """The row of a task; a UsageError if there is none of that id."""
+        """Return the row of a task; raise a UsageError if there is none of that id."""
         row = self.book.tasks.rows.get(task)
         if row is None or row >= len(self.reading.requested):
             raise UsageError(f"no task is called {task[:200]!r} in this run")
         return row
 
     def task(self, row: int) -> Task:
-        """A task by its row."""
+        """Return a task by its row."""
         return self.book.tasks.read(row)
 
     def samples(self, row: int) -> list[int]:
-        """The samples that were asked of a task."""
+        """Return the planned samples of a task."""
         parts = np.flatnonzero((self._rows[:, 0] <= row) & (row < self._rows[:, 1])).tolist()
         return sorted({sample for part in parts for sample in range(*self._samples[part])})
 
     def failure(self, task: str, sample: int) -> Failure | None:
-        """Why a rollout without a score failed; None if it is pending."""
+        """Return why a rollout without a score failed; None if it is pending."""
         return self.failed.get((task, sample))
 
     def strip(self, row: int, task: str) -> list[SampleMark]:
-        """What came of each sample of a task: a failure and what is pending are not a reward of 0."""
+        """Return the result of each sample of a task: failed and pending ones are not a reward of 0."""
         places = self.located.find_task(row)
         rewards = self.located.columns.reward[places].tolist()
         scored = dict(zip(self.located.sample[places].tolist(), rewards, strict=True))
@@ -314,24 +327,24 @@ class Snapshot:
         return failure.kind if failure else None
 
     def answer(self, place: int) -> str | None:
-        """The answer of a rollout, as it is voted for."""
+        """Return the normalized answer of a rollout."""
         number = int(self.located.columns.answer[place])
         return None if number == NO_ANSWER else self.texts[number]
 
     def parts(self, place: int) -> dict[str, float]:
-        """The reward parts of a rollout."""
+        """Return the reward parts of a rollout."""
         held, names = self.located.columns.parts, self.reading.scored.parts.texts
         low, high = np.searchsorted(held.place, [place, place + 1])
         pairs = zip(held.name[low:high].tolist(), held.value[low:high].tolist(), strict=True)
         return {names[name]: value for name, value in pairs}
 
     def tries_of(self, task: str, sample: int) -> list[LocatedAttempt]:
-        """The failed attempts at a rollout, in their order."""
+        """Return the failed attempts at a rollout, in order."""
         return self._tries.get((task, sample), [])
 
     @cached_property
     def _tries(self) -> dict[tuple[str, int], list[LocatedAttempt]]:
         found: dict[tuple[str, int], list[LocatedAttempt]] = {}
-        for each in sorted(self.tries, key=lambda each: (each.mark.round, each.mark.attempt)):
-            found.setdefault((each.mark.task, each.mark.sample), []).append(each)
+        for each in sorted(self.tries, key=lambda each: (each.line.round, each.line.attempt)):
+            found.setdefault((each.line.task, each.line.sample), []).append(each)
         return found

@@ -1,4 +1,4 @@
-"""The pages of tasks: a piece of the table, and one task with its samples side by side."""
+"""The pages of tasks: a page of the table, and one task with its samples side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollbook.viewer.snapshot import MAX_STRIP, Snapshot
 SHOWN_COLUMNS = ("n", "failed", "pending", "mean", "std", "majority", "majority_share", "completion_tokens", "turns")
 PROMPT_CHARS = 240
 CHARS_BEFORE, CHARS_AFTER = 120, 500
-"""So many characters are shown around the first difference."""
+"""The characters shown before and after the first difference."""
 
 MAX_SAMPLES = 64
 
@@ -22,7 +22,7 @@ _line_decoder = msgspec.json.Decoder(ScoredLine)
 def make_task_rows(
     snapshot: Snapshot, keep: str, sort: str, descending: bool, offset: int, limit: int
 ) -> dict[str, JSON]:
-    """One page of the table: the rows that `keep` is true of, in order, and how many there are in all."""
+    """Return one page of the table: the rows for which `keep` is true, sorted, and their number."""
     table = snapshot.table
     kept = table.filter_rows(keep)
     rows = table.sort_rows(kept, sort, descending)[offset : offset + limit]
@@ -37,7 +37,7 @@ def make_task_rows(
 
 
 def make_task_row(snapshot: Snapshot, row: int) -> dict[str, JSON]:
-    """One row of the table."""
+    """Return one row of the table."""
     task, samples = snapshot.task(row), snapshot.samples(row)
     return {
         "id": task.id,
@@ -51,10 +51,10 @@ def make_task_row(snapshot: Snapshot, row: int) -> dict[str, JSON]:
 
 
 def make_task_page(snapshot: Snapshot, row: int, offset: int = 0) -> dict[str, JSON]:
-    """A task with what only its verifier sees, and its samples: what each answered, and where they part."""
+    """Return a task with the verifier's data and its samples: each output, and where they begin to differ."""
     task, samples = snapshot.task(row), snapshot.samples(row)
     shown = samples[offset : offset + MAX_SAMPLES]
-    texts = {sample: said for sample in shown if (said := _read_output(snapshot, row, sample)) is not None}
+    texts = {sample: output for sample in shown if (output := _read_output(snapshot, row, sample)) is not None}
     same = count_shared_prefix(list(texts.values()))
     return {
         "version": snapshot.version,
@@ -78,7 +78,7 @@ def make_task_page(snapshot: Snapshot, row: int, offset: int = 0) -> dict[str, J
 
 
 def _read_output(snapshot: Snapshot, row: int, sample: int) -> str | None:
-    """All that the model said in a scored sample; None for one without a score."""
+    """Return the model's output in a scored sample; None for one without a score."""
     place = snapshot.located.find(row, sample)
     if place is None:
         return None
@@ -109,7 +109,7 @@ def _make_scored(snapshot: Snapshot, row: int, sample: int) -> dict[str, JSON]:
 
 
 def _make_excerpt(text: str, shared: int) -> dict[str, JSON]:
-    """What lies before and behind the place where the samples part."""
+    """Return the text before and after the place where the samples begin to differ."""
     return {
         "before": text[max(0, shared - CHARS_BEFORE) : shared],
         "after": text[shared : shared + CHARS_AFTER],
@@ -119,7 +119,7 @@ def _make_excerpt(text: str, shared: int) -> dict[str, JSON]:
 
 
 def count_shared_prefix(texts: list[str]) -> int:
-    """How many characters all of several texts begin with.
+    """Return the length of the common prefix of several texts.
 
     >>> count_shared_prefix(["2 + 2 is 4", "2 + 2 is 5"])
     9
@@ -131,10 +131,10 @@ def count_shared_prefix(texts: list[str]) -> int:
 
 
 def join_model_text(messages: list[Message]) -> str:
-    """All that the model said, its tool calls included."""
-    said = []
+    """Return all output of the model, including tool calls."""
+    output = []
     for message in messages:
         if message.role == "assistant":
-            said += [message.reasoning or "", message.text]
-            said += [f"{call.function.name}({call.function.arguments})" for call in message.tool_calls or []]
-    return "\n".join(text for text in said if text)
+            output += [message.reasoning or "", message.text]
+            output += [f"{call.function.name}({call.function.arguments})" for call in message.tool_calls or []]
+    return "\n".join(text for text in output if text)

@@ -18,37 +18,39 @@ class Vocabulary:
     """Texts by id. A token that is only part of a character is shown as its bytes."""
 
     def __init__(self, path: Path) -> None:
-        held = _read_tokenizer(path)
-        model = held.get("model")
+        content = _read_tokenizer(path)
+        model = content.get("model")
         if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
             raise UsageError(f"--tokenizer {path}: it has no vocabulary; name the tokenizer.json of the model")
-        decoder = _make_byte_decoder() if "ByteLevel" in str([held.get("decoder"), held.get("pre_tokenizer")]) else {}
+        decoder = (
+            _make_byte_decoder() if "ByteLevel" in str([content.get("decoder"), content.get("pre_tokenizer")]) else {}
+        )
         try:
             self._texts = {number: _decode_token(written, decoder) for written, number in _list_entries(model["vocab"])}
-            for added in held.get("added_tokens") or []:
+            for added in content.get("added_tokens") or []:
                 self._texts[added["id"]] = added["content"]
         except (TypeError, KeyError, ValueError, LookupError) as error:
             raise UsageError(f"--tokenizer {path}: its vocabulary cannot be read ({error})") from None
 
     def texts(self, ids: Sequence[int]) -> list[str | None]:
-        """The text of each id; None for one that the tokenizer does not know."""
+        """Return the text of each id; None for an unknown one."""
         return [self._texts.get(each) for each in ids]
 
 
 def _read_tokenizer(path: Path) -> dict[str, JSON]:
     try:
-        held = decode(path.read_bytes())
+        content = decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"--tokenizer {path}: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise UsageError(f"--tokenizer {path}: not JSON ({error}); name the tokenizer.json of the model") from None
-    if not isinstance(held, dict):
+    if not isinstance(content, dict):
         raise UsageError(f"--tokenizer {path}: not a tokenizer; name the tokenizer.json of the model")
-    return held
+    return content
 
 
 def _list_entries(vocabulary: dict[str, int] | list[JSON]) -> Iterator[tuple[str, int]]:
-    """(token, id): a table, or with a Unigram model a list in the order of the ids."""
+    """Yield (token, id) from a table, or with a Unigram model from a list in the order of the ids."""
     if isinstance(vocabulary, dict):
         return iter(vocabulary.items())
     return ((str(entry[0]), number) for number, entry in enumerate(vocabulary))
@@ -63,7 +65,7 @@ def _decode_token(token: str, decoder: dict[str, int]) -> str:
 
 
 def _make_byte_decoder() -> dict[str, int]:
-    """How byte-level tokenizers write bytes: printable ones as themselves, the others from U+0100 on, in order."""
+    """Return how byte-level tokenizers write bytes: printable ones as they are, the others from U+0100 on, in order."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}

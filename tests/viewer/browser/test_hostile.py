@@ -7,7 +7,8 @@ import pytest
 
 from rollbook.book import BookDraft
 from rollbook.core import Task, make_part
-from rollbook.viewer.export import export_run
+from rollbook.reports import RunData, build_report
+from rollbook.viewer.export import export_run, write_report_page
 from rollbook.viewer.run_cache import RunFolder
 from support.sample_runs import HOSTILE, Pen, make, rollout
 from support.viewing import Served
@@ -115,6 +116,25 @@ def test_an_exported_file_never_shows_one_thing_for_another(look, tmp_path, monk
     page.goto("about:blank")
     page.goto(f"{address}#/run/run/task/area-1/sample/1?attempt=0")
     assert "failed: model_timeout" in page.wait_for_selector(".badge").inner_text()
+
+
+def test_a_report_shows_its_numbers_and_charts_and_asks_nobody(look, tmp_path):
+    pen = Pen(make(tmp_path / "run", tasks=3, samples=2))
+    for row in range(2):
+        pen.score(rollout(pen.book, row, 0, text=HOSTILE))
+    pen.fail(rollout(pen.book, 2, 0, failure="model_timeout"), True)
+    read = RunData([tmp_path / "run"])
+    looked = look()
+    page = looked.page
+    page.goto(write_report_page(read, build_report(read)).as_uri())
+    page.wait_for_selector("table[aria-label='Slowest tasks']")
+    text = page.locator("main").inner_text()
+    for words in ("pass@1", "2 of 6", "model_timeout", "rests on 2 of 3 tasks", "95%"):
+        assert words in text
+    assert page.locator("figure canvas").count() == 4
+    harmless(looked, page)
+    assert [url for url in looked.asked if not url.startswith("file:")] == []
+    assert looked.complaints == []
 
 
 NAMES = {

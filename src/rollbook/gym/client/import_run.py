@@ -31,6 +31,7 @@ from rollbook.core import (
     Task,
     Timing,
     encode,
+    iterate_lines,
     make_part,
 )
 from rollbook.engine import (
@@ -72,16 +73,13 @@ class JsonLinesFile:
 
     def __iter__(self) -> Iterator[tuple[int, JsonObject]]:
         """Yield each object with its offset; anything but a torn end is refused by its line."""
-        at = 0
         try:
             with open(self.path, "rb") as file:
-                for number, line in enumerate(file, start=1):
-                    if line.strip():
-                        value = self._parse(line, number)
-                        if value is None:
-                            return
-                        yield at, value
-                    at += len(line)
+                for number, offset, line in iterate_lines(file):
+                    value = self._parse(line, number)
+                    if value is None:
+                        return
+                    yield offset, value
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from None
 

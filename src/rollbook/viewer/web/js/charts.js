@@ -15,9 +15,9 @@ function axis(more = {}) {
     font: "11px system-ui, sans-serif", size: 38, ...more };
 }
 
-function figure(title, words, options, data) {
+function figure(title, words, options, data, under = null) {
   const place = h("div", { class: "plot", role: "img", "aria-label": `${title}: ${words}` });
-  const made = h("figure", {}, h("figcaption", {}, title), place);
+  const made = h("figure", {}, h("figcaption", {}, title), place, under);
   if (!globalThis.uPlot || !data[0].length) {
     place.append(h("p", { class: "soft" }, "nothing to draw yet"));
     return made;
@@ -65,14 +65,33 @@ function bars(size) {
   return globalThis.uPlot ? globalThis.uPlot.paths.bars({ size: [size, Infinity], align: 1, gap: 1 }) : null;
 }
 
-export function histogram({ edges, counts }) {
+export function histogram({ edges, counts }, caption = "") {
   const words = counts.map((count, at) => (count ? `${count} from ${number(edges[at])}` : "")).filter(Boolean).join(", ");
   const options = () => ({
     scales: { x: { time: false, range: [edges[0], edges[edges.length - 1]] }, y: { range: (_, low, high) => [0, (high || 1) * 1.05] } },
     axes: [axis({ size: 26 }), axis({ size: 46 })],
     series: [{}, { stroke: colour("--accent"), fill: colour("--band-strong"), width: 1, paths: bars(1), points: { show: false } }],
   });
-  return figure("Rewards of the scored rollouts", words, options, [edges.slice(0, -1), counts.map((each) => each || null)]);
+  return figure("Rewards of the scored rollouts", words, options, [edges.slice(0, -1), counts.map((each) => each || null)],
+    caption ? h("small", { class: "soft" }, caption) : null);
+}
+
+// A dot each, from left to right; the one nearest to the pointer is described below the chart.
+export function dots(title, { x, y, x_range: across, y_range: up, labels, caption }, { heights = true } = {}) {
+  const under = h("small", { class: "soft" }, caption);
+  const pointed = (plot) => {
+    const { left, top } = plot.cursor;
+    const far = (at) => Math.hypot(plot.valToPos(x[at], "x") - left, plot.valToPos(y[at], "y") - top);
+    const nearest = left < 0 ? -1 : x.reduce((best, _, at) => (best < 0 || far(at) < far(best) ? at : best), -1);
+    under.textContent = nearest >= 0 && far(nearest) < 12 ? labels[nearest] : caption;
+  };
+  const options = () => ({
+    scales: { x: { time: false, range: across }, y: { range: up } },
+    axes: [axis({ size: 26 }), axis({ size: 46, show: heights })],
+    series: [{}, { stroke: "transparent", paths: () => null, points: { show: true, size: 5, width: 0, fill: colour("--accent") } }],
+    hooks: { setCursor: [pointed] },
+  });
+  return figure(title, caption, options, [x, y], under);
 }
 
 export function timeline({ edges, scored, failed, counts, unit }) {

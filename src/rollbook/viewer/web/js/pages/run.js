@@ -1,8 +1,8 @@
 // One run: its numbers, its charts, and the table of its tasks.
 
 import { exported, get, stream } from "../api.js";
-import { histogram, passCurve, timeline } from "../charts.js";
-import { facts, fill, h, link, redraw, table } from "../dom.js";
+import { dots, histogram, passCurve, timeline } from "../charts.js";
+import { facts, fill, h, link, redraw, section, table } from "../dom.js";
 import { between, count, named, number, reward, seconds, when } from "../format.js";
 import { follow } from "../live.js";
 import { route } from "../routes.js";
@@ -14,6 +14,8 @@ const COLUMNS = [["id", "Task"], ["", "Samples"], ["mean", "Mean"], ["std", "Std
   ["majority_share", "Share"], ["completion_tokens", "Tokens"]];
 
 export async function run(place, [name], options) {
+  const whole = exported ? await get("run", { run: name }) : {};
+  if (whole.sections) return report(place, whole);
   const asked = { keep: options.keep || "", sort: options.sort || "", desc: options.desc === "1", text: options.text || "", page: Number(options.page || 0) };
   const head = h("div", { class: "head" });
   const charts = h("div", { class: "charts" }, h("div"), h("div"), h("div"));
@@ -46,15 +48,23 @@ export async function run(place, [name], options) {
   return { leave: () => { stop(); if (finds.stop) finds.stop(); } };
 }
 
+// A report: the numbers, and for every environment its charts and its slowest tasks.
+function report(place, data) {
+  const slow = ({ id, seconds: took, n, mean, completion_tokens: tokens }) => [named(id), seconds(took), count(n), number(mean), number(tokens, 1)];
+  const part = (each) => section(named(each.env), each.note ? h("p", { class: "soft" }, each.note) : [
+    h("div", { class: "charts two" }, passCurve(each.curve), histogram(each.histogram, each.caption),
+      dots("Tasks by mean reward", each.tasks, { heights: false }), dots("Reward by completion tokens", each.lengths)),
+    h("h3", {}, "Slowest tasks"), table("Slowest tasks", ["Task", "A rollout", "Scored", "Mean", "Tokens"], each.slowest.map(slow), "list")]);
+  fill(place, summary(data), data.sections.map(part));
+  return {};
+}
+
 function summary(data) {
   const { report } = data;
   const all = report.overall;
   const big = (name, value, under) => h("div", { class: "big" }, h("b", {}, value), h("span", {}, name), h("small", {}, under || "\u00a0"));
   const ks = data.curve.map((point) => point.k);
   const last = ks[ks.length - 1];
-  const warnings = [report.damaged, report.scripted && "scripted answers, no model", data.live && "the run is going on: these are the numbers so far",
-    report.dropped && `${report.dropped} doubled rollouts dropped`, report.kept_from && `two verifiers: what run ${report.kept_from} scored keeps its scores`,
-    ...ks.filter((k) => all.coverage[k] < all.tasks).map((k) => `@${k} rests on ${all.coverage[k]} of ${all.tasks} tasks`)].filter(Boolean);
   return [
     h("div", { class: "row" }, h("h1", {}, named(data.run)), state(data.state), progress({ ...report, failed: sum(report.failed) })),
     h("p", { class: "soft" }, `${data.environments.join(", ")} · ${data.model} · k = ${data.samples} · temperature ${data.sampling.temperature} · ${when(data.created)}`),
@@ -65,27 +75,48 @@ function summary(data) {
       big("mean reward", number(all.mean), between(all.mean_interval)),
       big("tokens a rollout", all.scored ? number(all.completion_tokens / all.scored, 0) : "–", all.truncated ? `${count(all.truncated)} truncated` : ""),
       big("seconds, median", number(all.seconds_p50, 2), all.seconds_p95 ? `p95 ${seconds(all.seconds_p95)}` : "")),
-    warnings.length ? h("ul", { class: "notes" }, warnings.map((words) => h("li", {}, words))) : null,
-    h("details", { class: "more" }, h("summary", {}, "All numbers"), numbers(report)),
+    data.notes.length ? h("ul", { class: "notes" }, data.notes.map((words) => h("li", {}, words))) : null,
+    h("details", { class: "more", open: Boolean(data.sections) }, h("summary", {}, "All numbers"), numbers(report)),
   ];
 }
+
+const TOTALS = [["Truncated", "truncated"], ["No answer", "no_answer"]];
 
 function numbers(report) {
   const several = Object.entries(report.environments);
   const shown = several.length > 1 ? [...several, ["all", report.overall]] : several;
-  const names = Object.keys(report.overall).filter((name) => /^(mean|std|(pass|maj|best)[@^]\d+)$/.test(name));
-  const rows = shown.map(([env, all]) => [env, count(all.tasks), `${count(all.scored)} / ${count(all.requested)}`, ...names.map((name) => number(all[name]))]);
-  const parts = Object.entries(report.overall.parts).map(([name, value]) => [name, number(value), `${count(report.overall.part_coverage[name])} / ${count(report.overall.scored)}`]);
+  const parts = several.flatMap(([env, one]) => Object.entries(one.parts).map(([name, value]) =>
+    [env, name, number(value), `${count(one.part_coverage[name])} / ${count(one.scored)}`]));
   const continued = Object.entries(report.continuity);
   const forks = continued.flatMap(([env, one]) => Object.entries(one.reasons).map(([reason, n]) => [env, reason, count(n)]));
   const rates = continued.map(([env, one]) => [`Break rate, ${env}`, `${number(one.break_rate)} (${count(one.forks)} of ${count(one.turns)} later turns)`]);
   const kinds = Object.entries(report.failed).map(([kind, n]) => [kind, count(n)]);
-  return h("div", { class: "stack" }, table("Numbers by environment", ["Environment", "Tasks", "Scored", ...names], rows, "list"),
-    h("div", { class: "pair" }, parts.length ? table("Reward parts", ["Reward part", "Mean", "Rollouts"], parts, "list") : null,
+  const missing = report.missing.slice(0, 10).map(([task, sample, why]) => [named(task), count(sample), why]);
+  return h("div", { class: "stack" }, rewards(shown), costs(shown),
+    h("div", { class: "pair" }, parts.length ? table("Reward parts", ["Environment", "Reward part", "Mean", "Rollouts"], parts, "list") : null,
       kinds.length ? table("Failures by kind", ["Failure", "Rollouts"], kinds, "list") : null,
       forks.length ? table("Forks by reason", ["Environment", "Fork", "Turns"], forks, "list") : null,
-      facts([["Prompt tokens", count(report.overall.prompt_tokens)], ["Completion tokens", count(report.overall.completion_tokens)],
-        ["Turns", count(report.overall.turns)], ["Without an answer", count(report.overall.no_answer)], ...rates])));
+      missing.length ? table("Missing", ["Missing", "Sample", "Why"], missing, "list") : null,
+      facts([["Scored", `${count(report.scored)} of ${count(report.requested)}`], ["Failed", count(sum(report.failed))], ["Pending", count(report.pending)],
+        ["Prompt tokens", count(report.overall.prompt_tokens)], ["Completion tokens", count(report.overall.completion_tokens)],
+        ["Turns", count(report.overall.turns)], ...rates])));
+}
+
+// Every number of every environment, with its interval where it has one.
+function rewards(shown) {
+  const names = [...new Set(shown.flatMap(([, one]) => Object.keys(one)))].filter((name) => /^(mean|std|(pass|maj|best)[@^]\d+)$/.test(name));
+  const cells = (one) => names.flatMap((name) => (bounded(name) ? [number(one[name]), between(one[`${name}_interval`])] : [number(one[name])]));
+  const bounded = (name) => shown.some(([, one]) => one[`${name}_interval`]);
+  const heads = names.flatMap((name) => (bounded(name) ? [name, "95%"] : [name]));
+  const rows = shown.map(([env, one]) => [env, count(one.tasks), `${count(one.scored)} / ${count(one.requested)}`, ...cells(one)]);
+  return table("Numbers by environment", ["Environment", "Tasks", "Scored", ...heads], rows, "list");
+}
+
+function costs(shown) {
+  const each = (one, name) => (one.scored ? number(one[name] / one.scored, 1) : "–");
+  const rows = shown.map(([env, one]) => [env, each(one, "prompt_tokens"), each(one, "completion_tokens"), each(one, "turns"),
+    ...TOTALS.map(([, name]) => count(one[name])), seconds(one.seconds_p50), seconds(one.seconds_p95)]);
+  return table("Costs of a rollout", ["Environment", "Prompt tokens", "Completion tokens", "Turns", ...TOTALS.map(([words]) => words), "Median", "p95"], rows, "list");
 }
 
 function sum(counts) {
