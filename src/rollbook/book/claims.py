@@ -12,13 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.counted_lines import (
-    FailedLineHeader,
-    KeyMap,
-    ScoredLineHeader,
-    counted_limit,
-    is_still_final,
-)
+from rollbook.book.counted_lines import FailedLineHeader, KeyMap, ScoredLineHeader, counted_limit, is_still_final
 from rollbook.book.json_lines import LineReader
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent

@@ -9,8 +9,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "Soundness",
-    "check",
-    "check_environment",
-]
+__all__ = ["Soundness", "check", "check_environment"]

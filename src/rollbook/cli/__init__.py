@@ -13,8 +13,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "COMMANDS",
-    "CommandEntry",
-    "build_app",
-]
+__all__ = ["COMMANDS", "CommandEntry", "build_app"]

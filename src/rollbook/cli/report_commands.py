@@ -35,14 +35,11 @@ if TYPE_CHECKING:
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
-        help="Run directories; those of the same run are read as one.",
-        show_default=False,
+        metavar="RUN...", help="Run directories; those of the same run are read as one.", show_default=False
     ),
 ]
 Ks = Annotated[
-    str | None,
-    typer.Option("-k", metavar="K,...", help="Which numbers @k. [default: powers of two up to the samples]"),
+    str | None, typer.Option("-k", metavar="K,...", help="Which numbers @k. [default: powers of two up to the samples]")
 ]
 Threshold = Annotated[float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a table to paste.")]

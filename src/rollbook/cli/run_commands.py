@@ -431,12 +431,7 @@ def describe_size(job: ClusterJob) -> str:
     settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address", "cluster"), read_place)
 )
 def resume_command(
-    run: StartedRun,
-    settings: dict[str, JSON],
-    retry: Retry = None,
-    *,
-    given: dict[str, Any],
-    json: o.Json = False,
+    run: StartedRun, settings: dict[str, JSON], retry: Retry = None, *, given: dict[str, Any], json: o.Json = False
 ) -> None:
     from rollbook.engine import resume
 
@@ -471,11 +466,7 @@ def resume_on_scheduler(
 
 @compose_options(settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address"), read_place))
 def extend_command(
-    run: StartedRun,
-    samples: NewSamples,
-    settings: dict[str, JSON],
-    given: dict[str, Any],
-    json: o.Json = False,
+    run: StartedRun, samples: NewSamples, settings: dict[str, JSON], given: dict[str, Any], json: o.Json = False
 ) -> None:
     from rollbook.engine import extend
 

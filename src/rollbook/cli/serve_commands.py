@@ -108,10 +108,7 @@ ModelUrl = Annotated[
 ModelId = Annotated[
     str,
     typer.Option(
-        "--model-name",
-        metavar="NAME",
-        help=list_parameters(RunOptions)["model_name"].description,
-        show_default=False,
+        "--model-name", metavar="NAME", help=list_parameters(RunOptions)["model_name"].description, show_default=False
     ),
 ]
 ConfigOut = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The YAML; the rest goes beside it.")]

@@ -261,12 +261,7 @@ def find_logs(run: Path, worker: int | None = None) -> list[WorkerLog]:
     """Return every log file of a run, or those of one worker; for a run on another host they are copied here first."""
     if remote := read_ssh_run(run):
         remote.fetch(run, "logs/***", "jobs.jsonl")
-    candidates = [
-        *_find_batch_logs(run),
-        *_find_driver_logs(run),
-        *_find_worker_logs(run),
-        *_find_server_logs(run),
-    ]
+    candidates = [*_find_batch_logs(run), *_find_driver_logs(run), *_find_worker_logs(run), *_find_server_logs(run)]
     logs = [log for log in candidates if log.path.exists()]
     if worker is None:
         return logs

@@ -37,20 +37,10 @@ class FailureKind(msgspec.Struct, frozen=True):
 
 FAILURE_KINDS: Mapping[str, FailureKind] = {
     "model_unavailable": FailureKind(
-        "infra",
-        4,
-        "check the server, or lower --concurrency",
-        repeats_call=True,
-        no_answer=True,
-        http_status=503,
+        "infra", 4, "check the server, or lower --concurrency", repeats_call=True, no_answer=True, http_status=503
     ),
     "model_timeout": FailureKind(
-        "infra",
-        4,
-        "lower --concurrency, or raise --call-timeout",
-        repeats_call=True,
-        no_answer=True,
-        http_status=504,
+        "infra", 4, "lower --concurrency, or raise --call-timeout", repeats_call=True, no_answer=True, http_status=504
     ),
     "bad_completion": FailureKind("infra", 4, "look at the server's log", repeats_call=True),
     "nonfinite_logprobs": FailureKind(

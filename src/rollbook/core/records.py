@@ -52,12 +52,7 @@ class TurnLine(msgspec.Struct, frozen=True, gc=False):
 def make_turn_line(turn: Turn, tokens: TokenRef | None) -> TurnLine:
     """Return the journal's form of a turn, with the place of its ids."""
     return TurnLine(
-        turn.prompt_tokens,
-        turn.completion_tokens,
-        turn.finish_reason,
-        turn.seconds,
-        turn.model_version,
-        tokens,
+        turn.prompt_tokens, turn.completion_tokens, turn.finish_reason, turn.seconds, turn.model_version, tokens
     )
 
 

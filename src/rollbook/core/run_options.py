@@ -193,8 +193,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     ]
     model: list[str] = []
     model_name: Annotated[
-        str,
-        parameter("What the endpoint calls it.", metavar="NAME", shown_default="default: its only model"),
+        str, parameter("What the endpoint calls it.", metavar="NAME", shown_default="default: its only model")
     ] = ""
     judge: list[str] = []
     judge_name: Annotated[
@@ -257,8 +256,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = 1
     replicas: Annotated[int, parameter("Servers on each node; its GPUs are split.", metavar="N", minimum=1)] = 1
     nodes: Annotated[
-        int,
-        parameter("One server on N nodes, joined by its own means.", "--nodes-per-server", metavar="N", minimum=1),
+        int, parameter("One server on N nodes, joined by its own means.", "--nodes-per-server", metavar="N", minimum=1)
     ] = 1
     shared: Annotated[
         int,
@@ -309,8 +307,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
     sandbox: Annotated[
-        bool,
-        parameter("A sandbox server beside each worker, outside of the worker's image.", "--with-sandbox"),
+        bool, parameter("A sandbox server beside each worker, outside of the worker's image.", "--with-sandbox")
     ] = False
     sandbox_packages: Annotated[
         list[str],

@@ -10,14 +10,8 @@ from __future__ import annotations
 BUILTIN_PREFIX = "builtin:"
 
 _FIRST_VERSION_TARGETS = {
-    "rollbook.environments.code:Code": (
-        "code",
-        "f7bbcbbe878db9f94844a82a1ae5bc79a27754382cceb49a310b9ceb6c65c530",
-    ),
-    "rollbook.environments.gsm8k:GSM8K": (
-        "gsm8k",
-        "f990bf825ccbc437a06b78485e02c6502c0483e108806c386fbc7f9874ea7a9a",
-    ),
+    "rollbook.environments.code:Code": ("code", "f7bbcbbe878db9f94844a82a1ae5bc79a27754382cceb49a310b9ceb6c65c530"),
+    "rollbook.environments.gsm8k:GSM8K": ("gsm8k", "f990bf825ccbc437a06b78485e02c6502c0483e108806c386fbc7f9874ea7a9a"),
     "rollbook.wire.gym.driving.managed:ManagedServer": (
         "gym",
         "33eda3bcadfdaf31ac10af07eba8474ef2a54b362842277dcf37609b8bd636fc",
@@ -54,14 +48,8 @@ _FIRST_VERSION_TARGETS = {
         "json_schema",
         "0bf82488f81120b56d478775d60ba6d01bb0243ead072ced22e66ed97d9aefd2",
     ),
-    "rollbook.environments.math:Math": (
-        "math",
-        "2e700759d4209b5cd520abf9f5360af498de32223063fc463a2aec9eb8d8c0a4",
-    ),
-    "rollbook.environments.mcqa:MCQA": (
-        "mcqa",
-        "8b0e5d5575cbe8b304ea12ab45e4c039245b9b8ddfd6328c62ba90561726b7fe",
-    ),
+    "rollbook.environments.math:Math": ("math", "2e700759d4209b5cd520abf9f5360af498de32223063fc463a2aec9eb8d8c0a4"),
+    "rollbook.environments.mcqa:MCQA": ("mcqa", "8b0e5d5575cbe8b304ea12ab45e4c039245b9b8ddfd6328c62ba90561726b7fe"),
     "rollbook.environments.openenv:OpenEnv": (
         "openenv",
         "440d7cc4562db66c90725bdd038f42c9bb519bdb605f0f227055a434ff125a48",

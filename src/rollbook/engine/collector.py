@@ -90,13 +90,7 @@ class PausableModel:
         self._running.set()
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Complete once calls are allowed."""
         return await self._call_when_running(

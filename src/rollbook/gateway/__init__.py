@@ -15,10 +15,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "GatewayOptions",
-    "LocalGateway",
-    "Record",
-    "RolloutDefaults",
-    "serve_gateway",
-]
+__all__ = ["GatewayOptions", "LocalGateway", "Record", "RolloutDefaults", "serve_gateway"]

@@ -26,13 +26,7 @@ from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gateway.chat_completions import CHAT
 from rollbook.gateway.protocol import ErrorReply, RolloutEnded, TooManyCalls, make_error_reply
 from rollbook.gateway.recorder import Record, Recorder, make_record
-from rollbook.gateway.server import (
-    BODY_LIMIT,
-    BODY_TIMEOUT_S,
-    ROLLOUT_PATH,
-    GatewayServer,
-    make_rollout_name,
-)
+from rollbook.gateway.server import BODY_LIMIT, BODY_TIMEOUT_S, ROLLOUT_PATH, GatewayServer, make_rollout_name
 from rollbook.models import ChatModel, Model, open_model, resolve_model
 from rollbook.processes import (
     ExpiringSessions,

@@ -49,12 +49,7 @@ async def open_runtime(
         async with (
             open_judge(spec, with_judge_urls(settings, urls)) as judge,
             open_environments(
-                {name: pinned},
-                limits,
-                run=folder,
-                hosts=settings.hosts,
-                instances={name: loaded.instance},
-                judge=judge,
+                {name: pinned}, limits, run=folder, hosts=settings.hosts, instances={name: loaded.instance}, judge=judge
             ) as runtimes,
         ):
             yield runtimes[name]

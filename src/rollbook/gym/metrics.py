@@ -20,12 +20,7 @@ from rollbook.gym.rows import AGENT_REF, EXTRACTED_ANSWER, ROLLOUT_INDEX, TASK_I
 
 Row = Mapping[str, JSON]
 
-_STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": fmean,
-    "max": max,
-    "min": min,
-    "median": median,
-}
+_STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "max": max, "min": min, "median": median}
 _INDICES = (TASK_INDEX, ROLLOUT_INDEX)
 
 

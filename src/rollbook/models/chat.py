@@ -217,13 +217,7 @@ class ChatModel:
         self._router = self._session = None
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Answer once."""
         return await self._complete(messages, sampling, seed, rollout, tools, None)

@@ -301,13 +301,7 @@ class EmbeddedModel:
         self._session = self._child = self._llama = None
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Answer once."""
         _check_supported(messages, tools)

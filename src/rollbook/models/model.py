@@ -43,13 +43,7 @@ class Model(Protocol):
         """Close every connection and process."""
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Answer once."""
         ...
@@ -87,13 +81,7 @@ class AbsentModel:
         """Nothing to close."""
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Fail: this run has no model."""
         raise RolloutFailed("agent_error", "model", "this run has no model: its rollouts are played elsewhere")

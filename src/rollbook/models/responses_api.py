@@ -594,11 +594,7 @@ def make_create_params(
 
 def make_sampling_params(sampling: Sampling) -> dict[str, JSON]:
     """Return sampling under the names of the Responses API."""
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_output_tokens": sampling.max_tokens,
-    }
+    return {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_output_tokens": sampling.max_tokens}
 
 
 def read_create_params(value: JSON, where: str = CREATE_PARAMS) -> CreateParams:

@@ -75,13 +75,7 @@ class ScriptedModel:
         """Nothing to close."""
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Answer once, from the script."""
         started, version = perf_counter(), self.version

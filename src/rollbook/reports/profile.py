@@ -41,11 +41,7 @@ class ProfileRows:
     """The rows of a run's profile, one a task, in the order of tasks.jsonl."""
 
     def __init__(
-        self,
-        run: RunData,
-        ks: Sequence[int] | None = None,
-        threshold: float = PASS_THRESHOLD,
-        prefix: str = "",
+        self, run: RunData, ks: Sequence[int] | None = None, threshold: float = PASS_THRESHOLD, prefix: str = ""
     ) -> None:
         self._run, self.prefix = run, prefix
         self._profile = TaskProfile(run.scored.columns, run.scored.answers.texts, ks, threshold, run.groups)

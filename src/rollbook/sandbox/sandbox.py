@@ -21,13 +21,7 @@ from rollbook.sandbox.isolation import Require, base_python, make_configuration,
 from rollbook.sandbox.launcher import GuestLauncher, UserIds, prove_isolation
 from rollbook.sandbox.limits import Limits, check_files, check_size, check_text, choose_limits, encode_stdin
 from rollbook.sandbox.results import Result
-from rollbook.sandbox.session import (
-    Session,
-    SessionPool,
-    SessionState,
-    async_method,
-    blocking_method,
-)
+from rollbook.sandbox.session import Session, SessionPool, SessionState, async_method, blocking_method
 from rollbook.sandbox.session_state import PersistentState, SnapshotState
 
 WAIT_S = 300.0

@@ -40,14 +40,7 @@ from rollbook.sandbox.inner.kernel import ARCH
 from rollbook.sandbox.inner.seccomp import CALLS, HELLO_CALL
 from rollbook.sandbox.launcher import GuestLauncher
 from rollbook.sandbox.limits import Limits
-from rollbook.sandbox.results import (
-    GuestReport,
-    ProgramError,
-    Result,
-    RunStatus,
-    StateOutcome,
-    decode_guest_report,
-)
+from rollbook.sandbox.results import GuestReport, ProgramError, Result, RunStatus, StateOutcome, decode_guest_report
 from rollbook.sandbox.supervision import (
     CpuClock,
     GuestProcess,

@@ -90,10 +90,7 @@ COLUMN_TYPES: Mapping[str, DTypeLike] = {
 
 
 def make_columns(
-    task: Sequence[int],
-    reward: Sequence[float],
-    answer: Sequence[int] | None = None,
-    **others: Sequence[float],
+    task: Sequence[int], reward: Sequence[float], answer: Sequence[int] | None = None, **others: Sequence[float]
 ) -> Columns:
     """Make columns from plain sequences; missing columns are zero: no answer, no tokens, no time."""
     size = len(task)

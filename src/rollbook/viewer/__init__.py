@@ -17,11 +17,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "RunCache",
-    "RunFolder",
-    "Vocabulary",
-    "export_run",
-    "view",
-    "write_report_page",
-]
+__all__ = ["RunCache", "RunFolder", "Vocabulary", "export_run", "view", "write_report_page"]

@@ -19,11 +19,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "RayResume",
-    "is_detached",
-    "resume_detached",
-    "resume_here",
-    "run_on_ray",
-    "submit_to_ray",
-]
+__all__ = ["RayResume", "is_detached", "resume_detached", "resume_here", "run_on_ray", "submit_to_ray"]

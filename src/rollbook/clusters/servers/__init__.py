@@ -12,8 +12,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "ModelServer",
-    "ServerEndpoint",
-    "ServerGroup",
-]
+__all__ = ["ModelServer", "ServerEndpoint", "ServerGroup"]

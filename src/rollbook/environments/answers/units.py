@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import re
 
-MULTIPLIERS = {
-    "dozen": 12,
-    "hundred": 10**2,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
+MULTIPLIERS = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 """Words that multiply the number before them."""
 
 _MOST_WORDS = 4

@@ -8,7 +8,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "ServeOptions",
-    "serve_gym",
-]
+__all__ = ["ServeOptions", "serve_gym"]

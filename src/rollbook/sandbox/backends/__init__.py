@@ -8,6 +8,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "RemoteSandbox",
-]
+__all__ = ["RemoteSandbox"]

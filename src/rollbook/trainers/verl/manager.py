@@ -36,11 +36,7 @@ class RollbookAgentLoopManager:
     """For `actor_rollout_ref.rollout.agent.agent_loop_manager_class`; it uses none of verl's workers."""
 
     def __init__(
-        self,
-        config: Any,
-        llm_client: Any,
-        teacher_client: Any = None,
-        reward_loop_worker_handles: Any = None,
+        self, config: Any, llm_client: Any, teacher_client: Any = None, reward_loop_worker_handles: Any = None
     ) -> None:
         check_verl()
         if teacher_client is not None:

@@ -12,6 +12,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = [
-    "Workplace",
-]
+__all__ = ["Workplace"]
