@@ -78,19 +78,9 @@ class ScoredLine(msgspec.Struct, frozen=True, tag_field="status", tag="scored"):
 
     def to_rollout(self, task: Task) -> Rollout:
         """Return the rollout, its turns without ids."""
-        return Rollout(
-            task=task,
-            sample=self.sample,
-            seed=self.seed,
-            round=self.round,
-            attempt=self.attempt,
-            messages=self.messages,
-            turns=[t.to_turn() for t in self.turns],
-            outcome=self.outcome,
-            score=Score(self.reward, self.parts, self.answer, self.info),
-            timing=self.timing,
-            ended=self.ended,
-        )
+        rollout = _make_rollout(self, task)
+        rollout.score = Score(self.reward, self.parts, self.answer, self.info)
+        return rollout
 
 
 class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
@@ -113,19 +103,25 @@ class FailedLine(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
 
     def to_rollout(self, task: Task) -> Rollout:
         """Return the failed attempt, its turns without ids."""
-        return Rollout(
-            task=task,
-            sample=self.sample,
-            seed=self.seed,
-            round=self.round,
-            attempt=self.attempt,
-            messages=self.messages,
-            turns=[t.to_turn() for t in self.turns],
-            outcome=self.outcome,
-            failure=self.failure,
-            timing=self.timing,
-            ended=self.ended,
-        )
+        rollout = _make_rollout(self, task)
+        rollout.failure = self.failure
+        return rollout
+
+
+def _make_rollout(line: ScoredLine | FailedLine, task: Task) -> Rollout:
+    """Return what a scored and a failed line have in common."""
+    return Rollout(
+        task=task,
+        sample=line.sample,
+        seed=line.seed,
+        round=line.round,
+        attempt=line.attempt,
+        messages=line.messages,
+        turns=[turn.to_turn() for turn in line.turns],
+        outcome=line.outcome,
+        timing=line.timing,
+        ended=line.ended,
+    )
 
 
 def make_scored_line(rollout: Rollout, refs: Sequence[TokenRef | None]) -> ScoredLine:
