@@ -1,4 +1,3 @@
-import inspect
 import shlex
 
 import msgspec
@@ -67,7 +66,7 @@ def asked(said):
     """What the command line makes of a command."""
     run = typer.main.get_command(build_app("run")).commands["run"]
     params = run.make_context("run", said[2:]).params
-    return make_request(**{name: params[name] for name in inspect.signature(make_request).parameters})
+    return make_request(params)
 
 
 EXACT = {
