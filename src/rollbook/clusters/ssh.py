@@ -25,7 +25,8 @@ from rollbook.errors import SchedulerError, UsageError
 T = TypeVar("T")
 
 FILE_NAME = "far.json"
-REMOTE_MODULE = "rollbook.clusters.ssh_remote"
+REMOTE_MODULE = "rollbook.clusters.there"
+"""The name on the wire of `ssh_remote`: a peer of the previous version has no other; newer ones find it by `_moved`."""
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 """No password can be typed."""
 ANSWER_TIMEOUT_S, COPY_TIMEOUT_S = 600.0, 24 * 3600.0
