@@ -15,7 +15,7 @@ from rollbook.clusters.node import MAX_SERVER_STARTS, NodeWorker
 from rollbook.clusters.servers import model_servers
 from rollbook.clusters.servers.model_servers import ServerEndpoint, publish_endpoint, read_shared_endpoints
 from rollbook.clusters.slurm import Slurm
-from rollbook.errors import EndpointDown
+from rollbook.errors import EndpointDown, SchedulerError
 
 SERVE = ServerSpec(kind="command", name="tiny", shared=1, ready_s=5.0)
 
@@ -43,7 +43,7 @@ def test_what_a_killed_job_left_behind_is_cleared_away(tmp_path: Path, queue: li
 
 def test_where_slurm_cannot_be_asked_nobody_is_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Slurm, ids: Sequence[str]) -> list[scheduler.JobTask]:
-        raise scheduler.SchedulerError("no controller")
+        raise SchedulerError("no controller")
 
     monkeypatch.setattr(Slurm, "read_queue", refuse)
     publish_endpoint(tmp_path, endpoint("dead", "6"))
