@@ -158,11 +158,11 @@ class InFlightKeys:
         """Mark a key as in flight."""
         if not self._free:
             self._add_slots()
-        seat = self._free.pop()
+        slot = self._free.pop()
         text = b'{"row":%d,"sample":%d}' % (row, sample)
         assert self._map
-        self._map[seat * SLOT_BYTES : seat * SLOT_BYTES + len(text)] = text
-        return seat
+        self._map[slot * SLOT_BYTES : slot * SLOT_BYTES + len(text)] = text
+        return slot
 
     def remove(self, slot: int) -> None:
         """Mark a key as no longer in flight."""
@@ -188,10 +188,10 @@ def read_in_flight(run: Path, worker: str) -> set[tuple[int, int]]:
     for line in lines:
         if line.strip():
             try:
-                seat = _in_flight_decoder.decode(line)
+                slot = _in_flight_decoder.decode(line)
             except msgspec.DecodeError:
                 continue  # half overwritten at a power cut: no key is suspected
-            taken.add((seat.row, seat.sample))
+            taken.add((slot.row, slot.sample))
     return taken
 
 

@@ -50,9 +50,9 @@ class GymnasiumEpisode:
         self._prompt: list[Message] = []
         self._completions: asyncio.Queue[Completion] = asyncio.Queue()
         self._completion_wanted = asyncio.Event()
-        player = RolloutRunner(self, {task.env: runtime}, None, Sampling(), limits, 0)
+        runner = RolloutRunner(self, {task.env: runtime}, None, Sampling(), limits, 0)
         self._rollout_task = asyncio.create_task(
-            player.run_attempt(RolloutJob(task, sample, KeyHistory()), 1), name="episode"
+            runner.run_attempt(RolloutJob(task, sample, KeyHistory()), 1), name="episode"
         )
 
     async def open(self) -> None:
