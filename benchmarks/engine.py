@@ -182,7 +182,7 @@ def _cpu_s(code: str) -> float:
 
 def show(figures: list[Figure]) -> None:
     """The table."""
-    from rollbook.cli.tables import format_plain_table
+    from rollbook.cli.report_tables import format_plain_table
 
     cells = [[f.what, f"{f.value:.2f} {f.unit}", f.verdict, f.detail] for f in figures]
     print("\n".join(format_plain_table(["figure", "measured", "asked for", "detail"], cells)))

@@ -1,7 +1,7 @@
 import json
 import sys
 
-from rollbook.cli.tables import format_plain_table, show_json, show_numbers_table, show_table
+from rollbook.cli.report_tables import format_plain_table, show_json, show_numbers_table, show_table
 from rollbook.core import Extent
 
 

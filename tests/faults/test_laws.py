@@ -123,7 +123,7 @@ from pathlib import Path
 from rollbook import Environment, Task
 
 where = {where!r}
-if where == "import" and Path(sys.argv[0]).name == "process_main.py":
+if where == "import" and Path(sys.argv[0]).name == "environment_process.py":
     time.sleep(3600)
 
 class Hangs(Environment):

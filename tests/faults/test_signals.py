@@ -156,7 +156,9 @@ def test_kill_9_leaves_no_environment_process_behind(
     boss = rollbook.start("run", tmp_path / "sleepy.py", *words)
 
     def hosts() -> list[str]:
-        return [command for command in rollbook.left().values() if "rollbook.environments.process_main" in command]
+        return [
+            command for command in rollbook.left().values() if "rollbook.environments.environment_process" in command
+        ]
 
     assert eventually(lambda: len(hosts()) >= 2 * workers, 20), boss.stderr
     boss.kill()

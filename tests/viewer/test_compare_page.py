@@ -3,7 +3,7 @@ import pytest
 from rollbook.errors import UsageError
 from rollbook.reports import compare_runs
 from rollbook.viewer.run_cache import CachedRun
-from rollbook.viewer.run_pages import find_differing_samples, make_compare_page
+from rollbook.viewer.run_overview import find_differing_samples, make_compare_page
 from support.sample_runs import fill, make
 
 

@@ -12,8 +12,8 @@ import msgspec
 import typer
 
 from rollbook.cli import options as o
+from rollbook.cli.report_tables import show_json, show_table
 from rollbook.cli.run_display import format_duration
-from rollbook.cli.tables import show_json, show_table
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from rollbook.cli import options as o
-from rollbook.cli.tables import show_json, show_table
+from rollbook.cli.report_tables import show_json, show_table
 from rollbook.core import JSON, Settings
 from rollbook.errors import UsageError
 

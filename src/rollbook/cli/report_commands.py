@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollbook.cli import options as o
-from rollbook.cli.tables import (
+from rollbook.cli.report_tables import (
     Cell,
     describe_model,
     format_cell,

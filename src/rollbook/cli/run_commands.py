@@ -21,8 +21,8 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.options import OptionSet, compose_options, list_options, read_given
+from rollbook.cli.report_tables import show_json
 from rollbook.cli.run_display import run_with_display
-from rollbook.cli.tables import show_json
 from rollbook.core import (
     JSON,
     ClusterOptions,

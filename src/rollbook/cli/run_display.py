@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from rollbook.cli.tables import show_numbers
+from rollbook.cli.report_tables import show_numbers
 from rollbook.core import FAILURE_KINDS
 from rollbook.engine import Display, Progress
 from rollbook.errors import Shortfall, Stopped

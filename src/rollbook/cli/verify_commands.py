@@ -13,8 +13,8 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.options import compose_options
+from rollbook.cli.report_tables import Cell, show_json, show_numbers, show_table
 from rollbook.cli.run_display import make_display
-from rollbook.cli.tables import Cell, show_json, show_numbers, show_table
 from rollbook.core import JSON, Limits, Settings
 from rollbook.errors import RolloutFailed, Unsound, UsageError
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Terms,
         make_part,
     )
-    from rollbook.core.message import Function, Message, ToolCall, as_messages
     from rollbook.core.records import (
         SCHEMA_VERSION,
         Extent,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
         make_scored_line,
         make_turn_line,
     )
-    from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, derive_seed, require_finite
+    from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
         RESERVED_SAMPLING_KEYS,
         ClusterOptions,
@@ -63,8 +62,9 @@ if TYPE_CHECKING:
         ToolFormat,
         list_parameters,
     )
+    from rollbook.core.seeds import derive_seed
     from rollbook.core.stored_targets import BUILTIN_PREFIX, scoring_digest
-    from rollbook.core.task import Task, TaskLine
+    from rollbook.core.task import Function, Message, Task, TaskLine, ToolCall, as_messages
     from rollbook.core.yaml_file import YamlEntry, YamlFile
 else:
     __getattr__, __dir__ = export_lazily(__name__)

@@ -13,9 +13,8 @@ import msgspec
 
 from rollbook.core.failure import Failure
 from rollbook.core.json import JSON
-from rollbook.core.message import Message
 from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage
-from rollbook.core.task import Task
+from rollbook.core.task import Message, Task
 
 SCHEMA_VERSION = 1
 """The version of every file in a run directory. A change of any of their schemas is a new number."""

@@ -5,7 +5,6 @@ A turn is one model call with exactly the tokens that the server reports. A scor
 
 from __future__ import annotations
 
-import hashlib
 import math
 from numbers import Real
 
@@ -13,8 +12,7 @@ import msgspec
 
 from rollbook.core.failure import Failure
 from rollbook.core.json import JSON
-from rollbook.core.message import Message
-from rollbook.core.task import Task
+from rollbook.core.task import Message, Task
 from rollbook.errors import InvalidReward
 
 
@@ -139,9 +137,3 @@ class Rollout(msgspec.Struct, kw_only=True):
     def usage(self) -> Usage:
         """Tokens over all turns."""
         return Usage(sum(t.prompt_tokens for t in self.turns), sum(t.completion_tokens for t in self.turns))
-
-
-def derive_seed(run_seed: int, task_id: str, sample: int) -> int:
-    """Return a sample's seed: a hash, so adding tasks or samples changes no other; 31 bits, which servers accept."""
-    digest = hashlib.blake2b(f"{run_seed}\0{task_id}\0{sample}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") >> 1

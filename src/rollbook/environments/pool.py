@@ -247,7 +247,7 @@ class EnvironmentProcess(asyncio.Protocol):
     async def start(self, spec: EnvironmentSpec, run: Path | None, limits: Limits, log: Path | None) -> None:
         """Spawn it and wait until the environment is loaded; an environment that does not load is a UsageError."""
         ours, theirs = socket.socketpair()
-        argv = module_argv("rollbook.environments.process_main", str(theirs.fileno()))
+        argv = module_argv("rollbook.environments.environment_process", str(theirs.fileno()))
         self._child = Child(argv, pass_fds=(theirs.fileno(),), log=log)
         theirs.close()
         self._child.call_on_exit(self._loop, self._on_exit)

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
         write_report,
     )
     from rollbook.reports.run_columns import RunColumns, group_by_run, read_all_columns
-    from rollbook.reports.tables import check_suffix, read_table, write_atomically, write_lines_atomically, write_table
+    from rollbook.reports.table_files import (
+        check_suffix,
+        read_table,
+        write_atomically,
+        write_lines_atomically,
+        write_table,
+    )
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 

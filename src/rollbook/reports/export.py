@@ -11,7 +11,7 @@ import msgspec
 from rollbook.book import Book, CountedLines, rollouts
 from rollbook.core import JSON, Rollout, encode
 from rollbook.errors import UsageError
-from rollbook.reports.tables import cell_text, write_atomically, write_lines_atomically
+from rollbook.reports.table_files import cell_text, write_atomically, write_lines_atomically
 from rollbook.stats import Expression
 
 BATCH_ROWS = 1000

@@ -11,7 +11,7 @@ from rollbook.book import TaskFile
 from rollbook.core import JSON, decode, encode
 from rollbook.errors import BookError, UsageError
 from rollbook.reports.report import RunData
-from rollbook.reports.tables import ColumnKind, value_kind, widest_kind
+from rollbook.reports.table_files import ColumnKind, value_kind, widest_kind
 from rollbook.stats import PASS_THRESHOLD, TaskProfile
 
 PROFILE_FIELD = "profile"

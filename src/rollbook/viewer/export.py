@@ -23,7 +23,7 @@ from rollbook.reports import Report, RunData
 from rollbook.stats import Columns, Floats, Ints, TaskStats, finite_or_none
 from rollbook.viewer.rollout_pages import MAX_TOKENS, make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import CachedRun, RunFolder
-from rollbook.viewer.run_pages import (
+from rollbook.viewer.run_overview import (
     MAX_REWARD,
     clip_rewards,
     make_histogram,

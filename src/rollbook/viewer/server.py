@@ -35,7 +35,7 @@ from rollbook.processes import run_event_loop
 from rollbook.viewer.export import WEB_FOLDER
 from rollbook.viewer.rollout_pages import make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import RunCache
-from rollbook.viewer.run_pages import RunList, make_compare_page, make_run_page
+from rollbook.viewer.run_overview import RunList, make_compare_page, make_run_page
 from rollbook.viewer.search import TextSearch
 from rollbook.viewer.snapshot import replace_surrogates
 from rollbook.viewer.task_pages import make_task_page, make_task_rows

@@ -1,6 +1,6 @@
 """The main program of an environment process: run sync methods, one call at a time, until the worker is gone.
 
-    python -m rollbook.environments.process_main FD
+    python -m rollbook.environments.environment_process FD
 
 Whatever the environment does here (raise, exit, crash, fork, use too much memory) stays here: its worker gets a reply
 or notices the exit. The memory limit of environment processes is set here.

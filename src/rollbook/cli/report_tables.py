@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rollbook.reports import Report
     from rollbook.stats import Metrics
 
+
 Cell = str | int | float | None
 """A value in a table; None is shown as a dash."""
 TableData = tuple[list[str], list[list[Cell]]]
