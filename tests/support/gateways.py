@@ -69,7 +69,7 @@ class Gate:
 
     def under_way(self, place: Place) -> int:
         """Calls of a rollout that nobody has answered yet."""
-        return self._made._rollouts.get(place.rollout).recorder._under_way
+        return self._made._rollouts.get(place.rollout).recorder._in_progress
 
     def age(self, *places: Place) -> None:
         """Let them be open for longer than any deadline."""
