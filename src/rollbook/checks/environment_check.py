@@ -34,16 +34,7 @@ from rollbook.engine import (
     roundtrip_task,
     update_settings,
 )
-from rollbook.environments import (
-    Environment,
-    LoadedEnvironment,
-    Solution,
-    check_judge,
-    explain_error,
-    open_judge,
-    resolve_judge,
-    with_judge_urls,
-)
+from rollbook.environments import Environment, LoadedEnvironment, Solution, explain_error, open_judge, resolve_judge_for
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
 from rollbook.processes import run_sync_or_async
 
@@ -84,8 +75,7 @@ async def check_environment(
     judge_name: str = "",
 ) -> Soundness:
     """Run every check."""
-    spec, urls = resolve_judge(settings.judge_urls, judge_name)
-    check_judge(loaded, spec is not None)
+    spec, settings = resolve_judge_for(loaded, settings, judge_name)
     tasks = list(islice(iterate_valid_tasks(loaded), limit))
     if not tasks:
         raise UsageError(f"{environment_name(loaded)} has no tasks")
@@ -97,7 +87,7 @@ async def check_environment(
         task_checks.check_answer_leaks(tasks),
     ]
     findings += [task_checks.check_duplicates(tasks)]
-    async with open_judge(spec, with_judge_urls(settings, urls)) as judge:
+    async with open_judge(spec, settings) as judge:
         open_own_scorer = partial(open_scorer, loaded, limits, judge=judge)
         async with open_own_scorer(hosts=CONCURRENCY) as scorer:
             findings.append(await check_tools(scorer, tasks))

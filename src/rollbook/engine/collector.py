@@ -28,15 +28,7 @@ from rollbook.engine.planning import choose_tool_format, make_manifest, resolve_
 from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.rollout_runner import RolloutRunner
 from rollbook.engine.worker import JobSource, RolloutJob, Worker, make_limiter
-from rollbook.environments import (
-    Environment,
-    LoadedEnvironment,
-    check_judge,
-    open_judge,
-    resolve_judge,
-    with_judge_urls,
-    write_snapshot,
-)
+from rollbook.environments import Environment, LoadedEnvironment, open_judge, resolve_judge_for, write_snapshot
 from rollbook.errors import Shortfall, Stopped, UsageError
 from rollbook.models import AnsweredCall, Completion, Model, open_model, require_continuing
 
@@ -323,11 +315,9 @@ class Collector:
         request = self._request
         self._loaded = load_environment(request.env)
         spec, urls = resolve_run_model([self._loaded], request.model, request.model_name)
-        judge, judge_urls = resolve_judge(request.judge, request.judge_name)
         attempts = self._policy.attempt_budgets(request.settings.attempts)
-        settings = msgspec.structs.replace(request.settings, urls=urls, attempts=attempts)
-        self._settings = with_judge_urls(settings, judge_urls)
-        check_judge(self._loaded, judge is not None)
+        settings = msgspec.structs.replace(request.settings, urls=urls, attempts=attempts, judge_urls=request.judge)
+        judge, self._settings = resolve_judge_for(self._loaded, settings, request.judge_name)
         self._judge = await self._stack.enter_async_context(open_judge(judge, self._settings))
         self._model = PausableModel(open_model(spec, self._settings))
         self._stack.push_async_callback(self._model.close)

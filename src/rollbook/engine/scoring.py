@@ -43,18 +43,16 @@ from rollbook.environments import (
     EnvironmentRuntime,
     JudgeClient,
     LoadedEnvironment,
-    check_judge,
     open_judge,
-    resolve_judge,
-    with_judge_urls,
+    resolve_judge_for,
     write_snapshot,
 )
 from rollbook.errors import LimitReached, RolloutFailed, UsageError
-from rollbook.models import Completion
+from rollbook.models import Completion, Model
 from rollbook.processes import run_sync_or_async
 
 
-class FixedAnswerModel:
+class FixedAnswerModel(Model):
     """A model that returns given texts, one per turn."""
 
     def __init__(self, task: Task, texts: Sequence[str]) -> None:
@@ -62,12 +60,6 @@ class FixedAnswerModel:
         self.version: str | None = None
         self._shown = _count_answers(task.messages)
         self._texts = texts
-
-    async def open(self) -> None:
-        """Nothing to open."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
@@ -199,13 +191,9 @@ async def run_answer(
     judge_name: str = "",
 ) -> Rollout:
     """Return the rollout that gives this answer, with its score or its failure."""
-    spec, urls = resolve_judge(settings.judge_urls, judge_name)
-    check_judge(loaded, spec is not None)
+    spec, settings = resolve_judge_for(loaded, settings, judge_name)
     resolved = task if isinstance(task, Task) else find_task(loaded, task)
-    async with (
-        open_judge(spec, with_judge_urls(settings, urls)) as judge,
-        open_scorer(loaded, limits, judge=judge) as scorer,
-    ):
+    async with open_judge(spec, settings) as judge, open_scorer(loaded, limits, judge=judge) as scorer:
         return await scorer.run(resolved, text)
 
 

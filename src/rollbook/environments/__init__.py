@@ -15,11 +15,11 @@ if TYPE_CHECKING:
         Judge,
         JudgeClient,
         JudgeResult,
-        check_judge,
         check_judges,
         check_same_judge,
         open_judge,
         resolve_judge,
+        resolve_judge_for,
         with_judge_urls,
     )
     from rollbook.environments.pool import SessionLost
@@ -51,10 +51,10 @@ else:
 __all__ = [
     "ID_FIELDS", "DataRow", "Environment", "EnvironmentRuntime", "EnvironmentSession", "Judge", "JudgeClient",
     "JudgeResult", "LoadedEnvironment", "LoopSession", "McpServer", "PromptTemplate", "Sandboxed", "SessionLost",
-    "Solution", "ToolMisuse", "arguments_of", "brings_own_model", "check_judge", "check_judges", "check_same_judge",
-    "explain_error", "find_changed_file", "import_closure", "is_being_cancelled", "is_tampered",
-    "list_environments", "load_environment", "load_instance", "marks", "names_blend", "open_judge", "parameters_of",
-    "put_first_on_path", "read_arguments", "read_offered_tools", "resolve", "resolve_judge", "rows", "source_files",
-    "source_root", "tool", "with_judge_urls", "write_snapshot",
+    "Solution", "ToolMisuse", "arguments_of", "brings_own_model", "check_judges", "check_same_judge", "explain_error",
+    "find_changed_file", "import_closure", "is_being_cancelled", "is_tampered", "list_environments", "load_environment",
+    "load_instance", "marks", "names_blend", "open_judge", "parameters_of", "put_first_on_path", "read_arguments",
+    "read_offered_tools", "resolve", "resolve_judge", "resolve_judge_for", "rows", "source_files", "source_root",
+    "tool", "with_judge_urls", "write_snapshot",
 ]
 # fmt: on

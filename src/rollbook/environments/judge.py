@@ -271,13 +271,18 @@ def resolve_judge(targets: list[str], name: str) -> tuple[ModelSpec | None, list
     return name_judge_options(lambda: resolve_model(targets, name))
 
 
-def check_judge(loaded: LoadedEnvironment, has_judge: bool) -> None:
-    """Refuse a judge that would never be used, and an environment that needs one and has none."""
-    check_judges([loaded], has_judge)
+def resolve_judge_for(loaded: LoadedEnvironment, settings: Settings, name: str) -> tuple[ModelSpec | None, Settings]:
+    """Return which model judges one environment, and the settings with its URLs; refuse what does not fit."""
+    spec, urls = resolve_judge(settings.judge_urls, name)
+    check_judges([loaded], spec is not None)
+    return spec, with_judge_urls(settings, urls)
 
 
 def check_judges(several: Sequence[LoadedEnvironment], has_judge: bool) -> None:
-    """Check all environments of a run: of a blend, at least one has to use the judge."""
+    """Refuse a judge that would never be used, and an environment that needs one and has none.
+
+    Of a blend, at least one environment has to use the judge.
+    """
     names = ", ".join(loaded.cls.__name__ for loaded in several)
     if has_judge and not any(loaded.spec.appeals for loaded in several):
         has = "it has" if len(several) == 1 else "they have"

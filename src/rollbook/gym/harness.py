@@ -23,11 +23,9 @@ from rollbook.environments import (
     Environment,
     EnvironmentRuntime,
     LoadedEnvironment,
-    check_judge,
     explain_error,
     open_judge,
-    resolve_judge,
-    with_judge_urls,
+    resolve_judge_for,
     write_snapshot,
 )
 from rollbook.errors import InvalidReward, UsageError
@@ -40,14 +38,13 @@ async def open_runtime(
     loaded: LoadedEnvironment, limits: Limits, settings: Settings, judge_name: str = ""
 ) -> AsyncIterator[EnvironmentRuntime]:
     """Open the runtime that a run would have: source pinned, sync methods in processes, the judge opened first."""
-    spec, urls = resolve_judge(settings.judge_urls, judge_name)
-    check_judge(loaded, spec is not None)
+    spec, settings = resolve_judge_for(loaded, settings, judge_name)
     name = environment_name(loaded)
     with tempfile.TemporaryDirectory(prefix="rollbook-") as path:
         folder = Path(path)
         pinned = write_snapshot(loaded, folder / "source")
         async with (
-            open_judge(spec, with_judge_urls(settings, urls)) as judge,
+            open_judge(spec, settings) as judge,
             open_environments(
                 {name: pinned}, limits, run=folder, hosts=settings.hosts, instances={name: loaded.instance}, judge=judge
             ) as runtimes,

@@ -31,6 +31,7 @@ class Model(Protocol):
     `complete` raises RolloutFailed (with a kind of FAILURE_KINDS) when no answer came, ContextFull when the prompt does
     not fit, EndpointDown when no server answered for the whole outage allowance; `rollout` names the rollout, so that
     its turns may stay on one replica. `version` is recorded on every turn; code that changes the weights sets it.
+    A subclass with nothing to open or close inherits `open` and `close`.
     """
 
     spec: ModelSpec
@@ -38,9 +39,11 @@ class Model(Protocol):
 
     async def open(self) -> None:
         """Connect, find the served name, and find out what the server can report."""
+        return
 
     async def close(self) -> None:
         """Close every connection and process."""
+        return
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
@@ -67,18 +70,12 @@ class AskModel(Protocol):
 REMOTE_MODEL_SPEC = ModelSpec("remote", "remote")
 
 
-class AbsentModel:
+class AbsentModel(Model):
     """The model of a run whose rollouts run elsewhere; it is never asked."""
 
     def __init__(self, spec: ModelSpec = REMOTE_MODEL_SPEC) -> None:
         self.spec = spec
         self.version: str | None = None
-
-    async def open(self) -> None:
-        """Nothing to connect to."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()

@@ -13,7 +13,7 @@ import msgspec
 
 from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, ToolCall, Turn, iterate_lines
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models.model import Completion
+from rollbook.models.model import Completion, Model
 from rollbook.models.server_errors import WHERE, check_logprobs
 
 
@@ -55,7 +55,7 @@ class ScriptLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ("any", "") if self.prompt is None else ("prompt", self.prompt)
 
 
-class ScriptedModel:
+class ScriptedModel(Model):
     """Answers from the file that the settings' URL names as scripted:FILE."""
 
     def __init__(self, spec: ModelSpec, settings: Settings) -> None:
@@ -70,9 +70,6 @@ class ScriptedModel:
         if self.spec.digest and hash_script(self._path) != self.spec.digest:
             raise UsageError(f"{self._path}: the script has changed since the run was planned; start a new run")
         self._lines = read_script(self._path)
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()

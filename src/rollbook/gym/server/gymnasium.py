@@ -23,7 +23,7 @@ from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
 from rollbook.gym.server.http_app import CURRENT_SESSION, describe_no_session, make_session_id
-from rollbook.models import Completion, read_response
+from rollbook.models import Completion, Model, read_response
 from rollbook.processes import (
     IDLE_TIMEOUT_S,
     MAX_SESSIONS,
@@ -41,7 +41,7 @@ class StepResult(msgspec.Struct, frozen=True):
     rollout: Rollout | None = None
 
 
-class GymnasiumEpisode:
+class GymnasiumEpisode(Model):
     """One rollout. It acts as the model of its RolloutRunner, which waits here for the client's next completion."""
 
     def __init__(self, runtime: EnvironmentRuntime, limits: Limits, task: Task, sample: int) -> None:
@@ -54,9 +54,6 @@ class GymnasiumEpisode:
         self._rollout_task = asyncio.create_task(
             runner.run_attempt(RolloutJob(task, sample, KeyHistory()), 1), name="episode"
         )
-
-    async def open(self) -> None:
-        """Nothing to open."""
 
     async def close(self) -> None:
         """Cancel what is left of the rollout; this closes its state."""
