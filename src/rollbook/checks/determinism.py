@@ -1,28 +1,34 @@
-"""Determinism: the same answers verified again, here and in other processes, must get the same verdicts.
+"""Determinism: the same answers get the same verdicts, and an environment made again has the same tasks.
 
-An async verifier runs in the process that calls it, so it is called from another one:
-`python -m rollbook.checks.determinism REQUEST`, which writes the verdicts next to the request.
+Answers are verified again here and in other processes. An async verifier runs in the process that calls it, so it is
+called from another one: `python -m rollbook.checks.determinism replay REQUEST`. With `remake`, that process makes the
+environment again and digests its tasks, so that tasks which depend on the process are found. Either writes its result
+next to the request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from rollbook.checks.findings import Finding
+from rollbook.checks.findings import Finding, make_finding
 from rollbook.checks.verifier_checks import CONCURRENCY, AnswerText, OpenScorer, score_all
 from rollbook.core import EnvironmentSpec, Limits, Rollout, Task, TaskLine, encode
 from rollbook.engine import AnswerScorer, open_environments, roundtrip_task
+from rollbook.environments import load_environment
 from rollbook.errors import RollbookError
 from rollbook.processes import Child, die_with_parent, module_argv
 
 DETERMINISM_CHECK = "verdicts are deterministic"
-
-TIMEOUT_S = 600.0
+REPRODUCIBILITY_CHECK = "it can be made elsewhere"
+REPLAY_TIMEOUT_S = 600.0
+REMAKE_TIMEOUT_S = 120.0
 
 
 class ReplayRequest(msgspec.Struct, frozen=True):
@@ -35,10 +41,18 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     answers: list[tuple[TaskLine, AnswerText]]
 
 
-class ReplayResult(msgspec.Struct, frozen=True):
-    """A summary of every verdict, or the reason why there are none."""
+class RemakeRequest(msgspec.Struct, frozen=True):
+    """The environment to make, and how many of its tasks to compare."""
 
-    summaries: list[str] = []
+    spec: EnvironmentSpec
+    run: str
+    tasks: int
+
+
+class ProcessResult(msgspec.Struct, frozen=True):
+    """A summary of every verdict or the digest of every task, or the reason why there are none."""
+
+    values: list[str] = []
     error: str = ""
 
 
@@ -53,20 +67,20 @@ async def check_determinism(
     """Score the same answers again, here and in fresh processes; `alone`: no other process can verify as this one."""
     count, first = len({task.id for task, _ in answers}), [summarize_verdict(rollout) for rollout in before]
     replays = {
-        "repeated": ReplayResult(
+        "repeated": ProcessResult(
             [summarize_verdict(rollout) for _, rollout in await score_all(scorer, answers, CONCURRENCY)]
         )
     }
     if scorer.spec.verify == "sync":
         async with open_scorer(hosts=CONCURRENCY) as fresh:
             scored = await score_all(fresh, answers, CONCURRENCY)
-        replays["in another process"] = ReplayResult([summarize_verdict(rollout) for _, rollout in scored])
+        replays["in another process"] = ProcessResult([summarize_verdict(rollout) for _, rollout in scored])
     elif not alone:
         replays["in another process"] = await replay_in_process(scorer, answers)
     for how, again in replays.items():
         if again.error:
             return Finding(DETERMINISM_CHECK, "unsound", count, f"{how}: {again.error}")
-        for one, two, (task, _) in zip(first, again.summaries, answers, strict=True):
+        for one, two, (task, _) in zip(first, again.values, answers, strict=True):
             if one != two:
                 return Finding(
                     DETERMINISM_CHECK, "unsound", count, f"{how}, an answer gets {two} instead of {one}", task.id
@@ -83,26 +97,35 @@ def summarize_verdict(rollout: Rollout) -> str:
     return f"{rollout.score.reward:g}{parts} for {rollout.score.answer!r}"
 
 
-async def replay_in_process(scorer: AnswerScorer, answers: Sequence[tuple[Task, AnswerText]]) -> ReplayResult:
+async def replay_in_process(scorer: AnswerScorer, answers: Sequence[tuple[Task, AnswerText]]) -> ProcessResult:
     """Score the answers in another process, within a deadline."""
-    request = scorer.folder / "replay.json"
     lines = [(roundtrip_task(task, scorer.name).line(), text) for task, text in answers]
-    request.write_bytes(encode(ReplayRequest(scorer.name, scorer.spec, scorer.limits, str(scorer.folder), lines)))
-    child = Child(module_argv("rollbook.checks.determinism", str(request)))
+    request = ReplayRequest(scorer.name, scorer.spec, scorer.limits, str(scorer.folder), lines)
+    late = f"no verdicts within {REPLAY_TIMEOUT_S:g} s"
+    return await run_in_process("replay", scorer.folder, request, REPLAY_TIMEOUT_S, late, "the process")
+
+
+async def run_in_process(
+    verb: str, folder: Path, request: ReplayRequest | RemakeRequest, timeout_s: float, late: str, process: str
+) -> ProcessResult:
+    """Handle a request in another process; `late` is the error after the deadline, `process` what messages call it."""
+    path = folder / f"{verb}.json"
+    path.write_bytes(encode(request))
+    child = Child(module_argv("rollbook.checks.determinism", verb, str(path)))
     try:
-        code = await child.wait(TIMEOUT_S)
+        code = await child.wait(timeout_s)
     except TimeoutError:
-        return ReplayResult(error=f"no verdicts within {TIMEOUT_S:g} s")
+        return ProcessResult(error=late)
     finally:
         await asyncio.shield(child.kill_tree())
-    result = request.with_suffix(".verdicts")
+    result = path.with_suffix(".result")
     if not result.exists():
         tail = child.last_log_line()
-        return ReplayResult(error=f"the process ended with {code}{': ' + tail if tail else ''}")
-    return msgspec.json.decode(result.read_bytes(), type=ReplayResult)
+        return ProcessResult(error=f"{process} ended with {code}{': ' + tail if tail else ''}")
+    return msgspec.json.decode(result.read_bytes(), type=ProcessResult)
 
 
-async def replay(request: ReplayRequest) -> ReplayResult:
+async def replay(request: ReplayRequest) -> ProcessResult:
     """Score the answers of a request: runs in the other process."""
     folder, answers = Path(request.run), [(Task.from_line(line), text) for line, text in request.answers]
     try:
@@ -110,15 +133,64 @@ async def replay(request: ReplayRequest) -> ReplayResult:
             {request.name: request.spec}, request.limits, run=folder, hosts=CONCURRENCY
         ) as opened:
             scorer = AnswerScorer(request.name, request.spec, folder, opened[request.name], request.limits)
-            return ReplayResult(
+            return ProcessResult(
                 [summarize_verdict(rollout) for _, rollout in await score_all(scorer, answers, CONCURRENCY)]
             )
     except RollbookError as error:
-        return ReplayResult(error=str(error))
+        return ProcessResult(error=str(error))
+
+
+def task_digest(task: Task) -> str:
+    """Return a short digest of a task."""
+    line = task.line()
+    return hashlib.sha256(encode([line.id, line.messages, line.answer, line.fields])).hexdigest()[:16]
+
+
+async def check_reproducibility(scorer: AnswerScorer, tasks: list[Task]) -> Finding:
+    """Make the environment from its spec in a fresh process, and compare its tasks with ours."""
+    made = await remake_in_process(scorer, len(tasks))
+    if made.error:
+        return Finding(REPRODUCIBILITY_CHECK, "unsound", len(tasks), made.error)
+    pairs = zip(tasks, [*made.values, *[""] * len(tasks)], strict=False)
+    other = [task.id for task, theirs in pairs if task_digest(task) != theirs]
+    words = f"{len(other)} tasks are not the same in another process: tasks() must not depend on chance or on set order"
+    return make_finding(
+        REPRODUCIBILITY_CHECK,
+        len(tasks),
+        other,
+        "unsound",
+        "from its spec and arguments alone, with the same tasks",
+        words,
+    )
+
+
+async def remake_in_process(scorer: AnswerScorer, tasks: int) -> ProcessResult:
+    """Make the environment in another process, within a deadline."""
+    request = RemakeRequest(scorer.spec, str(scorer.folder), tasks)
+    late = f"it was not made within {REMAKE_TIMEOUT_S:g} s"
+    return await run_in_process("remake", scorer.folder, request, REMAKE_TIMEOUT_S, late, "its process")
+
+
+def remake(request: RemakeRequest) -> ProcessResult:
+    """Make the environment of a request: runs in the other process."""
+    try:
+        environment = load_environment(request.spec, Path(request.run))
+        return ProcessResult([task_digest(task) for task in islice(environment.tasks(), request.tasks)])
+    except RollbookError as error:
+        return ProcessResult(error=str(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is the finding
+        return ProcessResult(error=f"{type(error).__name__}: {error}")
+
+
+def main(verb: str, path: Path) -> None:
+    """Handle the request in a file, in the other process."""
+    die_with_parent()
+    if verb == "replay":
+        result = asyncio.run(replay(msgspec.json.decode(path.read_bytes(), type=ReplayRequest)))
+    else:
+        result = remake(msgspec.json.decode(path.read_bytes(), type=RemakeRequest))
+    path.with_suffix(".result").write_bytes(encode(result))
 
 
 if __name__ == "__main__":
-    die_with_parent()
-    path = Path(sys.argv[1])
-    verdicts = asyncio.run(replay(msgspec.json.decode(path.read_bytes(), type=ReplayRequest)))
-    path.with_suffix(".verdicts").write_bytes(encode(verdicts))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -10,10 +10,9 @@ from functools import partial
 from itertools import islice
 
 from rollbook.checks import task_checks
-from rollbook.checks.determinism import check_determinism
+from rollbook.checks.determinism import REPRODUCIBILITY_CHECK, check_determinism, check_reproducibility
 from rollbook.checks.findings import Finding, Soundness, not_checked
 from rollbook.checks.isolation import check_isolation
-from rollbook.checks.reproducibility import REPRODUCIBILITY_CHECK, check_reproducibility
 from rollbook.checks.verifier_checks import (
     CONCURRENCY,
     AnswerText,
