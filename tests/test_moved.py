@@ -11,7 +11,7 @@ import pytest
 
 from rollbook._moved import DOCUMENTED, PACKAGES, RUN_BY_NAME
 
-NAMES = [(module, name, home) for module, names in DOCUMENTED.items() for name, home in names.items()]
+NAMES = [(*old.split(":"), home) for old, home in DOCUMENTED.items()]
 
 
 @pytest.mark.parametrize(("module", "name", "home"), NAMES)

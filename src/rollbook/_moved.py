@@ -24,30 +24,27 @@ RUN_BY_NAME = {
 """Modules that are run with `python -m`: by old scripts, and over ssh by peers of the previous version."""
 
 DOCUMENTED = {
-    "rollbook.book.rollouts": {"rollouts": "rollbook.book:rollouts"},
-    "rollbook.collect.blend": {"Entry": "rollbook.engine:Entry"},
-    "rollbook.core.score": {"Score": "rollbook.core:Score"},
-    "rollbook.core.turn": {"Turn": "rollbook.core:Turn"},
-    "rollbook.environments.fences": {"last_block": "rollbook.environments.answers:last_block"},
-    "rollbook.environments.rows": {"rows": "rollbook.environments:rows"},
-    "rollbook.environments.tool": {"tool": "rollbook.environments:tool"},
-    "rollbook.environments.workplace.workplace": {"Workplace": "rollbook.environments.builtin.workplace:Workplace"},
-    "rollbook.sandbox.grade": {"Grader": "rollbook.sandbox:Grader"},
-    "rollbook.tokens.continuation": {
-        "Renders": "rollbook.tokens:Renders",
-        "continuation": "rollbook.tokens:continuation",
-    },
-    "rollbook.trainers.openrlhf": {"executed": "rollbook.trainers:to_openrlhf"},
-    "rollbook.trainers.players": {"Players": "rollbook.trainers:TaskRunner"},
-    "rollbook.trainers.prime_rl": {"training_samples": "rollbook.trainers:to_prime_rl"},
-    "rollbook.trainers.sample": {"sample_of": "rollbook.trainers:sample_of", "Sample": "rollbook.trainers:Sample"},
-    "rollbook.trainers.skyrl": {"generator_output": "rollbook.trainers:to_skyrl"},
-    "rollbook.trainers.slime": {"sample_fields": "rollbook.trainers:to_slime"},
-    "rollbook.wire.gateway.record": {"Record": "rollbook.gateway:Record"},
-    "rollbook.wire.gym.harness": {
-        "EnvironmentHarness": "rollbook.gym:EnvironmentHarness",
-        "HarnessEnvironment": "rollbook.gym:HarnessEnvironment",
-    },
+    "rollbook.book.rollouts:rollouts": "rollbook.book:rollouts",
+    "rollbook.collect.blend:Entry": "rollbook.engine:Entry",
+    "rollbook.core.score:Score": "rollbook.core:Score",
+    "rollbook.core.turn:Turn": "rollbook.core:Turn",
+    "rollbook.environments.fences:last_block": "rollbook.environments.answers:last_block",
+    "rollbook.environments.rows:rows": "rollbook.environments:rows",
+    "rollbook.environments.tool:tool": "rollbook.environments:tool",
+    "rollbook.environments.workplace.workplace:Workplace": "rollbook.environments.builtin.workplace:Workplace",
+    "rollbook.sandbox.grade:Grader": "rollbook.sandbox:Grader",
+    "rollbook.tokens.continuation:Renders": "rollbook.tokens:Renders",
+    "rollbook.tokens.continuation:continuation": "rollbook.tokens:continuation",
+    "rollbook.trainers.openrlhf:executed": "rollbook.trainers:to_openrlhf",
+    "rollbook.trainers.players:Players": "rollbook.trainers:TaskRunner",
+    "rollbook.trainers.prime_rl:training_samples": "rollbook.trainers:to_prime_rl",
+    "rollbook.trainers.sample:sample_of": "rollbook.trainers:sample_of",
+    "rollbook.trainers.sample:Sample": "rollbook.trainers:Sample",
+    "rollbook.trainers.skyrl:generator_output": "rollbook.trainers:to_skyrl",
+    "rollbook.trainers.slime:sample_fields": "rollbook.trainers:to_slime",
+    "rollbook.wire.gateway.record:Record": "rollbook.gateway:Record",
+    "rollbook.wire.gym.harness:EnvironmentHarness": "rollbook.gym:EnvironmentHarness",
+    "rollbook.wire.gym.harness:HarnessEnvironment": "rollbook.gym:HarnessEnvironment",
 }
 """Names that the documentation showed in modules that are gone, and the interface that has them now."""
 
@@ -63,10 +60,10 @@ class MovedModule(ModuleType):
     """Stands for a module that is gone; its documented names are looked up where they are now."""
 
     def __getattr__(self, name: str) -> object:
-        homes = DOCUMENTED.get(self.__name__, {})
-        if name not in homes:
+        home = DOCUMENTED.get(f"{self.__name__}:{name}")
+        if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{_hint(self.__name__)}")
-        package, _, new = homes[name].partition(":")
+        package, _, new = home.partition(":")
         warnings.warn(f"{self.__name__}.{name} has moved: write `from {package} import {new}`", FutureWarning, 2)
         # Not getattr: importing rollbook.environments.rows has bound that name in the package to this module.
         return import_module(package).__getattr__(new)
@@ -89,7 +86,7 @@ def find_moved(name: str) -> ModuleSpec | None:
     """The spec of a module under its old name; for any other name, an error with the place to look."""
     if name in RUN_BY_NAME:
         return _alias(name, RUN_BY_NAME[name])
-    if name in DOCUMENTED or any(module.startswith(f"{name}.") for module in DOCUMENTED):
+    if any(old.startswith((f"{name}:", f"{name}.")) for old in DOCUMENTED):
         return ModuleSpec(name, MovedLoader(), is_package=True)  # type: ignore[arg-type]
     raise ModuleNotFoundError(f"No module named {name!r}{_hint(name)}", name=name)
 

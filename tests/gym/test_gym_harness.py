@@ -14,7 +14,7 @@ from rollbook.engine import score
 from rollbook.environments import load_instance
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.dataset import write_rows
-from rollbook.gym.harness import EnvironmentHarness, Harness, HarnessEnvironment, make_harness_environment
+from rollbook.gym.harness import EnvironmentHarness, Harness, HarnessEnvironment
 
 ROWS = [
     {"responses_create_params": {"input": [{"role": "user", "content": "1 + 1?"}]}, "expected_answer": "2", "level": 3},
@@ -69,6 +69,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / name / "gym_harness.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path))
     return name
+
+
+def make_harness_environment(harness: Harness) -> HarnessEnvironment:
+    """Wrap a harness made in Python. No other process can create it, so it runs in this one."""
+
+    class WrappedHarness(HarnessEnvironment):
+        def __init__(self) -> None:
+            self.harness = harness
+
+    WrappedHarness.__name__ = type(harness).__name__
+    return WrappedHarness()
 
 
 def test_a_harness_is_an_environment() -> None:

@@ -17,7 +17,6 @@ from rollbook.stats.estimators import (
     mean_or_none,
     pass_at_k,
     pass_hat_k,
-    passes,
     sample_std,
     t95,
 )
@@ -153,12 +152,6 @@ def test_an_interval_is_cut_to_what_is_possible():
 )
 def test_the_default_ks_follow_the_most_common_count(counts, ks):
     assert default_ks(counts) == ks
-
-
-def test_a_pass_is_a_reward_at_the_threshold():
-    assert passes(1.0)
-    assert not passes(0.99)
-    assert passes(0.5, 0.5)
 
 
 def test_the_quantile_is_the_normal_one():

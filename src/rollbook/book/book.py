@@ -127,6 +127,11 @@ class Book:
             if not (self.path / name).exists():  # many ways of copying leave empty folders out
                 (self.path / name).mkdir(exist_ok=True)
 
+    def last_settings(self) -> Settings:
+        """Return the settings of the last round; the usual ones before the first."""
+        rounds = self.rounds()
+        return rounds[-1].settings if rounds else Settings()
+
     def _open_tasks(self) -> TaskFile:
         path = self.path / "tasks.jsonl"
         if not path.is_file():

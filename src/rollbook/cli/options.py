@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -247,3 +248,8 @@ Model: TypeAlias = Annotated[list[str] | None, field_option(Settings, "urls")]
 ModelName: TypeAlias = Annotated[str, field_option(RunOptions, "model_name")]
 JudgeName: TypeAlias = Annotated[str, field_option(RunOptions, "judge_name")]
 ToolFormatName: TypeAlias = Annotated[str, field_option(RunOptions, "tool_format")]
+
+
+def print_note(line: str) -> None:
+    """Print a line to standard error."""
+    print(line, file=sys.stderr, flush=True)

@@ -378,7 +378,7 @@ def submit_command(
     if dry_run:
         show_scripts(request, order, cluster.pack, json)
         return
-    show_submission(submit_request(request, order, cluster.pack, print_note), json)
+    show_submission(submit_request(request, order, cluster.pack, o.print_note), json)
 
 
 def _submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, dry_run: bool, json: bool) -> None:
@@ -387,12 +387,7 @@ def _submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, 
 
     if dry_run:
         raise UsageError("--dry-run: shows the scripts for Slurm; Ray is given none")
-    show_submission(submit_to_ray(request, order, pack, print_note), json)
-
-
-def print_note(line: str) -> None:
-    """Print a line to standard error."""
-    print(line, file=sys.stderr)
+    show_submission(submit_to_ray(request, order, pack, o.print_note), json)
 
 
 def show_scripts(request: Request, order: SubmissionOrder, pack: Path | None, as_json: bool) -> None:
@@ -405,7 +400,7 @@ def show_scripts(request: Request, order: SubmissionOrder, pack: Path | None, as
         show_json({"scripts": scripts})
     else:
         print("\n".join(f"# ---- {path}\n{text}" for path, text in scripts.items()))
-    print_note("nothing was written or submitted")
+    o.print_note("nothing was written or submitted")
 
 
 def show_submission(submission: Submission, as_json: bool) -> None:
@@ -417,7 +412,7 @@ def show_submission(submission: Submission, as_json: bool) -> None:
     for job in submission.jobs:
         print(f"{job.kind} {job.job}{describe_size(job)}")
     if submission.jobs:
-        print_note(f"next: rollbook status {quote(str(submission.path))}")
+        o.print_note(f"next: rollbook status {quote(str(submission.path))}")
 
 
 def describe_size(job: ClusterJob) -> str:
@@ -456,7 +451,7 @@ def resume_on_scheduler(
     from rollbook.engine import resume
 
     profile = read_profile(cluster, scheduler) if cluster else None
-    submission = resubmit(run, settings, retry, profile, print_note, scheduler)
+    submission = resubmit(run, settings, retry, profile, o.print_note, scheduler)
     if submission is not None:
         show_submission(submission, json)
         return
@@ -477,7 +472,7 @@ def extend_command(
     if place:
         from rollbook.clusters import extend_submitted_run
 
-        show_submission(extend_submitted_run(run, samples, settings, print_note, place), json)
+        show_submission(extend_submitted_run(run, samples, settings, o.print_note, place), json)
         return
     run_with_display(run, lambda display: extend(run, samples, settings, display), json)
 
@@ -506,7 +501,7 @@ def resume_on_ray(
     if not is_detached(run):
         run_with_display(run, work, json)
         return
-    submission = resume_detached(run, changes, print_note)
+    submission = resume_detached(run, changes, o.print_note)
     if submission is not None:
         show_submission(submission, json)
         return

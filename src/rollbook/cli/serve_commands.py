@@ -94,12 +94,7 @@ def serve_command(
         tool_format=cast(ToolFormat, tool_format),
         seed=seed,
     )
-    run_event_loop(lambda: serve_gym(options, lambda served: print(served.url, flush=True), print_note))
-
-
-def print_note(line: str) -> None:
-    """Print a failure to standard error."""
-    print(line, file=sys.stderr, flush=True)
+    run_event_loop(lambda: serve_gym(options, lambda served: print(served.url, flush=True), o.print_note))
 
 
 ModelUrl = Annotated[
@@ -213,7 +208,7 @@ def gateway_command(
         defaults=RolloutDefaults(sampling, limits, seed, rollouts=rollouts),
     )
     secret = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
-    run_event_loop(lambda: serve_gateway(options, secret, lambda url: _announce_gateway(url, secret), print_note))
+    run_event_loop(lambda: serve_gateway(options, secret, lambda url: _announce_gateway(url, secret), o.print_note))
 
 
 def _announce_gateway(url: str, key: str) -> None:

@@ -256,7 +256,7 @@ def prepare_round(
     Every way to resume or extend a run calls this: here, on a batch system and on Ray. `retry` is by default the
     failures of the infrastructure. With `served`, jobs will serve the model, so that it may have no address yet.
     """
-    settings = update_settings(_last_settings(book), {**changes, "retry": check_retry_rules(retry or ["infra"])})
+    settings = update_settings(book.last_settings(), {**changes, "retry": check_retry_rules(retry or ["infra"])})
     check_run_model(book, settings, served=served)
     for note in check_unchanged(book):
         say(note)
@@ -268,7 +268,7 @@ def extend_samples(
 ) -> None:
     """Add samples to every task that has fewer than `samples`, in chunks for so many workers; refuse if none has."""
     known = _count_samples(book)
-    settings = update_settings(_last_settings(book), changes)
+    settings = update_settings(book.last_settings(), changes)
     check_run_model(book, settings, served=served)
     with explain_disk_errors(book.path):
         added = book.extend(samples, workers or settings.workers)
@@ -291,11 +291,6 @@ def _count_samples(book: Book) -> int:
         env = book.tasks.read(part.tasks[0]).env
         most[env] = max(most.get(env, 0), part.samples[1])
     return min(most.values(), default=0)
-
-
-def _last_settings(book: Book) -> Settings:
-    rounds = book.rounds()
-    return rounds[-1].settings if rounds else Settings()
 
 
 def _start_round(book: Book, upcoming: NextRound, display: Display) -> RunResult:

@@ -112,17 +112,6 @@ def read_harness_dataset(harness: Harness) -> list[dict[str, JSON]]:
     return rows
 
 
-def make_harness_environment(harness: Harness) -> Environment:
-    """Wrap a harness made in Python. No other process can create it, so it runs in this one."""
-
-    class WrappedHarness(HarnessEnvironment):
-        def __init__(self) -> None:
-            self.harness = harness
-
-    WrappedHarness.__name__ = type(harness).__name__
-    return WrappedHarness()
-
-
 class EnvironmentHarness(Harness):
     """An environment as a harness. Verification runs as in a rollout: with its limits, processes and judge.
 

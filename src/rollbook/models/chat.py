@@ -220,11 +220,11 @@ class ChatModel:
         self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
     ) -> Completion:
         """Answer once."""
-        return await self._complete(messages, sampling, seed, rollout, tools, None)
+        return await self.complete_from(None, messages, sampling, seed=seed, rollout=rollout, tools=tools)
 
     async def complete_from(
         self,
-        previous: AnsweredCall,
+        previous: AnsweredCall | None,
         messages: Sequence[Message],
         sampling: Sampling,
         *,
@@ -237,17 +237,6 @@ class ChatModel:
         Where that cannot be proven, or the server takes no ids, the messages are sent as usual. The turn records the
         prompt that the server reports, whatever it is.
         """
-        return await self._complete(messages, sampling, seed, rollout, tools, previous if self.tokens else None)
-
-    async def _complete(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON],
-        previous: AnsweredCall | None,
-    ) -> Completion:
         if self._router is None:
             raise RuntimeError("the model is not open")
         if self._checked is not sampling:
@@ -262,8 +251,10 @@ class ChatModel:
 
         async def call(replica: Replica) -> Completion:
             name, url, body, ids = self.spec.name, replica.chat, plain, None
-            if previous and (
-                ids := await self._continuer.make_prompt(replica, name, previous, messages, sampling, tools)
+            if (
+                previous
+                and self.tokens
+                and (ids := await self._continuer.make_prompt(replica, name, previous, messages, sampling, tools))
             ):
                 if await self._continuer.needs_text_completions(replica):
                     url, body = replica.text, text_body(name, ids, sampling, seed)

@@ -28,11 +28,6 @@ ROUNDING = 1e-13
 """Differences below this share of the values that were subtracted are rounding."""
 
 
-def passes(reward: float, threshold: float = 1.0) -> bool:
-    """Return whether a reward counts as a pass."""
-    return reward >= threshold
-
-
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     """Return the chance that at least one of k rollouts, drawn without replacement, passes: 1 - C(n-c, k) / C(n, k).
 

@@ -182,7 +182,7 @@ def _sampling_words(sampling: Sampling) -> list[str]:
 
 def _model_words(book: Book) -> list[str]:
     """Return the options of the model used last; the embedded model needs none."""
-    model, settings = book.manifest.model, _read_last_settings(book)
+    model, settings = book.manifest.model, book.last_settings()
     if model.kind in ("embedded", "remote"):
         return []
     named = ["--model-name", model.name] if model.kind == "chat" else []
@@ -192,19 +192,13 @@ def _model_words(book: Book) -> list[str]:
 
 def _judge_words(book: Book) -> list[str]:
     """Return the options of the judge."""
-    judge, settings, usual = book.manifest.judge, _read_last_settings(book), Settings()
+    judge, settings, usual = book.manifest.judge, book.last_settings(), Settings()
     if judge is None:
         return []
     urls = [word for url in settings.judge_urls or [URL_PLACEHOLDER] for word in ("--judge", url)]
     keyed = _option_if_changed("--judge-key-env", settings.judge_key_env, usual.judge_key_env)
     timed = _option_if_changed("--judge-timeout", _format_number(settings.judge_s), _format_number(usual.judge_s))
     return [*urls, *(["--judge-name", judge.name] if judge.kind == "chat" else []), *keyed, *timed]
-
-
-def _read_last_settings(book: Book) -> Settings:
-    """Return the settings of the last round."""
-    rounds = book.rounds()
-    return rounds[-1].settings if rounds else Settings()
 
 
 def _option_if_changed(option: str, value: str, usual: str) -> list[str]:
