@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from rollbook.book import Book, FinalFailures, read_status, rollouts
-from rollbook.core.schema import SCHEMA_TYPES, generate_schemas, read_frozen_schema
+from rollbook.core.schema import SCHEMA_FOLDER, SCHEMA_TYPES, generate_schemas
 from rollbook.reports import make_report
 from rollbook.tokens import merge
 from support.sums import write_script, write_sums
@@ -65,6 +65,10 @@ def test_its_status_adds_up(book: Book) -> None:
     status = read_status(book.path)
     assert status.state == "shortfall"
     assert status.requested == status.scored + sum(status.failed.values()) + status.pending
+
+
+def read_frozen_schema(name: str) -> Any:
+    return json.loads((SCHEMA_FOLDER / f"{name}.json").read_text())
 
 
 def test_the_schemas_change_only_on_purpose() -> None:

@@ -47,12 +47,6 @@ def _clean_descriptions(value: Any) -> Any:
     }
 
 
-def read_frozen_schema(name: str) -> dict[str, Any]:
-    """Read a frozen schema."""
-    schema: dict[str, Any] = msgspec.json.decode((SCHEMA_FOLDER / f"{name}.json").read_bytes())
-    return schema
-
-
 if __name__ == "__main__":
     SCHEMA_FOLDER.mkdir(exist_ok=True)
     for name, schema in generate_schemas().items():

@@ -41,29 +41,21 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class Display(Protocol):
     """Shows progress: `start` is called once, `update` any number of times, `stop` at least once."""
 
-    def start(self, total: int) -> None: ...
-
-    def update(self, progress: Progress) -> None: ...
-
-    def note(self, line: str) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class SilentDisplay:
-    """Shows nothing: the display of a call from Python."""
-
     def start(self, total: int) -> None:
-        """Nothing to show."""
+        return
 
     def update(self, progress: Progress) -> None:
-        """Nothing to show."""
+        return
 
     def note(self, line: str) -> None:
-        """Nothing to show."""
+        return
 
     def stop(self) -> None:
-        """Nothing to end."""
+        return
+
+
+class SilentDisplay(Display):
+    """Shows nothing: the display of a call from Python."""
 
 
 RATE_WINDOW_S = 10.0

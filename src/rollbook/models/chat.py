@@ -247,15 +247,14 @@ class ChatModel:
             messages = without_reasoning(messages)
         prepared = prepare_messages(messages)
         plain = chat_body(self.spec.name, prepared, sampling, seed, tools, self.tokens)
-        version = self.version
+        version, continued = self.version, previous if self.tokens else None
 
         async def call(replica: Replica) -> Completion:
             name, url, body, ids = self.spec.name, replica.chat, plain, None
-            if (
-                previous
-                and self.tokens
-                and (ids := await self._continuer.make_prompt(replica, name, previous, messages, sampling, tools))
-            ):
+            if continued:
+                prompt = await self._continuer.make_prompt(replica, name, continued, messages, sampling, tools)
+                ids = self._continuer.accept(prompt)
+            if ids:
                 if await self._continuer.needs_text_completions(replica):
                     url, body = replica.text, text_body(name, ids, sampling, seed)
                 else:

@@ -94,25 +94,10 @@ class PromptContinuer:
         messages: Sequence[Message],
         sampling: Sampling,
         tools: JSON,
-    ) -> list[int] | None:
-        """Return the ids to continue with; None if they cannot be proven, or the server does not take them."""
-        if replica in self._ignoring:
-            return None
-        prompt = await self._make_prompt(replica, name, previous, messages, sampling, tools)
-        if isinstance(prompt, Unproven):
-            self._report_once(prompt.why)
-            return None
-        return prompt
-
-    async def _make_prompt(
-        self,
-        replica: Replica,
-        name: str,
-        previous: AnsweredCall,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        tools: JSON,
     ) -> list[int] | Unproven:
+        """Return the ids to continue with, or why they cannot be proven or the server does not take them."""
+        if replica in self._ignoring:
+            return Unproven(IGNORED)
         answer, turn = previous.completion.message, previous.completion.turn
         new = find_new_messages(previous, messages)
         if isinstance(new, Unproven):
@@ -132,6 +117,13 @@ class PromptContinuer:
                 return each
         ids = [each for each in rendered if not isinstance(each, Unproven)]
         return continuation(turn, Renders(*ids), called_tools=bool(answer.tool_calls))
+
+    def accept(self, prompt: list[int] | Unproven) -> list[int] | None:
+        """Return a prompt that was made; None if there is none, with its reason reported."""
+        if isinstance(prompt, Unproven):
+            self._report_once(prompt.why)
+            return None
+        return prompt
 
     async def _stand_in_ids(self, replica: Replica, name: str) -> list[int] | Unproven:
         """Return the ids of the stand-in answer, which do not change while a server runs."""
