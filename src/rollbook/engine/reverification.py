@@ -31,14 +31,7 @@ from rollbook.engine.planning import package_versions
 from rollbook.engine.progress import Display, ProgressCounter
 from rollbook.engine.retries import AttemptResult
 from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
-from rollbook.environments import (
-    EnvironmentRuntime,
-    JudgeClient,
-    open_judge,
-    resolve_judge,
-    with_judge_urls,
-    write_snapshot,
-)
+from rollbook.environments import EnvironmentRuntime, JudgeClient, open_judge, resolve_judge, write_snapshot
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.reports import Report, make_report
 
@@ -230,12 +223,12 @@ async def reverify(
         )
     targets = [] if settings.judge_urls == [NO_JUDGE] else settings.judge_urls
     before = old.manifest.judge
-    spec, urls = resolve_judge(targets, judge_name or (before.name if before and targets else ""))
+    spec, judged = resolve_judge(targets, judge_name or (before.name if before and targets else ""), settings)
     check_same_judge(old, spec, settings, only)
     went_on = (Path(out) / "run.json").exists()
-    async with open_judge(spec, with_judge_urls(settings, urls)) as judge_client:
+    async with open_judge(spec, judged) as judge_client:
         book = open_or_create_book(old, envs, only, Path(out), display, judge_client.spec if judge_client else None)
-        round_ = book.open_round(with_judge_urls(settings, urls))
+        round_ = book.open_round(judged)
         verifier = await _verify_all(book, round_, stored, only, display, judge_client)
     changes = list(find_reward_changes(old, book))
     write_atomically(book.path / "changes.jsonl", b"".join(map(encode_line, changes)))

@@ -32,15 +32,7 @@ from rollbook.engine.planning import check_unchanged, plan, resolve_planned_mode
 from rollbook.engine.progress import Display, SilentDisplay
 from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.worker_pool import StartWorker, WorkerPool
-from rollbook.environments import (
-    Environment,
-    JudgeClient,
-    check_judges,
-    check_same_judge,
-    open_judge,
-    resolve_judge,
-    with_judge_urls,
-)
+from rollbook.environments import Environment, JudgeClient, check_judges, check_same_judge, open_judge, resolve_judge
 from rollbook.errors import UsageError
 from rollbook.models import Model, open_model
 from rollbook.processes import run_event_loop, run_sync_or_async
@@ -139,8 +131,8 @@ async def _plan_and_work(
     refuse_occupied(Path(request.out))
     members = load_run_environments(request)
     spec, urls = resolve_run_model([member.loaded for member in members], request.model, request.model_name)
-    judge, judge_urls = resolve_judge(request.judge, request.judge_name)
-    settings = with_judge_urls(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
+    settings = msgspec.structs.replace(request.settings, urls=urls)
+    judge, settings = resolve_judge(request.judge, request.judge_name, settings)
     check_judges([member.loaded for member in members], judge is not None)
     alone = settings.workers == 1 and worker_factory is None
     async with open_judge(judge, settings) as judge_client, open_run_model(spec, settings, display, alone) as model:
@@ -209,12 +201,12 @@ def plan_request(request: Request, say: Callable[[str], None] = lambda _: None, 
         spec, urls = resolve_run_model(loaded, request.model, request.model_name)
     if not spec.name:
         raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
-    judge, judge_urls = resolve_judge(request.judge, request.judge_name)
+    settings = msgspec.structs.replace(request.settings, urls=urls)
+    judge, settings = resolve_judge(request.judge, request.judge_name, settings)
     if judge and not judge.name:
         raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
     check_judges(loaded, judge is not None)
-    first = with_judge_urls(msgspec.structs.replace(request.settings, urls=urls), judge_urls)
-    return plan(request, members, spec, first, judge, say).path
+    return plan(request, members, spec, settings, judge, say).path
 
 
 def work(run: str | Path, changes: dict[str, JSON], display: Display) -> RunResult:

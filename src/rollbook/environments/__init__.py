@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         open_judge,
         resolve_judge,
         resolve_judge_for,
-        with_judge_urls,
     )
     from rollbook.environments.pool import SessionLost
     from rollbook.environments.registry import (
@@ -55,6 +54,6 @@ __all__ = [
     "find_changed_file", "import_closure", "is_being_cancelled", "is_tampered", "list_environments", "load_environment",
     "load_instance", "marks", "names_blend", "open_judge", "parameters_of", "put_first_on_path", "read_arguments",
     "read_offered_tools", "resolve", "resolve_judge", "resolve_judge_for", "rows", "source_files", "source_root",
-    "tool", "with_judge_urls", "write_snapshot",
+    "tool", "write_snapshot",
 ]
 # fmt: on

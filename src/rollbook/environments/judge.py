@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -262,20 +262,21 @@ def _strip_tags(text: str) -> str:
     return _TAGS.sub("", text).strip()
 
 
-def resolve_judge(targets: list[str], name: str) -> tuple[ModelSpec | None, list[str]]:
-    """Return which model judges (part of a run's meaning), and its URLs (not part of it); None without a target."""
+def resolve_judge(targets: list[str], name: str, settings: Settings) -> tuple[ModelSpec | None, Settings]:
+    """Return which model judges (part of a run's meaning), and settings with its URLs; None without a target."""
     if not targets:
         if name:
             raise UsageError(f"--judge-name {name}: give --judge URL as well")
-        return None, []
-    return name_judge_options(lambda: resolve_model(targets, name))
+        return None, msgspec.structs.replace(settings, judge_urls=[])
+    spec, urls = name_judge_options(lambda: resolve_model(targets, name))
+    return spec, msgspec.structs.replace(settings, judge_urls=urls)
 
 
 def resolve_judge_for(loaded: LoadedEnvironment, settings: Settings, name: str) -> tuple[ModelSpec | None, Settings]:
     """Return which model judges one environment, and the settings with its URLs; refuse what does not fit."""
-    spec, urls = resolve_judge(settings.judge_urls, name)
+    spec, judged = resolve_judge(settings.judge_urls, name, settings)
     check_judges([loaded], spec is not None)
-    return spec, with_judge_urls(settings, urls)
+    return spec, judged
 
 
 def check_judges(several: Sequence[LoadedEnvironment], has_judge: bool) -> None:
@@ -316,11 +317,6 @@ def check_same_judge(planned: ModelSpec | None, settings: Settings, where: objec
         return
     if not settings.judge_urls:
         return
-    current, _ = resolve_judge(settings.judge_urls, planned.name)
+    current, _ = resolve_judge(settings.judge_urls, planned.name, settings)
     if current != planned:
         raise UsageError(f"{where} was planned with the judge {planned.kind} {planned.name}: start a new run")
-
-
-def with_judge_urls(settings: Settings, urls: Iterable[str]) -> Settings:
-    """Return settings with the URLs of the judge."""
-    return msgspec.structs.replace(settings, judge_urls=list(urls))
