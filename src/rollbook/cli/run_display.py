@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rollbook.cli.report_tables import show_numbers
 from rollbook.core import FAILURE_KINDS
-from rollbook.engine import Display, Progress
+from rollbook.engine import Display, LineDisplay, Progress
 from rollbook.errors import Shortfall, Stopped
 
 if TYPE_CHECKING:
@@ -34,38 +34,20 @@ def make_display() -> Display:
     return LiveDisplay() if sys.stderr.isatty() else PlainDisplay()
 
 
-class PlainDisplay:
+class PlainDisplay(LineDisplay):
     """Lines for logs and pipes: the first at once, then one every ten seconds, and the last numbers at the end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._next = 0.0
-        self._unseen: Progress | None = None
+        super().__init__(format_progress, PLAIN_LINE_EVERY_S, clock)
 
     def start(self, total: int) -> None:
         """Print how many rollouts there are to do."""
         self.note(f"{total} rollouts to do")
         self._next = self._clock() + PLAIN_LINE_EVERY_S
 
-    def update(self, progress: Progress) -> None:
-        """Print these numbers if the next line is due."""
-        self._unseen = progress
-        if self._clock() >= self._next:
-            self._next = self._clock() + PLAIN_LINE_EVERY_S
-            self._show()
-
     def note(self, line: str) -> None:
         """Print a line."""
         print(line, file=sys.stderr, flush=True)
-
-    def stop(self) -> None:
-        """Print the last numbers if they have not been printed."""
-        self._show()
-
-    def _show(self) -> None:
-        if self._unseen is not None:
-            self.note(format_progress(self._unseen))
-        self._unseen = None
 
 
 class LiveDisplay:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -214,7 +213,4 @@ def gateway_command(
 def _announce_gateway(url: str, key: str) -> None:
     print(url, flush=True)
     if not os.environ.get(KEY_VARIABLE):
-        print(
-            f"the key that opens and reads rollouts, good for this start ({KEY_VARIABLE} sets one): {key}",
-            file=sys.stderr,
-        )
+        o.print_note(f"the key that opens and reads rollouts, good for this start ({KEY_VARIABLE} sets one): {key}")

@@ -20,7 +20,7 @@ from rollbook.book import read_presences
 from rollbook.clusters.job_files import read_jobs, select_cancelled_ids
 from rollbook.clusters.scheduler import ENDING, PREEMPTED, RUNNING, CurrentTask, Scheduler
 from rollbook.core import encode_line
-from rollbook.engine import Progress
+from rollbook.engine import LineDisplay, Progress
 from rollbook.errors import SchedulerError
 
 STOP_MARGIN_S = 45.0
@@ -65,34 +65,20 @@ def raise_interrupt(number: int, frame: object) -> None:
 LINE_EVERY_S = 60.0
 
 
-class JobLog:
+class JobLog(LineDisplay):
     """Writes a worker's progress to the log of its job."""
 
     def __init__(self) -> None:
-        self._next = 0.0
-        self._unseen: Progress | None = None
+        super().__init__(format_progress, LINE_EVERY_S)
 
     def start(self, total: int) -> None:
         """Write how much there is to do."""
         self.note(f"{total} rollouts in all")
 
-    def update(self, progress: Progress) -> None:
-        """Remember the progress, and write it when a line is due."""
-        self._unseen = progress
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + LINE_EVERY_S
-            self.stop()
-
     def note(self, line: str) -> None:
         """Write a line with the time of day."""
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
         sys.stderr.flush()
-
-    def stop(self) -> None:
-        """Write the progress that has not been written."""
-        if self._unseen is not None:
-            self.note(format_progress(self._unseen))
-        self._unseen = None
 
 
 def format_progress(progress: Progress) -> str:

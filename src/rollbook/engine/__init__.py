@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         plan,
         resolve_run_model,
     )
-    from rollbook.engine.progress import Display, Progress, ProgressCounter
+    from rollbook.engine.progress import Display, LineDisplay, Progress, ProgressCounter
     from rollbook.engine.request import Request, as_list, update_settings
     from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s, run_until_final
     from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
@@ -65,14 +65,14 @@ else:
 # fmt: off
 __all__ = [
     "AnswerScorer", "AttemptClock", "AttemptResult", "BookJobSource", "Collector", "Display", "Entry", "ExitStatus",
-    "FixedLimit", "Group", "GroupCounts", "GroupPolicy", "ModelCaller", "OnFailure", "Progress", "ProgressCounter",
-    "Request", "ReverifyOnly", "ReverifyResult", "RolloutJob", "RolloutRunner", "RunResult", "StartWorker",
-    "Worker", "as_list", "check_run_model", "check_unchanged", "choose_tool_format", "count_open_chunks",
+    "FixedLimit", "Group", "GroupCounts", "GroupPolicy", "LineDisplay", "ModelCaller", "OnFailure", "Progress",
+    "ProgressCounter", "Request", "ReverifyOnly", "ReverifyResult", "RolloutJob", "RolloutRunner", "RunResult",
+    "StartWorker", "Worker", "as_list", "check_run_model", "check_unchanged", "choose_tool_format", "count_open_chunks",
     "environment_name", "extend", "extend_samples", "group_shortfall", "is_importable", "iterate_tasks",
     "iterate_valid_tasks", "killed_exit_status", "load_environment", "load_run_environments", "merge_limits",
-    "merge_sampling", "open_environments", "open_run_model", "open_scorer", "package_versions", "plan",
-    "plan_request", "prepare_round", "read_blend", "record_failure", "resolve_run_model", "resume", "retry_delay_s",
-    "reverify", "roundtrip_task", "run", "run_answer", "run_request", "run_round", "run_until_final", "score",
-    "update_settings", "work", "work_on_book",
+    "merge_sampling", "open_environments", "open_run_model", "open_scorer", "package_versions", "plan", "plan_request",
+    "prepare_round", "read_blend", "record_failure", "resolve_run_model", "resume", "retry_delay_s", "reverify",
+    "roundtrip_task", "run", "run_answer", "run_request", "run_round", "run_until_final", "score", "update_settings",
+    "work", "work_on_book",
 ]
 # fmt: on

@@ -6,6 +6,7 @@ One policy for failures, staleness and equal rewards; everything that is drawn i
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
@@ -88,13 +89,10 @@ class GroupBuffer:
 def group_shortfall(rollouts: list[Rollout]) -> Shortfall:
     """Return the exception that names the rollouts without a score."""
     failures = [(r.task.id, r.sample, r.failure) for r in rollouts if r.failure]
-    kinds: dict[str, int] = {}
-    for _, _, failure in failures:
-        kinds[failure.kind] = kinds.get(failure.kind, 0) + 1
     return Shortfall(
         requested=len(rollouts),
         scored=len(rollouts) - len(failures),
-        failed=kinds,
+        failed=Counter(failure.kind for _, _, failure in failures),
         missing=[(task, sample, f"{f.kind}: {f.message}") for task, sample, f in failures],
         cause=f"probable cause: {failures[0][2].message}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -56,6 +57,30 @@ class Display(Protocol):
 
 class SilentDisplay(Display):
     """Shows nothing: the display of a call from Python."""
+
+
+class LineDisplay(Display):
+    """Notes the progress on one line, at most every `every_s` seconds, and the last numbers at the end."""
+
+    def __init__(
+        self, describe: Callable[[Progress], str], every_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._describe, self._every_s, self._clock = describe, every_s, clock
+        self._next = 0.0
+        self._unseen: Progress | None = None
+
+    def update(self, progress: Progress) -> None:
+        """Note these numbers if the next line is due."""
+        self._unseen = progress
+        if self._clock() >= self._next:
+            self._next = self._clock() + self._every_s
+            self.stop()
+
+    def stop(self) -> None:
+        """Note the last numbers if they have not been noted."""
+        if self._unseen is not None:
+            self.note(self._describe(self._unseen))
+        self._unseen = None
 
 
 RATE_WINDOW_S = 10.0
