@@ -57,7 +57,10 @@ test-model: .venv/dev ## Run every test that needs the real embedded model.
 test-ray: .venv-ray/ready ## Run the tests that need Ray, with a real one.
 	.venv-ray/bin/pytest -rs tests/trainers/test_ray_*.py tests/clusters/onray
 
-test-browser: .venv-browser/ready ## Look at the viewer with a real Chromium.
+test-browser: .venv-browser/ready ## Look at the viewer with a real Chromium (installed on Debian, as root).
+	@command -v chromium >/dev/null \
+	  || { apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+	  || echo "make: CHROMIUM COULD NOT BE INSTALLED (apt-get install chromium, as root): its tests are skipped" >&2
 	.venv-browser/bin/pytest -rs tests/viewer/browser
 
 test-gateway: .venv-gateway/ready ## Let real agents from the package index play through the gateway.
