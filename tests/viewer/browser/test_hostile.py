@@ -92,7 +92,7 @@ def test_an_exported_file_has_the_pages_of_its_run(look, viewer, tmp_path):
     page.goto((tmp_path / "run.html").as_uri())
     page.wait_for_selector("table.tasks tbody tr")
     assert "7 of 7 played rollouts. Left out: nothing" in page.locator(".note").inner_text()
-    page.click("text=area-6")
+    page.click("table.tasks >> text=area-6")
     page.click(".card a >> text=sample 0")
     page.click("a.button:has-text('Tokens')")
     page.wait_for_selector(".token.trained")
