@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 import msgspec
 
 from rollbook.core import JSON, Message, Rollout, Score, Task
+from rollbook.environments.tools import tool as tool  # the source in old run directories may import it from here
 from rollbook.environments.tools import tool_methods
 from rollbook.errors import UsageError
 
