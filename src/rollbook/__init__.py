@@ -30,11 +30,30 @@ __version__ = "0.1.0"
 
 find_moved_modules()
 
-# fmt: off
 __all__ = [
-    "BookError", "Collector", "EndpointDown", "Environment", "Harness", "McpServer", "Message", "Program",
-    "ResourceServerProcess", "RollbookError", "Rollout", "RolloutFailed", "Score", "Shortfall", "Stopped", "Task",
-    "TokenError", "UsageError", "__version__", "generate_gym_config", "run", "score", "submit", "tool",
+    "BookError",
+    "Collector",
+    "EndpointDown",
+    "Environment",
+    "Harness",
+    "McpServer",
+    "Message",
+    "Program",
+    "ResourceServerProcess",
+    "RollbookError",
+    "Rollout",
+    "RolloutFailed",
+    "Score",
+    "Shortfall",
+    "Stopped",
+    "Task",
+    "TokenError",
+    "UsageError",
+    "__version__",
+    "generate_gym_config",
+    "run",
+    "score",
+    "submit",
+    "tool",
     "write_gym_config",
 ]
-# fmt: on

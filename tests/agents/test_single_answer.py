@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from rollbook.agents.builtin import SingleAnswer
+from rollbook.agents.agent import SingleAnswer
 from rollbook.core import JSON, Message, Rollout, Task, Turn
 from rollbook.environments.session import StatelessSession
 from rollbook.models import Completion

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from rollbook.agents import choose_agent
-from rollbook.agents.builtin import MAX_CALLS, Dialogue, SingleAnswer, ToolLoop
+from rollbook.agents.agent import MAX_CALLS, Dialogue, SingleAnswer, ToolLoop
 from rollbook.agents.tool_formats import NativeToolCalls, TextToolCalls
 from rollbook.core import JSON, EnvironmentSpec, Function, Limits, Message, Rollout, Task, ToolCall, Turn
 from rollbook.errors import LimitReached

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from rollbook.book.heartbeats import make_presence, read_presences, read_start_time, write_heartbeat
 from rollbook.book.leases import WorkerMonitor
-from rollbook.book.workers import make_presence, read_presences, read_start_time, write_heartbeat
 from rollbook.core import Held
 from support.books import make_book
 

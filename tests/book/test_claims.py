@@ -11,9 +11,9 @@ from rollbook.book import claims as claims_module
 from rollbook.book.book import Book
 from rollbook.book.claims import ChunkClaimer, Claim
 from rollbook.book.counted_lines import KeyMap
+from rollbook.book.heartbeats import InFlightKeys, make_presence, write_heartbeat
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.seals import Seals, write_seals
-from rollbook.book.workers import InFlightKeys, make_presence, write_heartbeat
 from rollbook.core import Rollout, Round, Seal
 from support.books import failed, make_book, open_round, scored
 

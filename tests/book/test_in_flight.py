@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollbook.book.workers import SLOTS_ADDED, InFlightKeys, read_in_flight
+from rollbook.book.heartbeats import SLOTS_ADDED, InFlightKeys, read_in_flight
 from support.books import make_book
 
 

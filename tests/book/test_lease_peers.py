@@ -9,9 +9,9 @@ import pytest
 
 from rollbook.book.book import Book
 from rollbook.book.claims import ChunkClaimer, Claim
+from rollbook.book.heartbeats import list_joined_and_gone, make_presence, read_worker_gone, write_heartbeat
 from rollbook.book.leases import PEERS_WATCHED, PeerMonitor, WorkerMonitor
 from rollbook.book.seals import write_seals
-from rollbook.book.workers import list_joined_and_gone, make_presence, read_worker_gone, write_heartbeat
 from rollbook.core import Presence, Round, Seal
 from support.books import make_book, open_round
 

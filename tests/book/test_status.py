@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollbook.book.claims import ChunkClaimer
+from rollbook.book.heartbeats import make_presence, write_heartbeat
 from rollbook.book.seals import write_seals
 from rollbook.book.status import name_state, read_status
-from rollbook.book.workers import make_presence, write_heartbeat
 from rollbook.core import Held, Seal
 from support.alive import open_fds
 from support.books import make_book, open_round

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.core.failure import FAILURE_KINDS, Failure, attempts_allowed, check_retry_rules, reopens
+from rollbook.core.journal_lines import FailedLine, ScoredLine, make_failed_line, make_scored_line
 from rollbook.core.json import iterate_lines
-from rollbook.core.records import FailedLine, ScoredLine, make_failed_line, make_scored_line
 from rollbook.core.rollout import Rollout, Score, Turn, as_score
 from rollbook.core.seeds import derive_seed
 from rollbook.core.task import Message, Task, TaskLine, as_messages

@@ -11,7 +11,7 @@ import pytest
 from rollbook.book import ChunkClaimer, CountedLines, PeerMonitor
 from rollbook.book import journal as journals
 from rollbook.book.counted_lines import ScoredLineHeader
-from rollbook.book.workers import read_presence, read_worker_gone
+from rollbook.book.heartbeats import read_presence, read_worker_gone
 from rollbook.engine import book_worker as module
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.engine.worker import RolloutJob

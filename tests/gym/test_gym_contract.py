@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rollbook.core import Function, Message, ToolCall, Turn, Usage
+from rollbook.gym.responses import read_response
 from rollbook.gym.rows import read_task
-from rollbook.models import CREATE_PARAMS, make_create_params, make_response, read_create_params, read_response
+from rollbook.models import CREATE_PARAMS, make_create_params, make_response, read_create_params
 from rollbook.models.responses_api import make_items, to_response_tools
 
 DATA = Path(__file__).parent / "data"

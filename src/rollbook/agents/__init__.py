@@ -9,15 +9,17 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.agents.agent import Agent, EnvironmentAccess
-    from rollbook.agents.builtin import choose_agent
+    from rollbook.agents.agent import Agent, EnvironmentAccess, choose_agent
     from rollbook.agents.program import Program, check_agent_unchanged, make_program, resolve_agent
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "Agent", "EnvironmentAccess", "Program", "check_agent_unchanged", "choose_agent", "make_program",
+    "Agent",
+    "EnvironmentAccess",
+    "Program",
+    "check_agent_unchanged",
+    "choose_agent",
+    "make_program",
     "resolve_agent",
 ]
-# fmt: on

@@ -35,13 +35,7 @@ if TYPE_CHECKING:
         worker_of_journal,
     )
     from rollbook.book.durable_files import explain_disk_errors, lock_run, sync_folder, write_atomically, write_new
-    from rollbook.book.journal import Journal, JournalEntry
-    from rollbook.book.json_lines import LineReader, read_line_blocks, read_whole_lines
-    from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
-    from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
-    from rollbook.book.status import RunStatus, name_state, read_status
-    from rollbook.book.tasks import TaskFile, read_rows
-    from rollbook.book.workers import (
+    from rollbook.book.heartbeats import (
         HEARTBEAT_S,
         InFlightKeys,
         WorkerGone,
@@ -52,18 +46,68 @@ if TYPE_CHECKING:
         read_presences,
         write_heartbeat,
     )
+    from rollbook.book.journal import Journal, JournalEntry
+    from rollbook.book.json_lines import LineReader, read_line_blocks, read_whole_lines
+    from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
+    from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
+    from rollbook.book.status import RunStatus, name_state, read_status
+    from rollbook.book.tasks import TaskFile, read_rows
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "HEARTBEAT_S", "MAX_WORKER_DEATHS", "REFRESH_S", "Book", "BookDraft", "ChunkClaimer", "Claim", "ContestedLines",
-    "CountedLines", "FailedLineHeader", "FinalFailures", "InFlightKeys", "Journal", "JournalEntry", "KeyHistory",
-    "Leases", "LineIndex", "LineReader", "LineRules", "PeerMonitor", "RunStatus", "SealedExtents", "Seals",
-    "TaskFile", "WorkerGone", "WorkerMonitor", "count_workers", "explain_disk_errors", "find_reopened_kinds",
-    "is_closed", "is_finished", "is_still_final", "iterate_parts", "list_journals", "lock_run", "make_presence",
-    "name_state", "next_heartbeat_s", "publish_worker_gone", "read_line_blocks", "read_presences", "read_rows",
-    "read_status", "read_turns", "read_whole_lines", "refuse_occupied", "rollouts", "sidecar_path", "sync_folder",
-    "worker_of_journal", "write_atomically", "write_heartbeat", "write_new", "write_seals",
+    "HEARTBEAT_S",
+    "MAX_WORKER_DEATHS",
+    "REFRESH_S",
+    "Book",
+    "BookDraft",
+    "ChunkClaimer",
+    "Claim",
+    "ContestedLines",
+    "CountedLines",
+    "FailedLineHeader",
+    "FinalFailures",
+    "InFlightKeys",
+    "Journal",
+    "JournalEntry",
+    "KeyHistory",
+    "Leases",
+    "LineIndex",
+    "LineReader",
+    "LineRules",
+    "PeerMonitor",
+    "RunStatus",
+    "SealedExtents",
+    "Seals",
+    "TaskFile",
+    "WorkerGone",
+    "WorkerMonitor",
+    "count_workers",
+    "explain_disk_errors",
+    "find_reopened_kinds",
+    "is_closed",
+    "is_finished",
+    "is_still_final",
+    "iterate_parts",
+    "list_journals",
+    "lock_run",
+    "make_presence",
+    "name_state",
+    "next_heartbeat_s",
+    "publish_worker_gone",
+    "read_line_blocks",
+    "read_presences",
+    "read_rows",
+    "read_status",
+    "read_turns",
+    "read_whole_lines",
+    "refuse_occupied",
+    "rollouts",
+    "sidecar_path",
+    "sync_folder",
+    "worker_of_journal",
+    "write_atomically",
+    "write_heartbeat",
+    "write_new",
+    "write_seals",
 ]
-# fmt: on

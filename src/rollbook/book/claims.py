@@ -13,10 +13,16 @@ import msgspec
 
 from rollbook.book.book import Book
 from rollbook.book.counted_lines import FailedLineHeader, KeyMap, ScoredLineHeader, counted_limit, is_still_final
+from rollbook.book.heartbeats import (
+    count_workers,
+    list_joined_and_gone,
+    read_in_flight,
+    read_presence,
+    read_worker_gone,
+)
 from rollbook.book.json_lines import LineReader
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent
-from rollbook.book.workers import count_workers, list_joined_and_gone, read_in_flight, read_presence, read_worker_gone
 from rollbook.core import Chunk, Extent, Round, Seal
 
 MAX_WORKER_DEATHS = 3

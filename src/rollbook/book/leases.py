@@ -18,8 +18,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.durable_files import write_temporary
-from rollbook.book.seals import Seals
-from rollbook.book.workers import (
+from rollbook.book.heartbeats import (
     WorkerGone,
     list_joined_and_gone,
     publish_worker_gone,
@@ -29,6 +28,7 @@ from rollbook.book.workers import (
     read_presence,
     read_start_time,
 )
+from rollbook.book.seals import Seals
 from rollbook.core import Lease, Presence, encode_line
 from rollbook.errors import BookError
 

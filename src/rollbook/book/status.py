@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.book import Book
+from rollbook.book.heartbeats import read_presences
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds
-from rollbook.book.workers import read_presences
 from rollbook.core import Held, Presence, Seal
 
 

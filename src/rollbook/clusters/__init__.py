@@ -21,11 +21,31 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "DEFAULT_SCHEDULER", "ClusterJob", "ClusterProfile", "ClusterStatus", "Scheduler", "ServerKind", "ServerSpec",
-    "Submission", "SubmissionOrder", "cancel_run", "check_profile", "extend_submitted_run", "find_last_place",
-    "find_logs", "find_run_path", "find_scheduler", "preview_scripts", "read_cluster_status", "read_profile",
-    "read_ssh_run", "resubmit", "scheduler_names", "submit", "submit_request", "wait_for_jobs", "was_submitted",
+    "DEFAULT_SCHEDULER",
+    "ClusterJob",
+    "ClusterProfile",
+    "ClusterStatus",
+    "Scheduler",
+    "ServerKind",
+    "ServerSpec",
+    "Submission",
+    "SubmissionOrder",
+    "cancel_run",
+    "check_profile",
+    "extend_submitted_run",
+    "find_last_place",
+    "find_logs",
+    "find_run_path",
+    "find_scheduler",
+    "preview_scripts",
+    "read_cluster_status",
+    "read_profile",
+    "read_ssh_run",
+    "resubmit",
+    "scheduler_names",
+    "submit",
+    "submit_request",
+    "wait_for_jobs",
+    "was_submitted",
 ]
-# fmt: on

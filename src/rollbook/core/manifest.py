@@ -1,6 +1,8 @@
-"""What a run means (run.json), how each start of it is operated (rounds/NNNN.json), and its keys (plan.json).
+"""What a run means (run.json), how each start of it is operated (rounds/NNNN.json), its keys (plan.json), and the
+records of its workers: leases, heartbeats, seals.
 
-The plan is a list of parts, each a block of keys that is cut into chunks; workers claim chunks. The class names and
+The plan is a list of parts, each a block of keys that is cut into chunks; workers claim chunks. A seal names exactly
+which bytes of which files say that a chunk is finished for its round. The class names and
 docstrings are part of the JSON Schemas in core/schemas.
 """
 
@@ -13,7 +15,6 @@ from itertools import accumulate
 import msgspec
 
 from rollbook.core.json import JSON
-from rollbook.core.records import Extent
 from rollbook.core.run_options import Limits, Sampling, Settings, ToolFormat
 from rollbook.core.stored_targets import translate_target
 
@@ -239,3 +240,54 @@ def make_part(tasks: tuple[int, int], samples: tuple[int, int], workers: int) ->
     """Return a block of keys with its chunks sized for this many workers."""
     keys = (tasks[1] - tasks[0]) * (samples[1] - samples[0])
     return Part(tasks, samples, compute_chunk_sizes(keys, workers))
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A claim's content: the same for every claim of a worker, so that they can share one file."""
+
+    worker: str
+    round: int
+
+
+class Held(msgspec.Struct):
+    """What a worker has recorded so far in a chunk that it owns."""
+
+    scored: int = 0
+    failed: dict[str, int] = {}
+
+
+class Presence(msgspec.Struct):
+    """A worker's own record. The counter increases with every heartbeat; `state` is "left" after an orderly end."""
+
+    id: str
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    born: str
+    round: int
+    started: float
+    counter: int = 0
+    state: str = "working"
+    place: str = ""
+    """Its run directory, by device and inode: a copy of the book has none of the original's workers."""
+    in_flight: int = 0
+    chunks: dict[int, Held] = {}
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """How far a file was read when the chunk was sealed, and the sha256 of those bytes."""
+
+    bytes: int
+    sha256: str
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """The state of a sealed chunk. Lines after the extents no longer change it."""
+
+    round: int
+    epoch: int
+    scored: int
+    failed: dict[str, int]
+    dropped: int
+    files: dict[str, Extent]

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from rollbook.core.journal_lines import FailedLine, ScoredLine
 from rollbook.core.json import encode_pretty
-from rollbook.core.manifest import Manifest, Plan, Round
-from rollbook.core.records import FailedLine, Lease, Presence, ScoredLine, Seal
+from rollbook.core.manifest import Lease, Manifest, Plan, Presence, Round, Seal
 from rollbook.core.task import TaskLine
 
 SCHEMA_FOLDER = Path(__file__).parent / "schemas"

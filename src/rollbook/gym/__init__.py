@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "EnvironmentHarness", "Harness", "HarnessEnvironment", "ResourceServerProcess", "generate_gym_config",
-    "write_deployment", "write_gym_config",
+    "EnvironmentHarness",
+    "Harness",
+    "HarnessEnvironment",
+    "ResourceServerProcess",
+    "generate_gym_config",
+    "write_deployment",
+    "write_gym_config",
 ]
-# fmt: on

@@ -34,7 +34,8 @@ from rollbook.models.chat_protocol import (
     without_reasoning,
 )
 from rollbook.models.model import Completion, normalize_base_url
-from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, describe_outage, open_http_session
+from rollbook.models.outage import describe_outage, describe_waiting
+from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, open_http_session
 from rollbook.models.server_errors import (
     WHERE,
     check_logprobs,
@@ -341,7 +342,7 @@ class ChatModel:
             if loop.time() + delay > deadline:
                 raise EndpointDown(describe_outage("; ".join(reasons), self._settings.outage_s, "try again"))
             if delay == FIRST_PROBE_S:
-                self._say(f"waiting for the model, {self._settings.outage_s:g} s at most: {'; '.join(reasons)}")
+                self._say(describe_waiting("; ".join(reasons), self._settings.outage_s))
             await asyncio.sleep(delay)
             delay = min(delay * 2, SLOWEST_PROBE_S)
 

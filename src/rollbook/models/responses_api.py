@@ -20,13 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from rollbook.core import JSON, Function, Message, Rollout, Sampling, ToolCall, Turn, Usage, decode
+from rollbook.core import JSON, Function, Message, Sampling, ToolCall, Turn, Usage, decode
 from rollbook.errors import UsageError
 
 COMPLETED, INCOMPLETE = "completed", "incomplete"
 _COMPLETE_REASONS = ("stop", "tool_calls", "function_call")
-_INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_FINISH_REASONS = {reason: finish for finish, reason in _INCOMPLETE_REASONS.items()}
+INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def make_status_fields(finish_reason: str, ended: str = "") -> dict[str, JSON]:
@@ -36,28 +35,12 @@ def make_status_fields(finish_reason: str, ended: str = "") -> dict[str, JSON]:
     """
     if finish_reason in _COMPLETE_REASONS and not ended:
         return {"status": COMPLETED, "incomplete_details": None}
-    details: dict[str, JSON] = {"reason": _INCOMPLETE_REASONS.get(finish_reason)}
+    details: dict[str, JSON] = {"reason": INCOMPLETE_REASONS.get(finish_reason)}
     if finish_reason == "context_length":
         details["reason"] = "max_output_tokens"
-    if finish_reason not in _INCOMPLETE_REASONS:
+    if finish_reason not in INCOMPLETE_REASONS:
         details["finish_reason"] = finish_reason
     return {"status": INCOMPLETE, "incomplete_details": {**details, **({"ended": ended} if ended else {})}}
-
-
-def read_finish_reason(response: Mapping[str, JSON], calls: bool) -> str:
-    """Return why the last model call of a response ended; `calls`: its message calls tools."""
-    details = response.get("incomplete_details")
-    if isinstance(details, dict):
-        if isinstance(own := details.get("finish_reason"), str):
-            return own
-        return _FINISH_REASONS.get(str(details.get("reason")), "length")
-    return "tool_calls" if calls else "stop"
-
-
-def read_ended(response: Mapping[str, JSON]) -> str:
-    """Return our limit that ended the conversation, if one did."""
-    details = response.get("incomplete_details")
-    return str(details.get("ended") or "") if isinstance(details, dict) else ""
 
 
 def choose_item_status(finish_reason: str) -> str:
@@ -469,26 +452,6 @@ def make_usage(usage: Usage) -> dict[str, JSON]:
     }
 
 
-def read_usage(value: JSON) -> Usage:
-    """Read a response's `usage`; a missing one counts nothing."""
-    if value is None:
-        return Usage()
-    if not isinstance(value, dict):
-        raise UsageError(f"usage is no object but {value!r:.80}")
-    counts = [value.get(name) or 0 for name in ("input_tokens", "output_tokens")]
-    if not all(isinstance(count, int) and count >= 0 for count in counts):
-        raise UsageError(f"usage counts no tokens: {value!r:.200}")
-    return Usage(*counts)
-
-
-class ResponseContent(msgspec.Struct, frozen=True):
-    """The content of a response: messages after the prompt, a turn for each of the model's, the limit that ended it."""
-
-    messages: list[Message]
-    turns: list[Turn]
-    ended: str = ""
-
-
 def make_response(
     messages: Sequence[Message],
     turns: Sequence[Turn],
@@ -513,48 +476,6 @@ def make_response(
         **make_status_fields(turns[-1].finish_reason if turns else "stop", ended),
         "usage": make_usage(usage),
     }
-
-
-def make_rollout_response(rollout: Rollout, model: str, tools: Sequence[JSON] = ()) -> dict[str, JSON]:
-    """Return the response of a recorded rollout."""
-    return make_response(
-        rollout.messages[len(rollout.task.messages) :],
-        rollout.turns,
-        name=f"{rollout.task.id}_{rollout.sample}",
-        model=model,
-        created=rollout.timing.start,
-        tools=tools,
-        ended=rollout.ended,
-    )
-
-
-def read_response(value: JSON, where: str = "response") -> ResponseContent:
-    """Read a response; UsageError names what is wrong with it.
-
-    Where no item has tokens, the last turn gets the counts of the whole response, so that the sum is right.
-    """
-    if not isinstance(value, dict):
-        raise UsageError(f"{where} is no object")
-    if not isinstance(value.get("output"), list):
-        raise UsageError(f"{where}.output is no list of items")
-    messages, turns = read_output(value.get("output"), f"{where}.output")
-    if turns and not any(turn.has_tokens for turn in turns):
-        turns[-1] = _add_usage(turns[-1], read_usage(value.get("usage")))
-    return ResponseContent(messages, _set_finish_reason(value, messages, turns), read_ended(value))
-
-
-def _add_usage(turn: Turn, usage: Usage) -> Turn:
-    return msgspec.structs.replace(turn, prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
-
-
-def _set_finish_reason(value: Mapping[str, JSON], messages: Sequence[Message], turns: list[Turn]) -> list[Turn]:
-    """Set the response's end reason on the last turn; a prompt that did not fit is a turn without a message."""
-    if not isinstance(value.get("incomplete_details"), dict):
-        return turns
-    reason = read_finish_reason(value, calls=bool(messages and messages[-1].tool_calls))
-    if reason == "context_length":
-        return [*turns, Turn(finish_reason=reason)]
-    return [*turns[:-1], msgspec.structs.replace(turns[-1], finish_reason=reason)] if turns else turns
 
 
 CREATE_PARAMS = "responses_create_params"

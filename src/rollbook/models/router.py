@@ -14,6 +14,7 @@ from yarl import URL
 
 from rollbook.core import FAILURE_KINDS, Settings
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed
+from rollbook.models.outage import Outage, describe_outage
 from rollbook.models.server_errors import CONNECT, WHERE, make_bad_completion, make_http_error
 from rollbook.processes import timeout_after
 
@@ -119,7 +120,6 @@ MAX_STRIKES = 3
 FIRST_PROBE_S, SLOWEST_PROBE_S = 0.25, 5.0
 TRIAL_S = 5.0
 STICKY = 16_384
-IDLE_S = 10.0
 
 T = TypeVar("T")
 
@@ -156,8 +156,7 @@ class Router:
         self.replicas = list(replicas)
         self._health = {replica: ReplicaHealth() for replica in replicas}
         self._probe = probe
-        self._outage_s = outage_s
-        self._down_since: float | None = None
+        self._outage = Outage(outage_s)
         self._active_calls = 0
         self._last_call_ended = 0.0
         self._changed = asyncio.Event()
@@ -173,23 +172,14 @@ class Router:
 
     async def send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
         """Make one call, on the replica chosen for the rollout."""
-        self._resume_clock()
+        if not self._active_calls:
+            self._outage.skip_idle_time(self._last_call_ended)
         self._active_calls += 1
         try:
             return await self._send(rollout, call)
         finally:
             self._active_calls -= 1
             self._last_call_ended = asyncio.get_running_loop().time()
-
-    def _resume_clock(self) -> None:
-        """Restart the outage clock after idle time, which is no outage: a trainer may be busy elsewhere for minutes."""
-        now = asyncio.get_running_loop().time()
-        if (
-            self._down_since is not None
-            and not self._active_calls
-            and now - self._last_call_ended > min(IDLE_S, self._outage_s)
-        ):
-            self._down_since = now
 
     async def _send(self, rollout: str, call: Callable[[Replica], Awaitable[T]]) -> T:
         trials = 0
@@ -225,8 +215,8 @@ class Router:
         health = self._health[replica]
         health.state, health.reason, health.needs_trial = "out", reason, needs_trial
         health.epoch, health.testing = health.epoch + 1, False
-        if self._down_since is None and not self._any_in_use():
-            self._down_since = asyncio.get_running_loop().time()
+        if not self._any_in_use():
+            self._outage.begin()
         if replica not in self._probe_tasks:
             self._probe_tasks[replica] = asyncio.create_task(self._probe_until_healthy(replica, health, wait_s))
 
@@ -254,9 +244,8 @@ class Router:
             self._sticky.popitem(last=False)
 
     async def _wait(self, rollout: str) -> Replica:
-        loop = asyncio.get_running_loop()
         while (replica := self._choose(rollout)) is None:
-            left = (self._down_since or loop.time()) + self._outage_s - loop.time()
+            left = self._outage.left_s()
             if left <= 0:
                 raise self._endpoint_down()
             try:
@@ -268,7 +257,7 @@ class Router:
 
     def _endpoint_down(self) -> EndpointDown:
         reasons = "; ".join(f"{r.base}: {self._health[r].reason.removeprefix(f'{r.base}: ')}" for r in self.replicas)
-        return EndpointDown(describe_outage(reasons, self._outage_s))
+        return EndpointDown(describe_outage(reasons, self._outage.allowed_s))
 
     def _begin_trial(self, replica: Replica, epoch: int) -> None:
         health = self._health[replica]
@@ -314,7 +303,7 @@ class Router:
 
     def _put_back(self, health: ReplicaHealth) -> None:
         health.state, health.testing, health.delay_s = "in", False, FIRST_PROBE_S
-        self._down_since = None
+        self._outage.end()
         self._notify_waiters()
 
     async def _probe_until_healthy(self, replica: Replica, health: ReplicaHealth, wait_s: float) -> None:
@@ -339,13 +328,6 @@ class Router:
     def _notify_waiters(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def describe_outage(
-    reasons: str, outage_s: float, advice: str = "try again; a run goes on with `rollbook resume`"
-) -> str:
-    """Return the one-line message of an EndpointDown."""
-    return f"no model answered for {outage_s:g} s ({reasons}); check the server, then {advice}"
 
 
 def _load(replica: Replica) -> int:

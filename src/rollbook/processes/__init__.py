@@ -39,12 +39,32 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "CANCEL_GRACE_S", "ENVIRONMENT_CODE_TASK", "IDLE_TIMEOUT_S", "MAX_SESSIONS", "PARENT_PID", "Child",
-    "ExpiringSessions", "NoSession", "SessionEntry", "SessionTable", "become_subreaper", "die_with_parent",
-    "end_with_parent", "find_members", "json_response", "kill_descendants", "module_argv", "publish_ready",
-    "read_json_object", "run_event_loop", "run_sync_or_async", "run_to_completion", "serve_app", "serve_forever",
-    "start_ready", "timeout_after", "trim_log",
+    "CANCEL_GRACE_S",
+    "ENVIRONMENT_CODE_TASK",
+    "IDLE_TIMEOUT_S",
+    "MAX_SESSIONS",
+    "PARENT_PID",
+    "Child",
+    "ExpiringSessions",
+    "NoSession",
+    "SessionEntry",
+    "SessionTable",
+    "become_subreaper",
+    "die_with_parent",
+    "end_with_parent",
+    "find_members",
+    "json_response",
+    "kill_descendants",
+    "module_argv",
+    "publish_ready",
+    "read_json_object",
+    "run_event_loop",
+    "run_sync_or_async",
+    "run_to_completion",
+    "serve_app",
+    "serve_forever",
+    "start_ready",
+    "timeout_after",
+    "trim_log",
 ]
-# fmt: on

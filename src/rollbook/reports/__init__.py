@@ -39,12 +39,35 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "PASSING_FILTER", "ComparedRun", "CountedRollouts", "ExportCounts", "JournalColumns", "ProfileRows", "Report",
-    "RunColumns", "RunComparison", "RunData", "build_report", "check_and_pair", "check_filter_names",
-    "check_suffix", "compare_run_data", "compare_runs", "export_rollouts", "group_by_run", "has_live_worker",
-    "make_report", "make_shortfall", "profile_lines", "read_all_columns", "read_journal_columns", "read_table",
-    "rollout_facts", "write_atomically", "write_lines_atomically", "write_report", "write_table",
+    "PASSING_FILTER",
+    "ComparedRun",
+    "CountedRollouts",
+    "ExportCounts",
+    "JournalColumns",
+    "ProfileRows",
+    "Report",
+    "RunColumns",
+    "RunComparison",
+    "RunData",
+    "build_report",
+    "check_and_pair",
+    "check_filter_names",
+    "check_suffix",
+    "compare_run_data",
+    "compare_runs",
+    "export_rollouts",
+    "group_by_run",
+    "has_live_worker",
+    "make_report",
+    "make_shortfall",
+    "profile_lines",
+    "read_all_columns",
+    "read_journal_columns",
+    "read_table",
+    "rollout_facts",
+    "write_atomically",
+    "write_lines_atomically",
+    "write_report",
+    "write_table",
 ]
-# fmt: on

@@ -21,9 +21,20 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "Grader", "Limits", "ProgramError", "Result", "Rule", "Sandbox", "SandboxError", "SandboxServer",
-    "SandboxUnsupported", "Session", "Spaces", "TestsBroken", "Verdict", "check_names", "check_provider",
+    "Grader",
+    "Limits",
+    "ProgramError",
+    "Result",
+    "Rule",
+    "Sandbox",
+    "SandboxError",
+    "SandboxServer",
+    "SandboxUnsupported",
+    "Session",
+    "Spaces",
+    "TestsBroken",
+    "Verdict",
+    "check_names",
+    "check_provider",
 ]
-# fmt: on

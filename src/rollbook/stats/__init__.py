@@ -27,11 +27,30 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "NO_ANSWER", "PASS_THRESHOLD", "SCALAR_COLUMNS", "Bools", "Buckets", "Columns", "Comparison", "CurateOptions",
-    "Difference", "Expression", "Floats", "Interval", "Ints", "Metrics", "PairedRun", "RewardParts", "TaskProfile",
-    "TaskStats", "TextIds", "compare_columns", "compute_metrics", "curate", "finite_or_none", "merge_columns",
+    "NO_ANSWER",
+    "PASS_THRESHOLD",
+    "SCALAR_COLUMNS",
+    "Bools",
+    "Buckets",
+    "Columns",
+    "Comparison",
+    "CurateOptions",
+    "Difference",
+    "Expression",
+    "Floats",
+    "Interval",
+    "Ints",
+    "Metrics",
+    "PairedRun",
+    "RewardParts",
+    "TaskProfile",
+    "TaskStats",
+    "TextIds",
+    "compare_columns",
+    "compute_metrics",
+    "curate",
+    "finite_or_none",
+    "merge_columns",
     "to_identifier",
 ]
-# fmt: on

@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "CUT", "HEADER_BYTES", "Batch", "Fork", "Renders", "Sequence", "Unproven", "batch", "continuation",
-    "decode_tokens", "encode_tokens", "merge", "read_header",
+    "CUT",
+    "HEADER_BYTES",
+    "Batch",
+    "Fork",
+    "Renders",
+    "Sequence",
+    "Unproven",
+    "batch",
+    "continuation",
+    "decode_tokens",
+    "encode_tokens",
+    "merge",
+    "read_header",
 ]
-# fmt: on

@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "Sample", "TaskRunner", "message_log", "sample_of", "to_openrlhf", "to_prime_rl", "to_skyrl", "to_slime",
+    "Sample",
+    "TaskRunner",
+    "message_log",
+    "sample_of",
+    "to_openrlhf",
+    "to_prime_rl",
+    "to_skyrl",
+    "to_slime",
     "to_trl",
 ]
-# fmt: on

@@ -55,7 +55,7 @@ def sample_of(rollout: Rollout) -> Sample:
 
     >>> from rollbook.core.failure import Failure
     >>> from rollbook.core.task import Task
-    >>> from rollbook.core.records import Turn
+    >>> from rollbook.core.journal_lines import Turn
     >>> broke = Failure("verifier_error", "data", "verify", "broke")
     >>> turns = [Turn([1, 2], [3, 4], [-0.5, -0.25])]
     >>> sample_of(Rollout(task=Task("t", "?"), sample=0, seed=0, turns=turns, failure=broke)).sequences[0].mask

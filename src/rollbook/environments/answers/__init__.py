@@ -9,9 +9,12 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "canonicalize", "extract_answer", "extract_math_answer", "is_equal", "is_same_answer", "last_block",
+    "canonicalize",
+    "extract_answer",
+    "extract_math_answer",
+    "is_equal",
+    "is_same_answer",
+    "last_block",
     "strip_thinking",
 ]
-# fmt: on

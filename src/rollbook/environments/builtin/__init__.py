@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "GSM8K", "MCQA", "Code", "HumanEval", "JSONSchema", "Math", "PythonTool", "ReasoningGym", "StringMatch",
+    "GSM8K",
+    "MCQA",
+    "Code",
+    "HumanEval",
+    "JSONSchema",
+    "Math",
+    "PythonTool",
+    "ReasoningGym",
+    "StringMatch",
 ]
-# fmt: on

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "ManagedServer", "RemoteAgent", "RemoteServer", "RoutedAgents", "SteppedServer", "export_gym", "import_gym",
+    "ManagedServer",
+    "RemoteAgent",
+    "RemoteServer",
+    "RoutedAgents",
+    "SteppedServer",
+    "export_gym",
+    "import_gym",
 ]
-# fmt: on

@@ -25,6 +25,7 @@ from rollbook.errors import InvalidReward, RolloutFailed, UsageError
 from rollbook.gym.client.config import ServerBlock, read_blocks, resolve
 from rollbook.gym.client.http_client import GymClient, parse_address, read_json_reply
 from rollbook.gym.dataset import RowDataset, read_agent_name
+from rollbook.gym.responses import read_response
 from rollbook.gym.rows import AGENT_REF, AGENTS, ROLLOUT_INDEX, read_failure, read_score
 from rollbook.models import (
     CREATE_PARAMS,
@@ -32,7 +33,6 @@ from rollbook.models import (
     CreateParams,
     check_finite_logprobs,
     make_sampling_params,
-    read_response,
     read_tokens,
 )
 

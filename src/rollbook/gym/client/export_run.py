@@ -14,6 +14,7 @@ from rollbook.book import Book, LineReader, iterate_parts, list_journals, read_t
 from rollbook.core import JSON, FailedLine, Rollout, Task, encode
 from rollbook.errors import UsageError
 from rollbook.gym.metrics import aggregate_metrics
+from rollbook.gym.responses import make_rollout_response
 from rollbook.gym.rows import (
     AGENT_REF,
     EXTRACTED_ANSWER,
@@ -24,7 +25,7 @@ from rollbook.gym.rows import (
     make_row,
     make_scored_row,
 )
-from rollbook.models import CREATE_PARAMS, make_rollout_response, make_sampling_params
+from rollbook.models import CREATE_PARAMS, make_sampling_params
 from rollbook.reports import (
     CountedRollouts,
     ExportCounts,

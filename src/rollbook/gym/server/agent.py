@@ -23,10 +23,11 @@ from rollbook.engine import RolloutJob, RolloutRunner, run_until_final
 from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed, Stopped
 from rollbook.gym.metrics import aggregate_metrics
+from rollbook.gym.responses import make_rollout_response
 from rollbook.gym.rows import make_failed_row, make_scored_row, read_row_id, read_sample_index, read_task
 from rollbook.gym.server.http_app import SessionCookies, make_gym_app, make_openapi
 from rollbook.gym.server.resources import read_verified_rows
-from rollbook.models import CREATE_PARAMS, CreateParams, Model, make_rollout_response, read_create_params
+from rollbook.models import CREATE_PARAMS, CreateParams, Model, read_create_params
 from rollbook.processes import json_response, read_json_object
 
 GET_ROUTES = {"/": "alive?", "/health": "alive?"}

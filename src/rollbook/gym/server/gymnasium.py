@@ -21,9 +21,10 @@ from rollbook.core import JSON, Limits, Message, ModelSpec, Rollout, Sampling, T
 from rollbook.engine import RolloutJob, RolloutRunner
 from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed
+from rollbook.gym.responses import read_response
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
 from rollbook.gym.server.http_app import CURRENT_SESSION, describe_no_session, make_session_id
-from rollbook.models import Completion, Model, read_response
+from rollbook.models import Completion, Model
 from rollbook.processes import (
     IDLE_TIMEOUT_S,
     MAX_SESSIONS,

@@ -23,6 +23,7 @@ from rollbook.core import JSON, Limits, Rollout, Task, derive_seed
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.metrics import aggregate_metrics
+from rollbook.gym.responses import read_response
 from rollbook.gym.rows import ROLLBOOK_KEY, make_judge_failed_row, make_scored_row, read_sample_index, read_task
 from rollbook.gym.server import gymnasium
 from rollbook.gym.server.gymnasium import GymnasiumRoutes, process_lost
@@ -34,7 +35,6 @@ from rollbook.gym.server.http_app import (
     make_openapi,
     make_session_id,
 )
-from rollbook.models import read_response
 from rollbook.processes import (
     IDLE_TIMEOUT_S,
     MAX_SESSIONS,

@@ -12,8 +12,12 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "CodeEnvironment", "DataFailure", "InfraFailure", "RolloutEnvironment", "RowsMissing", "StepReturn", "register",
+    "CodeEnvironment",
+    "DataFailure",
+    "InfraFailure",
+    "RolloutEnvironment",
+    "RowsMissing",
+    "StepReturn",
+    "register",
 ]
-# fmt: on

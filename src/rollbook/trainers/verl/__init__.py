@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-# fmt: off
 __all__ = [
-    "GymDataset", "PaddedBatch", "Prompt", "RollbookAgentLoopManager", "Trajectory", "pad_batch", "trajectories",
+    "GymDataset",
+    "PaddedBatch",
+    "Prompt",
+    "RollbookAgentLoopManager",
+    "Trajectory",
+    "pad_batch",
+    "trajectories",
 ]
-# fmt: on

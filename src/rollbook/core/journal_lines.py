@@ -1,8 +1,7 @@
-"""The records on disk: journal lines with their turns, leases, the records of workers, seals.
+"""The lines of a journal: a scored rollout or a failed attempt, with its turns.
 
-A journal line is a scored rollout or a failed attempt; the token ids of its turns are in the sidecar of its segment. A
-seal names exactly which bytes of which files say that a chunk is finished for its round. The class names and docstrings
-are part of the JSON Schemas in core/schemas.
+The token ids of the turns are in the sidecar of the line's segment. The class names and docstrings are part of the JSON
+Schemas in core/schemas.
 """
 
 from __future__ import annotations
@@ -167,54 +166,3 @@ def make_failed_line(rollout: Rollout, refs: Sequence[TokenRef | None], final: b
         rollout.timing,
         rollout.ended,
     )
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A claim's content: the same for every claim of a worker, so that they can share one file."""
-
-    worker: str
-    round: int
-
-
-class Held(msgspec.Struct):
-    """What a worker has recorded so far in a chunk that it owns."""
-
-    scored: int = 0
-    failed: dict[str, int] = {}
-
-
-class Presence(msgspec.Struct):
-    """A worker's own record. The counter increases with every heartbeat; `state` is "left" after an orderly end."""
-
-    id: str
-    host: str
-    boot: str
-    namespace: str
-    pid: int
-    born: str
-    round: int
-    started: float
-    counter: int = 0
-    state: str = "working"
-    place: str = ""
-    """Its run directory, by device and inode: a copy of the book has none of the original's workers."""
-    in_flight: int = 0
-    chunks: dict[int, Held] = {}
-
-
-class Extent(msgspec.Struct, frozen=True):
-    """How far a file was read when the chunk was sealed, and the sha256 of those bytes."""
-
-    bytes: int
-    sha256: str
-
-
-class Seal(msgspec.Struct, frozen=True):
-    """The state of a sealed chunk. Lines after the extents no longer change it."""
-
-    round: int
-    epoch: int
-    scored: int
-    failed: dict[str, int]
-    dropped: int
-    files: dict[str, Extent]

@@ -1,0 +1,48 @@
+"""An outage: no replica of a model answers. How long callers wait for it, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+IDLE_S = 10.0
+"""Time without calls that does not count as outage: a trainer may be busy elsewhere for minutes."""
+
+
+class Outage:
+    """The clock of an outage, one for all callers of a model: it may last `allowed_s` in all."""
+
+    def __init__(self, allowed_s: float) -> None:
+        self.allowed_s = allowed_s
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """Start the clock, unless it runs."""
+        if self._since is None:
+            self._since = asyncio.get_running_loop().time()
+
+    def end(self) -> None:
+        """Stop the clock: a replica answers again."""
+        self._since = None
+
+    def skip_idle_time(self, last_call_ended: float) -> None:
+        """Restart a running clock if nothing was asked for a while."""
+        now = asyncio.get_running_loop().time()
+        if self._since is not None and now - last_call_ended > min(IDLE_S, self.allowed_s):
+            self._since = now
+
+    def left_s(self) -> float:
+        """Return how much longer callers wait."""
+        now = asyncio.get_running_loop().time()
+        return (self._since if self._since is not None else now) + self.allowed_s - now
+
+
+def describe_waiting(reasons: str, allowed_s: float) -> str:
+    """Return the message while a run waits for its model."""
+    return f"waiting for the model, {allowed_s:g} s at most: {reasons}"
+
+
+def describe_outage(
+    reasons: str, allowed_s: float, advice: str = "try again; a run goes on with `rollbook resume`"
+) -> str:
+    """Return the message of an EndpointDown."""
+    return f"no model answered for {allowed_s:g} s ({reasons}); check the server, then {advice}"
