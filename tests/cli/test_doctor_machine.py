@@ -1,9 +1,12 @@
 import json
 import resource
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from rollbook.cli import doctor_checks
+from rollbook.cli.doctor_checks import DoctorFinding
 from rollbook.sandbox import SandboxError
 
 THINGS = [
@@ -40,28 +43,42 @@ def test_doctor_says_the_same_to_people(rollbook):
 
 def test_what_is_not_on_the_path_is_a_no_with_a_reason(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "sbatch is not on PATH" in doctor_checks.check_slurm().detail
+    assert list(doctor_checks.check_schedulers()) == [
+        DoctorFinding("slurm", False, "scontrol: not found; go to a machine that can submit to Slurm")
+    ]
     assert not doctor_checks.check_gpu().works
 
 
-def test_what_this_version_does_not_use_is_a_no_even_where_it_is_installed(tmp_path, monkeypatch):
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
+def test_a_cluster_that_answers_is_a_yes(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'MaxArraySize            = 2000'\n")
+    (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = doctor_checks.check_slurm()
-    assert not found.works
-    assert "not part of this version" in found.detail
-    assert str(tmp_path / "sbatch") in found.detail
+    assert list(doctor_checks.check_schedulers()) == [
+        DoctorFinding("slurm", True, "--on slurm submits arrays of up to 2000 workers")
+    ]
 
 
-@pytest.mark.parametrize("installed", [False, True])
-def test_ray_is_reported_with_its_use(installed, monkeypatch):
-    monkeypatch.setattr(doctor_checks, "find_spec", lambda name: object() if installed else None)
-    monkeypatch.setattr(doctor_checks, "_read_version", lambda name: "2.50.0")
-    found = doctor_checks.check_ray()
-    assert found.works is installed
-    assert found.detail.startswith("ray 2.50.0" if installed else "not installed (pip install ray)")
-    assert "CodeEnvironment.remote, for NeMo RL, runs in its actors; workers of a run do not" in found.detail
+def test_schedulers_of_other_packages_are_checked_too(monkeypatch):
+    monkeypatch.setattr("rollbook.clusters.scheduler_names", lambda: ["moon"])
+    (found,) = doctor_checks.check_schedulers()
+    assert (found.what, found.works) == ("moon", False)
+    assert "no scheduler is called 'moon'" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("module", "finding"),
+    [
+        (SimpleNamespace(__version__="2.50.0"), DoctorFinding("ray", True, "ray 2.50.0, for --on ray")),
+        (
+            SimpleNamespace(__version__="2.9.0"),
+            DoctorFinding("ray", False, "--on ray: Ray 2.9.0 is too old, 2.41 is needed: pip install 'rollbook[ray]'"),
+        ),
+        (None, DoctorFinding("ray", False, "--on ray: Ray is not installed here: pip install 'rollbook[ray]'")),
+    ],
+)
+def test_ray_is_a_yes_where_workers_can_run_on_it(module, finding, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", module)
+    assert doctor_checks.check_ray() == finding
 
 
 def test_a_broken_driver_is_a_no_in_its_own_words(tmp_path, monkeypatch):
@@ -69,7 +86,7 @@ def test_a_broken_driver_is_a_no_in_its_own_words(tmp_path, monkeypatch):
     fake.write_text("#!/bin/sh\necho 'driver not loaded' >&2\nexit 9\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor_checks.check_gpu() == doctor_checks.DoctorFinding("gpu", False, "nvidia-smi: driver not loaded")
+    assert doctor_checks.check_gpu() == DoctorFinding("gpu", False, "nvidia-smi: driver not loaded")
 
 
 def test_the_sandbox_is_tried_out_not_claimed(monkeypatch):

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.core import Message, Sampling, Settings
-from rollbook.errors import RolloutFailed
+from rollbook.errors import RayUnreachable, RolloutFailed, SchedulerError, UsageError
 from rollbook.models import RAW_LOGPROBS, AnsweredCall, ChatModel, resolve_model
 
 PROBE_TIMEOUT_S = 10.0
@@ -30,7 +30,6 @@ SYS_LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_VERSION = 1
 PR_GET_SECCOMP = 21
 CLONE_NEWUSER = 0x10000000
-NOT_YET = "not part of this version"
 
 
 class DoctorFinding(msgspec.Struct, frozen=True):
@@ -50,7 +49,7 @@ def check_machine() -> list[DoctorFinding]:
         _check_package("reasoning_gym", "reasoning_gym", "missing: pip install 'rollbook[gym]'"),
         check_open_files(),
         *check_sandbox(),
-        check_slurm(),
+        *check_schedulers(),
         check_ray(),
         check_gpu(),
     ]
@@ -94,9 +93,13 @@ def check_open_files() -> DoctorFinding:
 def check_sandbox() -> Iterator[DoctorFinding]:
     """Run code in a sandbox, and check what the kernel offers for isolation."""
     yield _try_sandbox()
-    yield _check_namespaces()
-    yield _check_landlock()
-    yield _check_seccomp()
+    for what, check in (
+        ("user namespaces", _check_namespaces),
+        ("landlock", _check_landlock),
+        ("seccomp", _check_seccomp),
+    ):
+        works, detail = check() if sys.platform.startswith("linux") else (False, "Linux only")
+        yield DoctorFinding(f"  {what}", works, detail)
 
 
 def _try_sandbox() -> DoctorFinding:
@@ -125,13 +128,16 @@ def _run_in_sandbox(allow_weaker: bool | None) -> str:
     return f"{tier}: {', '.join(result.isolation)}{total}"
 
 
-def _check_namespaces() -> DoctorFinding:
+def _check_namespaces() -> tuple[bool, str]:
     """Check in a child process, because unsharing changes the process that does it."""
     code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({CLONE_NEWUSER}) != 0)"
-    if not sys.platform.startswith("linux"):
-        return DoctorFinding("  user namespaces", False, "Linux only")
-    works = _succeeds([sys.executable, "-c", code])
-    return DoctorFinding("  user namespaces", works, "unshare works" if works else _explain_no_namespaces())
+    try:
+        works = not subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, timeout=PROBE_TIMEOUT_S
+        ).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        works = False
+    return works, "unshare works" if works else _explain_no_namespaces()
 
 
 def _explain_no_namespaces() -> str:
@@ -143,38 +149,39 @@ def _explain_no_namespaces() -> str:
     return "unshare is refused, by a container or a security module"
 
 
-def _check_landlock() -> DoctorFinding:
-    if not sys.platform.startswith("linux"):
-        return DoctorFinding("  landlock", False, "Linux only")
+def _check_landlock() -> tuple[bool, str]:
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
-    if version > 0:
-        return DoctorFinding("  landlock", True, f"ABI {version}")
-    return DoctorFinding("  landlock", False, os.strerror(ctypes.get_errno()))
+    return (True, f"ABI {version}") if version > 0 else (False, os.strerror(ctypes.get_errno()))
 
 
-def _check_seccomp() -> DoctorFinding:
-    if not sys.platform.startswith("linux"):
-        return DoctorFinding("  seccomp", False, "Linux only")
-    actions = Path("/proc/sys/kernel/seccomp/actions_avail")
-    if not actions.exists():
-        return DoctorFinding("  seccomp", False, "the kernel was built without filters")
+def _check_seccomp() -> tuple[bool, str]:
+    if not Path("/proc/sys/kernel/seccomp/actions_avail").exists():
+        return False, "the kernel was built without filters"
     mode = ctypes.CDLL(None).prctl(PR_GET_SECCOMP, 0, 0, 0, 0)
-    return DoctorFinding("  seccomp", True, "filters available" + ("; we already run under one" if mode == 2 else ""))
+    return True, "filters available" + ("; we already run under one" if mode == 2 else "")
 
 
-def check_slurm() -> DoctorFinding:
-    """Report sbatch, but as not working."""
-    sbatch = shutil.which("sbatch")
-    return DoctorFinding("slurm", False, f"{NOT_YET}; {sbatch or 'sbatch is not on PATH'}")
+def check_schedulers() -> Iterator[DoctorFinding]:
+    """Ask every batch system that `--on` takes what a submission asks it first."""
+    from rollbook.clusters import find_scheduler, scheduler_names
+
+    for name in scheduler_names():
+        try:
+            most = find_scheduler(name).read_max_array_size()
+            yield DoctorFinding(name, True, f"--on {name} submits arrays of up to {most} workers")
+        except (SchedulerError, UsageError) as error:
+            yield DoctorFinding(name, False, str(error))
 
 
 def check_ray() -> DoctorFinding:
-    """Check whether Ray is installed."""
-    use = "CodeEnvironment.remote, for NeMo RL, runs in its actors; workers of a run do not"
-    if find_spec("ray") is None:
-        return DoctorFinding("ray", False, f"not installed (pip install ray); {use}")
-    return DoctorFinding("ray", True, f"ray {_read_version('ray')}; {use}")
+    """Import Ray."""
+    from rollbook.clusters.ray import import_ray
+
+    try:
+        return DoctorFinding("ray", True, f"ray {import_ray().__version__}, for --on ray")
+    except RayUnreachable as error:
+        return DoctorFinding("ray", False, str(error))
 
 
 def check_gpu() -> DoctorFinding:
@@ -190,13 +197,6 @@ def check_gpu() -> DoctorFinding:
     if done.returncode or not lines:
         return DoctorFinding("gpu", False, f"nvidia-smi: {(done.stderr or done.stdout).strip()[:200] or 'no device'}")
     return DoctorFinding("gpu", True, f"{len(lines)} x {lines[0]}")
-
-
-def _succeeds(command: list[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
 
 
 PROBE_ENDPOINT_S = 60.0

@@ -8,6 +8,7 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.clusters.ray.actors import import_ray
     from rollbook.clusters.ray.runs import (
         RayResume,
         is_detached,
@@ -19,4 +20,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
-__all__ = ["RayResume", "is_detached", "resume_detached", "resume_here", "run_on_ray", "submit_to_ray"]
+__all__ = ["RayResume", "import_ray", "is_detached", "resume_detached", "resume_here", "run_on_ray", "submit_to_ray"]
