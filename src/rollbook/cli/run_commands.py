@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-import sys
 import time
 from pathlib import Path
 from shlex import quote
@@ -314,30 +313,23 @@ def run_command(
         if not wait:
             way = "add --wait to wait for the jobs, or submit them with rollbook submit"
             raise UsageError(f"run --on {cluster.on}: {way}")
-        run_with_display(request.out, lambda display: _submit_and_wait(request, cluster, context, display), json)
-        return
-    if wait:
+    elif wait:
         raise UsageError("--wait: goes with --on slurm; all other work is waited for anyway")
-    if cluster.on == "ray":
-        run_with_display(request.out, lambda display: _run_on_ray(request, cluster, context, display), json)
+    elif cluster.on != "ray":
+        refuse_cluster_options(cluster)
+        run_with_display(request.out, lambda display: run_request(request, display), json)
         return
-    refuse_cluster_options(cluster)
-    run_with_display(request.out, lambda display: run_request(request, display), json)
+    run_with_display(request.out, lambda display: _run_on_cluster(request, cluster, context, display), json)
 
 
-def _run_on_ray(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
-    """Run with workers that are Ray actors."""
+def _run_on_cluster(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
+    """Run with workers that are Ray actors, or submit jobs and wait for them."""
+    from rollbook.clusters import submit_request, wait_for_jobs
     from rollbook.clusters.ray import run_on_ray
 
     request, order = make_order(cluster, request, context)
-    return run_on_ray(request, order, cluster.pack, display)
-
-
-def _submit_and_wait(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
-    """Submit, wait for the jobs, and return the result."""
-    from rollbook.clusters import submit_request, wait_for_jobs
-
-    request, order = make_order(cluster, request, context)
+    if cluster.on == "ray":
+        return run_on_ray(request, order, cluster.pack, display)
     submission = submit_request(request, order, cluster.pack, display.note)
     ids = ", ".join(f"{job.kind} {job.job}" for job in submission.jobs)
     display.note(f"{ids}; they go on without this terminal: rollbook status {submission.path}")
@@ -348,9 +340,9 @@ def _submit_and_wait(request: Request, cluster: ClusterOptions, context: typer.C
 def plan_command(request: Request) -> None:
     from rollbook.engine import plan_request
 
-    run = plan_request(request, lambda line: print(line, file=sys.stderr))
+    run = plan_request(request, o.print_note)
     print(run)
-    print(f"next: rollbook work {run}", file=sys.stderr)
+    o.print_note(f"next: rollbook work {run}")
 
 
 @compose_options(settings=o.SETTINGS)
@@ -372,22 +364,12 @@ def submit_command(
     if cluster.on == "local":
         raise UsageError("--on local: there is nobody to submit to; rollbook run --workers N works on this machine")
     request, order = make_order(cluster, request, context)
-    if order.ray:
-        _submit_to_ray(request, order, cluster.pack, dry_run, json)
-        return
+    if dry_run and order.ray:
+        raise UsageError("--dry-run: shows the scripts for Slurm; Ray is given none")
     if dry_run:
         show_scripts(request, order, cluster.pack, json)
         return
     show_submission(submit_request(request, order, cluster.pack, o.print_note), json)
-
-
-def _submit_to_ray(request: Request, order: SubmissionOrder, pack: Path | None, dry_run: bool, json: bool) -> None:
-    """Submit a run to a driver on a Ray cluster."""
-    from rollbook.clusters.ray import submit_to_ray
-
-    if dry_run:
-        raise UsageError("--dry-run: shows the scripts for Slurm; Ray is given none")
-    show_submission(submit_to_ray(request, order, pack, o.print_note), json)
 
 
 def show_scripts(request: Request, order: SubmissionOrder, pack: Path | None, as_json: bool) -> None:
@@ -448,14 +430,18 @@ def resume_on_scheduler(
 ) -> None:
     """Submit what is missing; where nothing is, show the numbers."""
     from rollbook.clusters import read_profile, resubmit
-    from rollbook.engine import resume
 
     profile = read_profile(cluster, scheduler) if cluster else None
-    submission = resubmit(run, settings, retry, profile, o.print_note, scheduler)
+    _show_resubmission(run, resubmit(run, settings, retry, profile, o.print_note, scheduler), retry, json)
+
+
+def _show_resubmission(run: Path, submission: Submission | None, retry: list[str] | None, json: bool) -> None:
+    from rollbook.engine import resume
+
     if submission is not None:
         show_submission(submission, json)
         return
-    print("nothing is left to do", file=sys.stderr)
+    o.print_note("nothing is left to do")
     run_with_display(run, lambda display: resume(run, {}, retry, display), json)
 
 
@@ -498,12 +484,7 @@ def resume_on_ray(
     def work(display: Display) -> RunResult:
         return resume_here(run, changes, display) or resume(run, {}, retry, display)
 
-    if not is_detached(run):
+    if is_detached(run):
+        _show_resubmission(run, resume_detached(run, changes, o.print_note), retry, json)
+    else:
         run_with_display(run, work, json)
-        return
-    submission = resume_detached(run, changes, o.print_note)
-    if submission is not None:
-        show_submission(submission, json)
-        return
-    print("nothing is left to do", file=sys.stderr)
-    run_with_display(run, lambda display: resume(run, {}, retry, display), json)
