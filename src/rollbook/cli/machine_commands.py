@@ -122,7 +122,7 @@ def serve(
     allow_weaker: AllowWeaker = False,
 ) -> None:
     """Answer over HTTP until interrupted; prints the address once it is up, with its token if nobody gave it one."""
-    from rollbook.processes import serve_forever
+    from rollbook.processes import run_event_loop, serve_app
     from rollbook.sandbox import Limits, Sandbox, SandboxServer
 
     limits = Limits(seconds=seconds, memory_mb=parse_megabytes(memory))
@@ -138,7 +138,9 @@ def serve(
     )
     with sandbox:
         app = SandboxServer(sandbox, token, room).make_app()
-        serve_forever(app, host, port, lambda url: print(url if given_token else f"{url}/{token}", flush=True))
+        run_event_loop(
+            lambda: serve_app(app, host, port, lambda url: print(url if given_token else f"{url}/{token}", flush=True))
+        )
 
 
 def parse_megabytes(text: str) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         SessionEntry,
         SessionTable,
     )
-    from rollbook.processes.http_server import json_response, read_json_object, serve_app, serve_forever
+    from rollbook.processes.http_server import json_response, read_json_object, serve_app, serve_runner
     from rollbook.processes.process_tree import (
         PARENT_PID,
         become_subreaper,
@@ -63,7 +63,7 @@ __all__ = [
     "run_sync_or_async",
     "run_to_completion",
     "serve_app",
-    "serve_forever",
+    "serve_runner",
     "start_ready",
     "timeout_after",
     "trim_log",

@@ -11,28 +11,31 @@ from aiohttp import web
 
 from rollbook.core import JSON, decode, encode
 from rollbook.errors import UsageError
-from rollbook.processes.event_loop import run_event_loop
 
 SHUTDOWN_S = 2.0
-
-
-def serve_forever(app: web.Application, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `on_ready` is called with the address once requests are accepted."""
-    run_event_loop(lambda: serve_app(app, host, port, on_ready))
 
 
 async def serve_app(
     app: web.Application, host: str, port: int, on_ready: Callable[[str], None], *, cancel_on_disconnect: bool = False
 ) -> None:
-    """Serve on the running loop; with `cancel_on_disconnect`, a client that hangs up cancels its request."""
+    """Serve until SIGINT or SIGTERM; `on_ready` is called with the address once requests are accepted.
+
+    With `cancel_on_disconnect`, a client that hangs up cancels its request.
+    """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=cancel_on_disconnect)
+    await serve_runner(runner, host, port, on_ready, f"--host {host} --port {port}")
+
+
+async def serve_runner(
+    runner: web.AppRunner, host: str, port: int, on_ready: Callable[[str], None], options: str
+) -> None:
+    """Serve with a runner that has settings of its own; `options` are what was typed, for the error."""
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
         try:
-            await site.start()
+            await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise UsageError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes a free one") from None
+            raise UsageError(f"{options}: {error.strerror}; --port 0 takes a free one") from None
         stopping = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)

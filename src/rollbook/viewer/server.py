@@ -20,7 +20,6 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +30,7 @@ from aiohttp.typedefs import Middleware
 
 from rollbook.core import JSON, encode
 from rollbook.errors import RollbookError, UsageError
-from rollbook.processes import run_event_loop
+from rollbook.processes import run_event_loop, serve_runner
 from rollbook.viewer.export import WEB_FOLDER
 from rollbook.viewer.rollout_pages import make_rollout_page, make_token_page
 from rollbook.viewer.run_cache import RunCache
@@ -353,22 +352,14 @@ def view(cache: RunCache, port: int, ready: Callable[[str], None]) -> None:
 
 
 async def _serve_until_signal(cache: RunCache, port: int, ready: Callable[[str], None]) -> None:
-    token = secrets.token_urlsafe(24)
+    token, warming = secrets.token_urlsafe(24), list[asyncio.Task[None]]()
     app = make_app(cache, token)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, max_line_size=MAX_URL_BYTES)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, HOST, port).start()
-        except OSError as error:
-            raise UsageError(f"--port {port}: {error.strerror}; --port 0 takes a free one") from None
-        told = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, told.set)
-        ready(f"http://{HOST}:{runner.addresses[0][1]}/?token={token}")
-        warming = asyncio.create_task(asyncio.to_thread(cache.warm)) if cache.folder.single else None
-        await told.wait()
-        if warming:
-            await warming
-    finally:
-        await runner.cleanup()
+
+    def on_ready(url: str) -> None:
+        ready(f"{url}/?token={token}")
+        if cache.folder.single:
+            warming.append(asyncio.create_task(asyncio.to_thread(cache.warm)))
+
+    await serve_runner(runner, HOST, port, on_ready, f"--port {port}")
+    await asyncio.gather(*warming)
