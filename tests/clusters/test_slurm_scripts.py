@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.clusters.job_files import PackedFolder, ServerSpec, SubmissionOrder
-from rollbook.clusters.job_scripts import make_report_script, make_servers_script, make_workers_script
+from rollbook.clusters.job_scripts import make_array_script, make_report_script
 from rollbook.clusters.profile import ClusterProfile, RoleProfile
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -56,28 +56,31 @@ SPREAD = ServerSpec(kind="vllm", name="m", model_path="/models/m", tensor_parall
 OWN_SPREAD = ServerSpec(kind="sglang", name="m", model_path="/models/m", tensor_parallel=16, nodes=2)
 
 SCRIPTS = {
-    "plain-workers": make_workers_script(RUN, 1, SubmissionOrder(profile=PLAIN, workers=64), 64),
+    "plain-workers": make_array_script(RUN, 1, "worker", SubmissionOrder(profile=PLAIN, workers=64), 64),
     "plain-report": make_report_script(RUN, 1, SubmissionOrder(profile=PLAIN, workers=64)),
-    "full-workers": make_workers_script(
+    "full-workers": make_array_script(
         Path("/runs/it's 100% math"),
         2,
+        "worker",
         SubmissionOrder(profile=FULL, workers=8, pack=PackedFolder("my project", "0")),
         8,
         ["n1", "n2"],
     ),
     "full-report": make_report_script(Path("/runs/it's 100% math"), 2, SubmissionOrder(profile=FULL, workers=8)),
-    "shared-workers": make_workers_script(RUN, 1, SubmissionOrder(profile=FULL, workers=16, serve=SHARED), 16),
-    "shared-servers": make_servers_script(RUN, 1, SubmissionOrder(profile=FULL, workers=16, serve=SHARED), 4),
-    "pyxis-workers": make_workers_script(RUN, 1, SubmissionOrder(profile=PYXIS, workers=2), 2),
+    "shared-workers": make_array_script(RUN, 1, "worker", SubmissionOrder(profile=FULL, workers=16, serve=SHARED), 16),
+    "shared-servers": make_array_script(RUN, 1, "server", SubmissionOrder(profile=FULL, workers=16, serve=SHARED), 4),
+    "pyxis-workers": make_array_script(RUN, 1, "worker", SubmissionOrder(profile=PYXIS, workers=2), 2),
     "pyxis-report": make_report_script(RUN, 1, SubmissionOrder(profile=PYXIS, workers=2)),
-    "spread-servers": make_servers_script(RUN, 1, SubmissionOrder(profile=FULL, workers=16, serve=SPREAD), 4),
-    "spread-workers": make_workers_script(RUN, 1, SubmissionOrder(profile=PLAIN, workers=4, serve=OWN_SPREAD), 4),
-    "boxed-workers": make_workers_script(RUN, 1, SubmissionOrder(profile=PYXIS, workers=2, sandbox=True), 2),
-    "installed-workers": make_workers_script(
-        RUN, 1, SubmissionOrder(profile=PLAIN, workers=2, sandbox=True, install=True), 2
+    "spread-servers": make_array_script(RUN, 1, "server", SubmissionOrder(profile=FULL, workers=16, serve=SPREAD), 4),
+    "spread-workers": make_array_script(
+        RUN, 1, "worker", SubmissionOrder(profile=PLAIN, workers=4, serve=OWN_SPREAD), 4
+    ),
+    "boxed-workers": make_array_script(RUN, 1, "worker", SubmissionOrder(profile=PYXIS, workers=2, sandbox=True), 2),
+    "installed-workers": make_array_script(
+        RUN, 1, "worker", SubmissionOrder(profile=PLAIN, workers=2, sandbox=True, install=True), 2
     ),
     "installed-report": make_report_script(RUN, 1, SubmissionOrder(profile=PYXIS, workers=2, install=True)),
-    "apptainer-workers": make_workers_script(RUN, 1, SubmissionOrder(profile=APPTAINER, workers=2), 2),
+    "apptainer-workers": make_array_script(RUN, 1, "worker", SubmissionOrder(profile=APPTAINER, workers=2), 2),
 }
 every_script = pytest.mark.parametrize("name", SCRIPTS)
 
@@ -121,7 +124,7 @@ def test_no_value_reaches_the_shell_unquoted(tmp_path: Path) -> None:
     profile = ClusterProfile(
         python="/bin/true", worker=RoleProfile(environment={"NOTE": hostile}, workdir=str(tmp_path))
     )
-    text = make_workers_script(tmp_path / hostile, 1, SubmissionOrder(profile=profile, workers=1), 1)
+    text = make_array_script(tmp_path / hostile, 1, "worker", SubmissionOrder(profile=profile, workers=1), 1)
     shown = text.replace("exec ", 'printf "%s" "$NOTE" #')
     done = subprocess.run(["bash"], input=shown, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == hostile, done.stderr
@@ -134,5 +137,5 @@ def test_no_value_reaches_the_shell_unquoted(tmp_path: Path) -> None:
 
 def test_nodes_that_the_profile_leaves_out_stay_out_beside_those_that_failed() -> None:
     profile = ClusterProfile(options=["--exclude=n[7-9]", "--mem=0"])
-    text = make_workers_script(RUN, 1, SubmissionOrder(profile=profile, workers=1), 1, ["n1", "n2"])
+    text = make_array_script(RUN, 1, "worker", SubmissionOrder(profile=profile, workers=1), 1, ["n1", "n2"])
     assert [line for line in text.splitlines() if "exclude" in line] == ["#SBATCH --exclude='n[7-9],n1,n2'"]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import join, quote
+from typing import Literal
 
 import msgspec
 
@@ -27,46 +28,38 @@ SANDBOX_VARIABLES = ("ROLLBOOK_SANDBOX", "NEMO_SKILLS_SANDBOX_HOST", "NEMO_SKILL
 def make_scripts(run: Path, number: int, order: SubmissionOrder, max_array: int) -> dict[str, str]:
     """Return the scripts of a submission by their file names."""
     count = max(1, min(order.workers, max_array))
-    made = {"workers.sh": make_workers_script(run, number, order, count, read_bad_nodes(run))}
+    bad_nodes = read_bad_nodes(run)
+    made = {"workers.sh": make_array_script(run, number, "worker", order, count, bad_nodes)}
     if order.serve and order.serve.shared:
-        made["servers.sh"] = make_servers_script(run, number, order, order.serve.shared, read_bad_nodes(run))
+        made["servers.sh"] = make_array_script(run, number, "server", order, order.serve.shared, bad_nodes)
     return made | {"report.sh": make_report_script(run, number, order)}
 
 
-def make_workers_script(
-    run: Path, number: int, order: SubmissionOrder, count: int, bad_nodes: Sequence[str] = ()
+def make_array_script(
+    run: Path,
+    number: int,
+    role: Literal["worker", "server"],
+    order: SubmissionOrder,
+    count: int,
+    bad_nodes: Sequence[str] = (),
 ) -> str:
-    """Return the script of an array of workers."""
+    """Return the script of an array of workers, or of jobs that serve the model to all workers."""
+    serves, shared = role == "server", bool(order.serve and order.serve.shared)
     job = BatchJob(
         profile=order.profile,
         run=run,
-        role="worker",
+        role=role,
         # Workers need the GPUs where they bring the model along, or where nobody serves it at all.
-        devices=order.serve is None or not order.serve.shared,
+        devices=serves or not shared,
         count=count,
-        nodes=_count_nodes(order, shared=False),
+        # Several where a server that spans them is the job's own.
+        nodes=order.serve.nodes if order.serve and serves == shared else 1,
         bad_nodes=bad_nodes,
     )
-    body = _script_body(run, number, order, "worker", NODE_MODULE, "worker", str(run), str(number))
-    return _join_script(f"workers of {run}", order, job, body)
-
-
-def make_servers_script(
-    run: Path, number: int, order: SubmissionOrder, count: int, bad_nodes: Sequence[str] = ()
-) -> str:
-    """Return the script of an array of jobs that serve the model to all workers."""
-    job = BatchJob(
-        profile=order.profile,
-        run=run,
-        role="server",
-        devices=True,
-        count=count,
-        nodes=_count_nodes(order, shared=True),
-        bad_nodes=bad_nodes,
-    )
-    order = msgspec.structs.replace(order, sandbox=False)  # no code of the model's is run here
-    body = _script_body(run, number, order, "worker", NODE_MODULE, "server", str(run), str(number))
-    return _join_script(f"model servers of {run}", order, job, body)
+    if serves:
+        order = msgspec.structs.replace(order, sandbox=False)  # no code of the model's is run here
+    body = _script_body(run, number, order, "worker", NODE_MODULE, role, str(run), str(number))
+    return _join_script(f"{'model servers' if serves else 'workers'} of {run}", order, job, body)
 
 
 def make_report_script(run: Path, number: int, order: SubmissionOrder) -> str:
@@ -75,11 +68,6 @@ def make_report_script(run: Path, number: int, order: SubmissionOrder) -> str:
     order = msgspec.structs.replace(order, sandbox=False)
     body = _script_body(run, number, order, "report", "rollbook", "report", str(run))
     return _join_script(f"report of {run}", order, job, body)
-
-
-def _count_nodes(order: SubmissionOrder, *, shared: bool) -> int:
-    """How many nodes a job has: several where a server that spans them is its own."""
-    return order.serve.nodes if order.serve and bool(order.serve.shared) == shared else 1
 
 
 def _join_script(what: str, order: SubmissionOrder, job: BatchJob, body: Sequence[str]) -> str:
