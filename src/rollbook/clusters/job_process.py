@@ -12,7 +12,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -21,7 +23,7 @@ from rollbook.clusters.job_files import read_jobs, select_cancelled_ids
 from rollbook.clusters.scheduler import ENDING, PREEMPTED, RUNNING, CurrentTask, Scheduler
 from rollbook.core import encode_line
 from rollbook.engine import LineDisplay, Progress
-from rollbook.errors import SchedulerError
+from rollbook.errors import RollbookError, SchedulerError, Stopped
 
 STOP_MARGIN_S = 45.0
 """The part of the grace period that is left for stopping, writing and requeueing."""
@@ -60,6 +62,17 @@ class SignalHandler:
 def raise_interrupt(number: int, frame: object) -> None:
     """Raise KeyboardInterrupt: the handler of signals before an event loop has its own."""
     raise KeyboardInterrupt
+
+
+def run_entry_point(main: Callable[[list[str]], int]) -> NoReturn:
+    """Exit with what `main` returns for the words of the command line; an error of ours is one line."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(Stopped.exit_code)
+    except RollbookError as error:
+        sys.stderr.write(f"rollbook: {error}\n")
+        sys.exit(error.exit_code)
 
 
 LINE_EVERY_S = 60.0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 
 from rollbook.book import Book, is_finished
 from rollbook.clusters.job_files import SubmissionOrder, read_bad_nodes, read_order, report_bad_node
-from rollbook.clusters.job_process import JobLog, SignalHandler, count_written_bytes, requeue_if_useful
+from rollbook.clusters.job_process import JobLog, SignalHandler, count_written_bytes, requeue_if_useful, run_entry_point
 from rollbook.clusters.job_status import cancel_workers
 from rollbook.clusters.packing import check_pack
 from rollbook.clusters.scheduler import find_scheduler
@@ -38,7 +37,7 @@ from rollbook.engine import (
     work_on_book,
 )
 from rollbook.environments import open_judge
-from rollbook.errors import ChildFailed, EndpointDown, RollbookError, SchedulerError, Shortfall, Stopped, UsageError
+from rollbook.errors import ChildFailed, EndpointDown, SchedulerError, Shortfall, Stopped, UsageError
 from rollbook.processes import run_event_loop
 
 MAX_SERVER_STARTS = 3
@@ -221,15 +220,9 @@ class NodeJob:
 def main(words: list[str]) -> int:
     """Run the job of a script; return its exit code."""
     role, run, number = words
-    try:
-        job = NodeJob(Path(run), int(number))
-        return job.execute({"worker": job.work, "server": job.serve}[role])
-    except KeyboardInterrupt:
-        return Stopped.exit_code
-    except RollbookError as error:
-        sys.stderr.write(f"rollbook: {error}\n")
-        return error.exit_code
+    job = NodeJob(Path(run), int(number))
+    return job.execute({"worker": job.work, "server": job.serve}[role])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_entry_point(main)

@@ -11,18 +11,17 @@ import os
 import secrets
 import signal
 import socket
-import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from rollbook.clusters.job_files import SubmissionOrder, read_order
-from rollbook.clusters.job_process import JobLog, raise_interrupt, requeue_if_useful
+from rollbook.clusters.job_process import JobLog, raise_interrupt, requeue_if_useful, run_entry_point
 from rollbook.clusters.job_scripts import SANDBOX_VARIABLES
 from rollbook.clusters.scheduler import find_scheduler
 from rollbook.clusters.servers.launch import LockedPort
-from rollbook.errors import ChildFailed, RollbookError, Stopped
+from rollbook.errors import ChildFailed, Stopped
 from rollbook.processes import Child, die_with_parent, module_argv
 from rollbook.sandbox import SandboxError
 from rollbook.sandbox.backends import RemoteSandbox
@@ -142,12 +141,8 @@ def _run_worker(run: Path, order: SubmissionOrder, command: Sequence[str]) -> in
 def main(words: list[str]) -> int:
     """Run the worker; return its exit code."""
     run, number, _, *command = words
-    try:
-        return _run_worker(Path(run), read_order(Path(run), int(number)), command)
-    except RollbookError as error:
-        sys.stderr.write(f"rollbook: {error}\n")
-        return error.exit_code
+    return _run_worker(Path(run), read_order(Path(run), int(number)), command)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_entry_point(main)

@@ -9,14 +9,15 @@ from pathlib import Path
 import msgspec
 
 from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
-from rollbook.clusters.job_status import ClusterStatus, cancel_run, read_cluster_status
+from rollbook.clusters.job_process import run_entry_point
+from rollbook.clusters.job_status import cancel_run, read_cluster_status
 from rollbook.clusters.resubmission import extend_submitted_run, resubmit, was_submitted
 from rollbook.clusters.scheduler import Say, find_scheduler
 from rollbook.clusters.ssh import SshRequest
 from rollbook.clusters.submission import check_secrets, find_upstream_jobs, submit_jobs
 from rollbook.core import JSON, encode_line
 from rollbook.engine import package_versions
-from rollbook.errors import RollbookError, UsageError
+from rollbook.errors import UsageError
 
 
 def _require_order(request: SshRequest) -> SubmissionOrder:
@@ -49,11 +50,6 @@ def handle_submit(run: Path, request: SshRequest, say: Say) -> list[ClusterJob]:
     return submit_jobs(run, order, scheduler.read_max_array_size(), after, say).jobs
 
 
-def handle_known(run: Path, request: SshRequest, say: Say) -> bool:
-    """Return whether a run was copied here and submitted."""
-    return was_submitted(run)
-
-
 def handle_resume(run: Path, request: SshRequest, say: Say) -> list[ClusterJob] | None:
     """Submit what is missing."""
     submission = resubmit(run, request.given, request.retry, request.profile, say, request.scheduler)
@@ -65,24 +61,14 @@ def handle_extend(run: Path, request: SshRequest, say: Say) -> list[ClusterJob]:
     return extend_submitted_run(run, request.samples, request.given, say, request.scheduler).jobs
 
 
-def handle_status(run: Path, request: SshRequest, say: Say) -> ClusterStatus:
-    """Return how the run stands."""
-    return read_cluster_status(run)
-
-
-def handle_cancel(run: Path, request: SshRequest, say: Say) -> int:
-    """End the jobs of the run."""
-    return cancel_run(run)
-
-
 HANDLERS: dict[str, Callable[[Path, SshRequest, Say], JSON]] = {
     "prepare": handle_prepare,
     "send": handle_submit,
-    "known": handle_known,
+    "known": lambda run, request, say: was_submitted(run),
     "resume": handle_resume,
     "extend": handle_extend,
-    "look": handle_status,
-    "cancel": handle_cancel,
+    "look": lambda run, request, say: read_cluster_status(run),
+    "cancel": lambda run, request, say: cancel_run(run),
 }
 
 
@@ -90,15 +76,11 @@ def main(words: list[str]) -> int:
     """Handle a request; the answer is the last line of standard output."""
     verb, run = words
     notes: list[str] = []
-    try:
-        request = msgspec.json.decode(sys.stdin.buffer.read(), type=SshRequest)
-        value = HANDLERS[verb](Path(run), request, notes.append)
-    except RollbookError as error:
-        sys.stderr.write(f"rollbook: {error}\n")
-        return error.exit_code
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=SshRequest)
+    value = HANDLERS[verb](Path(run), request, notes.append)
     sys.stdout.buffer.write(b"\n" + encode_line({"notes": notes, "value": value}))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_entry_point(main)

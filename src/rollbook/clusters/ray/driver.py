@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from rollbook.book import Book
 from rollbook.clusters.job_files import read_order
-from rollbook.clusters.job_process import JobLog
+from rollbook.clusters.job_process import JobLog, run_entry_point
 from rollbook.clusters.ray.actors import join_cluster, make_worker_factory
 from rollbook.engine import run_round
-from rollbook.errors import RollbookError, Stopped
 from rollbook.processes import die_with_parent
 
 
@@ -18,21 +16,13 @@ def main(words: list[str]) -> int:
     """Keep workers running until the round is over, then write the report."""
     die_with_parent()
     run, number, log = Path(words[0]), int(words[1]), JobLog()
-    try:
-        order = read_order(run, number)
-        with join_cluster(order.ray) as cluster:
-            result = run_round(
-                Book(run), log, lambda _, round_: make_worker_factory(cluster, run, number, order, round_)
-            )
-    except KeyboardInterrupt:
-        return Stopped.exit_code
-    except RollbookError as error:
-        sys.stderr.write(f"rollbook: {error}\n")
-        return error.exit_code
+    order = read_order(run, number)
+    with join_cluster(order.ray) as cluster:
+        result = run_round(Book(run), log, lambda _, round_: make_worker_factory(cluster, run, number, order, round_))
     log.stop()
     log.note(f"{result.report.scored}/{result.report.requested} scored")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_entry_point(main)

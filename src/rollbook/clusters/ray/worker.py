@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from rollbook.clusters.job_files import read_order, report_bad_node
-from rollbook.clusters.job_process import JobLog, SignalHandler
+from rollbook.clusters.job_process import JobLog, SignalHandler, run_entry_point
 from rollbook.clusters.node import NodeWorker
 from rollbook.clusters.packing import check_pack
 from rollbook.clusters.ray.actors import SERVER_FAILED_CODE
-from rollbook.errors import ChildFailed, RollbookError, Shortfall, Stopped
+from rollbook.errors import ChildFailed, Shortfall
 from rollbook.processes import die_with_parent, run_event_loop
 
 
@@ -26,19 +26,14 @@ def main(words: list[str]) -> int:
         if order.pack:
             check_pack(run, order.pack)
         verdict = run_event_loop(NodeWorker(run, order, log).work)
-    except KeyboardInterrupt:
-        return Stopped.exit_code
     except ChildFailed as error:
         report_bad_node(run, socket.gethostname(), str(error))
         sys.stderr.write(f"rollbook: {error}\n")
         return SERVER_FAILED_CODE
-    except RollbookError as error:
-        sys.stderr.write(f"rollbook: {error}\n")
-        return error.exit_code
     log.stop()
     log.note(verdict or "nothing is left to do")
     return Shortfall.exit_code if verdict else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_entry_point(main)
