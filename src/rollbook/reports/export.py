@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from rollbook.book import Book, CountedLines, rollouts
-from rollbook.core import JSON, Rollout, encode
+from rollbook.core import JSON, Rollout, Score, encode
 from rollbook.errors import UsageError
-from rollbook.reports.table_files import cell_text, write_atomically, write_lines_atomically
+from rollbook.reports.table_files import ColumnKind, write_atomically, write_lines_atomically, write_parquet
 from rollbook.stats import Expression
 
 BATCH_ROWS = 1000
@@ -24,46 +23,41 @@ COLUMNS = (
     *("task", "sample", "env", "model", "seed", "reward", "parts", "answer", "expected", "prompt_tokens"),
     *("completion_tokens", "truncated", "seconds", "messages", "turns", "outcome", "info", "fields"),
 )
+COLUMN_KINDS: dict[str, ColumnKind] = {
+    **dict.fromkeys(COLUMNS, "text"),
+    **dict.fromkeys(INTEGERS, "integer"),
+    **dict.fromkeys(FLOATS, "number"),
+    "truncated": "boolean",
+}
+"""What a Parquet file holds; values without a fixed shape (messages, turns, fields, info) are JSON text."""
 
 
-FACT_NAMES = (
-    "reward",
-    "answer",
-    "task",
-    "sample",
-    "env",
-    "turns",
-    "prompt_tokens",
-    "completion_tokens",
-    "truncated",
-    "seconds",
-)
+FACTS: dict[str, Callable[[Rollout, Score], JSON]] = {
+    "reward": lambda rollout, score: score.reward,
+    "answer": lambda rollout, score: score.answer,
+    "task": lambda rollout, score: rollout.task.id,
+    "sample": lambda rollout, score: rollout.sample,
+    "env": lambda rollout, score: rollout.task.env,
+    "turns": lambda rollout, score: len(rollout.turns),
+    "prompt_tokens": lambda rollout, score: rollout.usage.prompt_tokens,
+    "completion_tokens": lambda rollout, score: rollout.usage.completion_tokens,
+    "truncated": lambda rollout, score: rollout.truncated,
+    "seconds": lambda rollout, score: rollout.timing.seconds,
+}
 
 
 def rollout_facts(rollout: Rollout) -> dict[str, JSON]:
     """Return the values that a filter may use; reward parts have their own names unless those are taken."""
-    score, usage = rollout.score, rollout.usage
+    score = rollout.score
     assert score is not None
-    own = (
-        score.reward,
-        score.answer,
-        rollout.task.id,
-        rollout.sample,
-        rollout.task.env,
-        len(rollout.turns),
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        rollout.truncated,
-        rollout.timing.seconds,
-    )
-    return {**score.parts, **dict(zip(FACT_NAMES, own, strict=True))}
+    return {**score.parts, **{name: read(rollout, score) for name, read in FACTS.items()}}
 
 
 def check_filter_names(book: Book, keep: Expression) -> None:
     """Refuse a filter with a name that no rollout has; a part that only some have is null for the others."""
-    if keep.names <= set(FACT_NAMES):
+    known = set(FACTS)
+    if keep.names <= known:
         return
-    known = set(FACT_NAMES)
     for _, _, line in CountedLines(book, PartsLine):
         known |= line.parts.keys()
     keep.check_names(known)
@@ -166,25 +160,9 @@ def export_rollouts(run: str | Path, shape: str, out: Path, keep: Expression | N
     seen = CountedRollouts(rollouts(book, tokens=shape != "sft"))
     rows = make_rows(book, shape, keep, seen)
     if shape == "parquet":
-        written = write_atomically(out, lambda aside: write_parquet(aside, rows))
+        written = write_atomically(
+            out, lambda aside: write_parquet(aside, COLUMN_KINDS, rows, BATCH_ROWS, "--format parquet")
+        )
     else:
         written = write_lines_atomically(out, map(encode, rows))
     return ExportCounts(written, book.plan.requested - seen.count, seen.count - written)
-
-
-def write_parquet(path: Path, rows: Iterator[dict[str, JSON]]) -> int:
-    """Write rows as Parquet; values without a fixed shape (messages, turns, fields, info) are JSON text."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise UsageError("--format parquet needs pyarrow: pip install 'rollbook[parquet]'") from None
-    numbers = {**dict.fromkeys(INTEGERS, pa.int64()), **dict.fromkeys(FLOATS, pa.float64()), "truncated": pa.bool_()}
-    schema = pa.schema([(name, numbers.get(name, pa.string())) for name in COLUMNS])
-    count = 0
-    with pq.ParquetWriter(path, schema) as writer:
-        while some := list(islice(rows, BATCH_ROWS)):
-            cells = [{k: v if k in numbers else cell_text(v) for k, v in row.items()} for row in some]
-            writer.write_table(pa.Table.from_pylist(cells, schema))
-            count += len(some)
-    return count

@@ -203,8 +203,8 @@ class RunData:
         self.names = list(self.book.manifest.environments)
         self.envs = environment_numbers(self.book, self.names)
         self.requested = requested_by_task(self.book)
-        self.failed: list[dict[str, int]] = [{} for _ in self.names]
-        self.failed_by_task: dict[int, int] = {}
+        self.failed: list[Counter[str]] = [Counter() for _ in self.names]
+        self.failed_by_task: Counter[int] = Counter()
         self.missing: list[tuple[str, int, str]] = []
         if len(self.scored.columns) < self.requested.sum():
             self._explain_missing()
@@ -217,7 +217,8 @@ class RunData:
             task = self.book.tasks.read(row).id
             failure = why.get((task, sample))
             if failure:
-                self._count_failure(row, failure)
+                self.failed[int(self.envs[row])][failure.kind] += 1
+                self.failed_by_task[row] += 1
             if len(self.missing) < MAX_MISSING_LISTED:
                 self.missing.append((task, sample, f"{failure.kind}: {failure.message}" if failure else "pending"))
 
@@ -229,43 +230,25 @@ class RunData:
                 why[key] = min(failure, why.get(key, failure), key=lambda each: (each.kind, each.message))
         return why
 
-    def _count_failure(self, row: int, failure: Failure) -> None:
-        kinds = self.failed[int(self.envs[row])]
-        kinds[failure.kind] = kinds.get(failure.kind, 0) + 1
-        self.failed_by_task[row] = self.failed_by_task.get(row, 0) + 1
-
     def columns(self, env: int) -> Columns:
         """Return the scored rollouts of one environment."""
         if len(self.names) == 1:
             return self.scored.columns
         return self.scored.columns.where(self.envs[self.scored.columns.task] == env)
 
-    def metrics(self, env: int, ks: Sequence[int] | None, threshold: float) -> Metrics:
-        """Compute the numbers of one environment."""
-        mine = self.envs == env
+    def metrics(self, env: int | None, ks: Sequence[int] | None, threshold: float) -> Metrics:
+        """Compute the numbers of one environment; of all together with None."""
+        requested = self.requested if env is None else self.requested[self.envs == env]
         return compute_metrics(
-            self.names[env],
-            self.columns(env),
+            "all" if env is None else self.names[env],
+            self.scored.columns if env is None else self.columns(env),
             self.scored.parts.texts,
-            requested=int(self.requested[mine].sum()),
-            failed=self.failed[env],
+            requested=int(requested.sum()),
+            failed=sum(self.failed, Counter[str]()) if env is None else self.failed[env],
             ks=ks,
-            tasks=int(mine.sum()),
+            tasks=len(requested),
             threshold=threshold,
-        )
-
-    def overall(self, ks: Sequence[int] | None, threshold: float) -> Metrics:
-        """Compute the numbers of all environments together."""
-        return compute_metrics(
-            "all",
-            self.scored.columns,
-            self.scored.parts.texts,
-            requested=int(self.requested.sum()),
-            failed=sum_counts(self.failed),
-            ks=ks,
-            tasks=len(self.requested),
-            threshold=threshold,
-            groups=self.groups,
+            groups=self.groups if env is None else None,
         )
 
     @property
@@ -278,15 +261,6 @@ def has_live_worker(book: Book) -> bool:
     """Return whether a worker is working on the book now."""
     watch = WorkerMonitor(book.path)
     return any(not watch.is_gone(name, presence) for name, presence in read_presences(book.path).items())
-
-
-def sum_counts(several: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Add up counts by kind."""
-    counts: dict[str, int] = {}
-    for each in several:
-        for kind, count in each.items():
-            counts[kind] = counts.get(kind, 0) + count
-    return counts
 
 
 def environment_numbers(book: Book, names: Sequence[str]) -> Ints:
@@ -320,7 +294,7 @@ def build_report(
 ) -> Report:
     """Compute the report from data that was read. `forks` reads the journals of conversations again."""
     each = {name: run.metrics(env, ks, threshold) for env, name in enumerate(run.names)}
-    overall = run.overall(ks, threshold) if len(each) != 1 else next(iter(each.values()))
+    overall = run.metrics(None, ks, threshold) if len(each) != 1 else next(iter(each.values()))
     manifest = run.book.manifest
     return Report(
         run=manifest.run,

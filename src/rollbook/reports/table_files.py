@@ -6,7 +6,7 @@ import csv
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -80,13 +80,15 @@ def check_suffix(path: Path) -> None:
 def write_table(path: Path, rows: TableRows) -> int:
     """Write rows in the format of the suffix; return how many. CSV and Parquet store nested values as JSON."""
     check_suffix(path)
-    writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}
-    return write_atomically(path, lambda aside: writers[path.suffix](aside, rows))
+    if path.suffix == ".jsonl":
+        return write_lines_atomically(path, map(encode, rows))
+    write = _write_csv if path.suffix == ".csv" else _write_parquet
+    return write_atomically(path, lambda aside: write(aside, rows))
 
 
 def write_lines_atomically(path: Path, lines: Iterator[bytes]) -> int:
     """Write lines, given without newlines, to a file; return how many."""
-    return write_atomically(path, lambda aside: write_lines(aside, lines))
+    return write_atomically(path, lambda aside: _write_lines(aside, lines))
 
 
 def write_atomically(path: Path, write: Callable[[Path], int]) -> int:
@@ -102,12 +104,7 @@ def write_atomically(path: Path, write: Callable[[Path], int]) -> int:
     return count
 
 
-def _write_jsonl(path: Path, rows: TableRows) -> int:
-    return write_lines(path, map(encode, rows))
-
-
-def write_lines(path: Path, lines: Iterator[bytes]) -> int:
-    """Write lines, given without newlines; return how many."""
+def _write_lines(path: Path, lines: Iterator[bytes]) -> int:
     count = 0
     with open(path, "wb", buffering=1 << 20) as file:
         for count, line in enumerate(lines, start=1):  # noqa: B007
@@ -127,17 +124,24 @@ def _write_csv(path: Path, rows: TableRows) -> int:
 
 
 def _write_parquet(path: Path, rows: TableRows) -> int:
+    return write_parquet(path, rows.fields(), iter(rows), BATCH_ROWS, f"-o {path}: Parquet")
+
+
+def write_parquet(
+    path: Path, fields: Mapping[str, ColumnKind], rows: Iterator[dict[str, JSON]], batch_rows: int, what: str
+) -> int:
+    """Write rows as Parquet, so many at a time; return how many. `what` begins the error if a package is missing."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise UsageError(f"-o {path}: Parquet needs pyarrow: pip install 'rollbook[parquet]'") from None
+        raise UsageError(f"{what} needs pyarrow: pip install 'rollbook[parquet]'") from None
     types = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64()}
-    kinds = {name: types.get(kind, pa.string()) for name, kind in rows.fields().items()}
+    kinds = {name: types.get(kind, pa.string()) for name, kind in fields.items()}
     schema = pa.schema(list(kinds.items()))
-    count, left = 0, iter(rows)
+    count = 0
     with pq.ParquetWriter(path, schema) as writer:
-        while some := list(islice(left, BATCH_ROWS)):
+        while some := list(islice(rows, batch_rows)):
             cells = [
                 {k: cell_text(v) if kinds[k] == pa.string() else _decode_raw(v) for k, v in row.items()} for row in some
             ]
