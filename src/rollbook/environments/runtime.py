@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -69,8 +70,8 @@ class EnvironmentRuntime:
         self._toolbox: Toolbox | None = None
         self._numbers = count()
         self._closing: set[asyncio.Task[None]] = set()
-        self._verify_slots = OptionalSemaphore(None)
-        self._state_slots = OptionalSemaphore(None)
+        self._verify_slots = make_semaphore(None)
+        self._state_slots = make_semaphore(None)
         self._started = False
 
     async def open(self) -> None:
@@ -96,8 +97,8 @@ class EnvironmentRuntime:
             raise UsageError(f"environment {self.spec.spec} cannot start: {' '.join(str(error).split())}") from error
         except (Exception, SystemExit) as error:
             raise UsageError(f"environment {self.spec.spec} cannot start: {explain_error(error)}") from error
-        self._verify_slots = OptionalSemaphore(environment.verify_at_once)
-        self._state_slots = OptionalSemaphore(environment.states_at_once)
+        self._verify_slots = make_semaphore(environment.verify_at_once)
+        self._state_slots = make_semaphore(environment.states_at_once)
 
     async def _start_mcp_servers(self, environment: Environment) -> None:
         """Start the MCP servers of the environment; their tools must be those of the start of the run."""
@@ -230,24 +231,6 @@ def _as_score(value: JSON, where: str) -> Score:
     return score
 
 
-class OptionalSemaphore:
-    """A semaphore in order of arrival; with None as its limit it never blocks."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._semaphore = asyncio.Semaphore(limit) if limit else None
-
-    async def acquire(self) -> None:
-        """Wait for a slot."""
-        if self._semaphore:
-            await self._semaphore.acquire()
-
-    def release(self) -> None:
-        """Free the slot."""
-        if self._semaphore:
-            self._semaphore.release()
-
-    async def __aenter__(self) -> None:
-        await self.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.release()
+def make_semaphore(limit: int | None) -> asyncio.Semaphore:
+    """Return a semaphore in order of arrival; with None as its limit it never blocks."""
+    return asyncio.Semaphore(limit or sys.maxsize)
