@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
@@ -74,7 +74,7 @@ def _connect(ray: Any, address: str) -> None:
     try:
         _keep_sigterm_handler(join)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        raise RayUnreachable(f"--address {address}: {_one_line(error)}") from None
+        raise RayUnreachable(f"--address {address}: {' '.join(str(error).split())}") from None
 
 
 def _check_reachable(address: str) -> None:
@@ -90,10 +90,6 @@ def _check_reachable(address: str) -> None:
         raise RayUnreachable(
             f"--address {address}: no Ray cluster answers there ({error}); name another with --on ray --address"
         ) from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _keep_sigterm_handler(init: Callable[[], object]) -> None:
@@ -357,18 +353,12 @@ def make_worker_factory(
 def make_actor_task(
     run: Path, number: int, order: SubmissionOrder, settings: Settings, module: str, log: Path
 ) -> ActorTask:
-    """Return the task of an actor, with the variables that it gets from this process."""
+    """Return the task of an actor, with the variables that it gets from this process: it has those of its node."""
     worker = order.profile.worker
     pack = str(run / "jobs" / "pack" / order.pack.name) if order.pack else ""
-    environ = worker.environment | read_variables(
-        [*order.profile.secrets, settings.api_key_env, settings.judge_key_env]
-    )
+    names = [*order.profile.secrets, settings.api_key_env, settings.judge_key_env]
+    environ = worker.environment | {name: os.environ[name] for name in names if name in os.environ}
     return ActorTask(module, str(run), Book(run).manifest.run, number, str(log), environ, pack, worker.workdir or "")
-
-
-def read_variables(names: Sequence[str]) -> dict[str, str]:
-    """Return our environment variables of these names. Actors have those of their node, not of their starter."""
-    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def make_runtime_variables(cluster: RayCluster) -> dict[str, str]:

@@ -133,11 +133,7 @@ def assign_devices(serve: ServerSpec, visible: str | None) -> list[str | None]:
     if each < needed:
         has = f"this node gives the job {len(devices)}"
         raise UsageError(f"{serve.replicas} replicas of {needed} GPUs each: {has}; ask for more with --gpus")
-    return [",".join(_slice_devices(devices, each, replica)) for replica in range(serve.replicas)]
-
-
-def _slice_devices(devices: Sequence[str], each: int, replica: int) -> Sequence[str]:
-    return devices[replica * each : (replica + 1) * each]
+    return [",".join(devices[first : first + each]) for first in range(0, serve.replicas * each, each)]
 
 
 LOWEST_PORT, HIGHEST_PORT = 20_000, 60_000
