@@ -11,7 +11,7 @@ import pytest
 
 from rollbook.book import Book
 from rollbook.clusters.job_files import ClusterJob, SubmissionOrder, add_job, was_sent_to_ray, write_order
-from rollbook.clusters.job_scripts import make_workers_script
+from rollbook.clusters.job_scripts import make_array_script
 from rollbook.clusters.job_status import find_logs
 from rollbook.clusters.profile import ClusterProfile, check_profile
 from rollbook.clusters.ray.actors import (
@@ -161,7 +161,7 @@ def test_what_ray_says_of_a_broken_node_becomes_one_line() -> None:
 def test_cpus_are_said_once_for_both_clusters(tmp_path: Path) -> None:
     order = SubmissionOrder(profile=ClusterProfile(cpus=4, gpus=2), workers=1)
     assert (count_worker_cpus(order), describe_resources(order)) == (4, "4 CPUs and 2 GPUs")
-    assert "#SBATCH --cpus-per-task=4" in make_workers_script(tmp_path, 1, order, 1)
+    assert "#SBATCH --cpus-per-task=4" in make_array_script(tmp_path, 1, "worker", order, 1)
     assert count_worker_cpus(SubmissionOrder(profile=ClusterProfile(), workers=1)) == 1
     with pytest.raises(UsageError, match="cpus and --cpus-per-task=8 both say"):
         check_profile(ClusterProfile(cpus=4, options=["--cpus-per-task=8"]), "cluster")
