@@ -12,7 +12,7 @@ import pytest
 
 from rollbook import run
 from rollbook.core import JSON, Limits, Task
-from rollbook.environments.environment import Environment, ExecutionMode, execution_mode, offers_tools
+from rollbook.environments.environment import Environment, ExecutionMode, execution_mode, overrides
 from rollbook.environments.registry import load_instance, resolve
 from rollbook.environments.runtime import EnvironmentRuntime
 from rollbook.environments.tools import find_argument_error, read_offered_tools, tool
@@ -200,8 +200,8 @@ class Offering(Sums):
 
 def test_offering_makes_the_state_async() -> None:
     assert execution_mode(Offering) == ExecutionMode("sync", "async")
-    assert offers_tools(Offering)
-    assert not offers_tools(Sums)
+    assert overrides(Offering, "offers")
+    assert not overrides(Sums, "offers")
 
 
 def test_what_cannot_be_carried_out_is_refused() -> None:

@@ -225,7 +225,7 @@ def execution_mode(cls: type[Environment], mcp: bool = False) -> ExecutionMode:
     Tools of `mcp` servers run on the loop.
     """
     for name, how in (("tasks", "tasks()"), ("verify", "verify(task, rollout)")):
-        if not _overrides(cls, name):
+        if not overrides(cls, name):
             raise UsageError(f"{cls.__name__} has no {how}: an environment needs tasks() and verify(task, rollout)")
     for name in tool_methods(cls):
         if hasattr(Environment, name):
@@ -242,9 +242,9 @@ def execution_mode(cls: type[Environment], mcp: bool = False) -> ExecutionMode:
 def _check_offers(cls: type[Environment]) -> None:
     """Check that a class which offers tools can execute them, on the loop."""
     name, how = cls.__name__, "async def use(self, name, arguments, state)"
-    if _overrides(cls, "offers") and not _overrides(cls, "use"):
+    if overrides(cls, "offers") and not overrides(cls, "use"):
         raise UsageError(f"{name}.offers names tools that nobody carries out; write {how}")
-    if _overrides(cls, "use") and not _overrides(cls, "offers"):
+    if overrides(cls, "use") and not overrides(cls, "offers"):
         raise UsageError(f"{name}.use would never be called: nothing is offered; write def offers(self, task)")
     if not _is_async(cls, "use"):
         raise UsageError(f"{name}.use must be async: it runs on the loop; write {how}")
@@ -252,45 +252,30 @@ def _check_offers(cls: type[Environment]) -> None:
         raise UsageError(f"{name}.offers must not be async; ask in start() for what it needs")
 
 
-def offers_tools(cls: type[Environment]) -> bool:
-    """Whether a class offers more tools for its tasks."""
-    return _overrides(cls, "offers")
-
-
-def plays_rollouts(cls: type[Environment]) -> bool:
-    """Whether a class runs whole rollouts itself."""
-    return _overrides(cls, "play")
-
-
 def _check_play(cls: type[Environment]) -> None:
     """Check that a class which runs rollouts itself has no tools or replies: they would never be used."""
-    if not plays_rollouts(cls):
+    if not overrides(cls, "play"):
         return
     if not _is_async(cls, "play"):
         how = "async def play(self, task, rollout, ask, state)"
         raise UsageError(f"{cls.__name__}.play must be async: it runs on the loop; write {how}")
-    if offers_tools(cls) or _overrides(cls, "reply") or tool_methods(cls):
+    if overrides(cls, "offers") or overrides(cls, "reply") or tool_methods(cls):
         raise UsageError(f"{cls.__name__}.play carries rollouts out, so its tools and reply would never be asked")
 
 
 def _check_lifecycle(cls: type[Environment], mode: ExecutionMode) -> None:
     """Check that `start` and `stop` are async, and that another async method needs them."""
     for name in LIFECYCLE_METHODS:
-        if _overrides(cls, name) and not _is_async(cls, name):
+        if overrides(cls, name) and not _is_async(cls, name):
             raise UsageError(f"{cls.__name__}.{name} must be async: it runs on the loop; write async def {name}(self)")
-        if _overrides(cls, name) and "async" not in (mode.verify, mode.state):
+        if overrides(cls, name) and "async" not in (mode.verify, mode.state):
             raise UsageError(
                 f"{cls.__name__}.{name} would never be called: none of its other methods is async; make verify async"
             )
 
 
-def asks_judge(cls: type[Environment]) -> bool:
-    """Whether a class uses a judge if the run has one."""
-    return _overrides(cls, "appeal")
-
-
 def _state_mode(cls: type[Environment], mcp: bool) -> Literal["none", "sync", "async"]:
-    names = [*(n for n in STATE_METHODS if _overrides(cls, n)), *tool_methods(cls)]
+    names = [*(n for n in STATE_METHODS if overrides(cls, n)), *tool_methods(cls)]
     asynchronous = [n for n in names if _is_async(cls, n)] + (["the tools of MCP servers"] if mcp else [])
     synchronous = [n for n in names if n not in asynchronous]
     if asynchronous and synchronous:
@@ -301,7 +286,8 @@ def _state_mode(cls: type[Environment], mcp: bool) -> Literal["none", "sync", "a
     return "async" if asynchronous else "sync" if synchronous else "none"
 
 
-def _overrides(cls: type[Environment], name: str) -> bool:
+def overrides(cls: type[Environment], name: str) -> bool:
+    """Whether a class has a method of its own instead of the default."""
     return getattr(cls, name) is not getattr(Environment, name)
 
 

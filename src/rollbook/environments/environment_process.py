@@ -48,7 +48,7 @@ class CallHandler:
         try:
             failure, message, value = "", "", self._dispatch(call)
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a verifier are its errors
-            failure = failure_kind(error, _default_failure_kind(call.method))
+            failure = failure_kind(error, "verifier_error" if call.method == "verify" else "environment_error")
             message, value = describe_exception(error), None
         if os.getpid() != self._pid:
             os._exit(0)
@@ -85,10 +85,6 @@ class CallHandler:
         if call.session in self._sessions:
             _, state = self._sessions.pop(call.session)
             self._environment.close(state)
-
-
-def _default_failure_kind(method: str) -> str:
-    return "verifier_error" if method == "verify" else "environment_error"
 
 
 def encode_reply(reply: EnvironmentReply, method: str) -> bytes:

@@ -27,7 +27,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, TextCon
 from rollbook.book import write_new
 from rollbook.core import JSON, decode, encode, encode_pretty
 from rollbook.environments.environment import McpServer
-from rollbook.environments.tools import ToolMisuse, read_offered_tools
+from rollbook.environments.tools import ToolMisuse, make_tool_schema, read_offered_tools
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.processes import Child, module_argv
 
@@ -207,9 +207,7 @@ class McpSession:
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await self._await_answer(self._ready.result().list_tools(cursor=cursor))
-            for tool in page.tools:
-                function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-                tools.append({"type": "function", "function": function})
+            tools += [make_tool_schema(tool.name, tool.description or "", tool.input_schema) for tool in page.tools]
             cursor = page.next_cursor
             if cursor is None:
                 return sorted(tools, key=lambda tool: str(tool["function"]["name"]))

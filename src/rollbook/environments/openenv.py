@@ -19,7 +19,7 @@ import msgspec
 
 from rollbook.core import JSON, Rollout, Score, Task, decode, encode
 from rollbook.environments.environment import Environment
-from rollbook.environments.tools import ToolMisuse
+from rollbook.environments.tools import ToolMisuse, make_tool_schema
 from rollbook.errors import UsageError
 
 STEP_TOOL = "step"
@@ -199,11 +199,6 @@ class OpenEnv(Environment):
             raise ValueError("the episode is over and the environment gave no reward")
         total = (rewards[-1] if self._last else sum(rewards)) if rewards else 0.0
         return Score(total, parts={"steps": float(rollout.outcome["steps"]), "done": float(done)})
-
-
-def make_tool_schema(name: str, description: str, parameters: dict[str, JSON]) -> dict[str, JSON]:
-    """Return the chat completion schema of a tool."""
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def render_observation(observation: dict[str, JSON]) -> str:

@@ -18,16 +18,15 @@ from urllib.parse import unquote
 
 import msgspec
 
-from rollbook.core import BUILTIN_PREFIX, JSON, EnvironmentSpec, decode
+from rollbook.core import BUILTIN_PREFIX, JSON, EnvironmentSpec
 from rollbook.environments import source
+from rollbook.environments.data_rows import decode_text
 from rollbook.environments.environment import (
     Environment,
     arguments_of,
-    asks_judge,
     execution_mode,
-    offers_tools,
+    overrides,
     parameters_of,
-    plays_rollouts,
 )
 from rollbook.environments.tools import tool_schemas
 from rollbook.errors import RollbookError, UsageError
@@ -151,15 +150,8 @@ def parse_spec(spec: str) -> ParsedSpec:
         key, equals, value = piece.partition("=")
         if not equals or not key or key in args:
             raise UsageError(f"environment {spec!r}: {piece!r} is not a new key=value; write ?key=value&key=value")
-        args[key] = _parse_value(unquote(value))
+        args[key] = decode_text(unquote(value))
     return ParsedSpec(spec, target, part, args)
-
-
-def _parse_value(text: str) -> JSON:
-    try:
-        return decode(text)
-    except msgspec.DecodeError:
-        return text
 
 
 def list_environments() -> list[KnownEnvironment]:
@@ -366,10 +358,10 @@ def make_spec(spec: str, found: _ResolvedClass, args: dict[str, JSON], instance:
         verify=mode.verify,
         state=mode.state,
         tools=list(tool_schemas(found.cls)),
-        offers=offers_tools(found.cls) or bool(instance.mcp),
-        replies=found.cls.reply is not Environment.reply,
-        plays=plays_rollouts(found.cls),
-        appeals=asks_judge(found.cls),
+        offers=overrides(found.cls, "offers") or bool(instance.mcp),
+        replies=overrides(found.cls, "reply"),
+        plays=overrides(found.cls, "play"),
+        appeals=overrides(found.cls, "appeal"),
     )
 
 

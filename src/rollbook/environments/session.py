@@ -40,6 +40,7 @@ class EnvironmentSession(Protocol):
 
     async def open(self, task: Task) -> None:
         """Make the state."""
+        return
 
     async def use(self, name: str, arguments: str) -> str:
         """Call a tool with the arguments as the model wrote them; mistakes of the model are returned as text for it."""
@@ -47,12 +48,15 @@ class EnvironmentSession(Protocol):
 
     async def reply(self, rollout: Rollout) -> Message | None:
         """Return the reply to the model's last message; None ends the conversation."""
+        return None
 
     async def outcome(self) -> JSON:
         """Return the part of the state that belongs in the record."""
+        return None
 
     async def close(self) -> None:
         """Release the state."""
+        return
 
 
 class Stopwatch:
@@ -71,28 +75,14 @@ class Stopwatch:
             self.seconds += time.perf_counter() - start
 
 
-class StatelessSession(Stopwatch):
+class StatelessSession(Stopwatch, EnvironmentSession):
     """The session of an environment without tools, replies and state: it does nothing."""
 
     tools: Sequence[JSON] = ()
 
-    async def open(self, task: Task) -> None:
-        """No state to make."""
-
     async def use(self, name: str, arguments: str) -> str:
         """Fail: there are no tools, so no agent should call one."""
         raise RolloutFailed("agent_error", f"tool {name}", "the environment has no tools")
-
-    async def reply(self, rollout: Rollout) -> Message | None:
-        """There is no reply."""
-        return None
-
-    async def outcome(self) -> JSON:
-        """There is no outcome."""
-        return None
-
-    async def close(self) -> None:
-        """No state to release."""
 
 
 class OfferedTool(NamedTuple):
@@ -225,7 +215,7 @@ class LoopSession(Stopwatch):
 
 
 class ProcessSession(Stopwatch):
-    """State that lives in one environment process."""
+    """State that lives in one environment process. The methods are described in the protocol."""
 
     def __init__(
         self,
@@ -246,24 +236,19 @@ class ProcessSession(Stopwatch):
             return (await self._pool.session_call(self._process, call, self._limits.tool_s)).value
 
     async def open(self, task: Task) -> None:
-        """Make the state in the process."""
         await self._call(EnvironmentCall("open", task.line()))
 
     async def use(self, name: str, arguments: str) -> str:
-        """Call a tool in the process."""
         return str(await self._call(EnvironmentCall("tool", tool=name, arguments=arguments)))
 
     async def reply(self, rollout: Rollout) -> Message | None:
-        """Return the environment's reply."""
         reply = await self._call(EnvironmentCall("reply", record=RolloutRecord.from_rollout(rollout)))
         return None if reply is None else msgspec.convert(reply, Message)
 
     async def outcome(self) -> JSON:
-        """Return the part of the state that belongs in the record."""
         return await self._call(EnvironmentCall("outcome"))
 
     async def close(self) -> None:
-        """Release the state and leave the process."""
         if self._closed:
             return
         self._closed = True

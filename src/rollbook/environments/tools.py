@@ -55,8 +55,12 @@ class Tool(msgspec.Struct, frozen=True):
     @property
     def schema(self) -> dict[str, JSON]:
         """The chat completion schema."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": function}
+        return make_tool_schema(self.name, self.description, self.parameters)
+
+
+def make_tool_schema(name: str, description: str, parameters: dict[str, JSON]) -> dict[str, JSON]:
+    """Return the chat completion schema of a tool."""
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def is_tool_name(name: str) -> bool:

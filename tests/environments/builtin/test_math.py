@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rollbook.environments.builtin.math import INSTRUCTION, Math, question_text
-from rollbook.environments.environment import ExecutionMode, asks_judge, execution_mode
+from rollbook.environments.environment import ExecutionMode, execution_mode, overrides
 from rollbook.environments.registry import resolve
 from rollbook.errors import UsageError
 from support.rollouts import make_rollout
@@ -83,7 +83,7 @@ def test_a_template_makes_the_prompt(tmp_path):
 
 
 def test_the_rule_is_hosted_in_processes_and_may_be_appealed():
-    assert (execution_mode(Math), asks_judge(Math)) == (ExecutionMode("sync", "none"), True)
+    assert (execution_mode(Math), overrides(Math, "appeal")) == (ExecutionMode("sync", "none"), True)
 
 
 def test_it_needs_data():

@@ -89,7 +89,11 @@ def _make_tests(pairs: Iterable[tuple[JSON, JSON]], entry: str) -> CodeTests:
     if entry:
         if not entry.isidentifier():
             raise InvalidTests(f"{entry!r} is no name of a function")
-        return CodeTests([(_call_arguments(given), _expected_value(expected)) for given, expected in pairs], entry)
+        calls = [
+            (_call_arguments(given), json.loads(expected) if isinstance(expected, str) else expected)
+            for given, expected in pairs
+        ]
+        return CodeTests(calls, entry)
     return CodeTests([(_program_text(given), _program_text(expected)) for given, expected in pairs])
 
 
@@ -100,10 +104,6 @@ def _call_arguments(given: JSON) -> list[JSON]:
     if not isinstance(given, str):
         raise InvalidTests("the input of a function is a list of its arguments, or one JSON value a line")
     return [json.loads(line) for line in given.splitlines() if line.strip()]
-
-
-def _expected_value(expected: JSON) -> JSON:
-    return json.loads(expected) if isinstance(expected, str) else expected
 
 
 def _program_text(value: JSON) -> str:
