@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rollbook.reports.table_files import (
         check_suffix,
         read_table,
+        replace_file,
         write_atomically,
         write_lines_atomically,
         write_table,
@@ -65,6 +66,7 @@ __all__ = [
     "read_all_columns",
     "read_journal_columns",
     "read_table",
+    "replace_file",
     "rollout_facts",
     "write_atomically",
     "write_lines_atomically",

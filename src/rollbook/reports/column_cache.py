@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import secrets
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from functools import cache
@@ -25,6 +24,7 @@ from rollbook.book import LineReader
 from rollbook.core import Extent
 from rollbook.reports import journal_columns
 from rollbook.reports.journal_columns import JournalColumns, read_journal_columns
+from rollbook.reports.table_files import replace_file
 from rollbook.stats import SCALAR_COLUMNS, Columns, RewardParts
 
 MIN_CACHED_BYTES = 1 << 20
@@ -114,17 +114,10 @@ def _write_cache(journal: JournalColumns, origin: CacheOrigin) -> None:
     encoded = np.frombuffer(msgspec.msgpack.encode(header), np.uint8)
     place = _cache_path(journal.path)
     place.parent.mkdir(exist_ok=True)
-    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    try:
-        with open(aside, "w+b") as file:
-            np.savez(
-                file, allow_pickle=False, header=encoded, **{name: _narrow(values) for name, values in arrays.items()}
-            )
-            file.seek(0)
-            file.write(file_digest(file, "sha256").digest())
-        os.replace(aside, place)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replace_file(place) as aside, open(aside, "w+b") as file:
+        np.savez(file, allow_pickle=False, header=encoded, **{name: _narrow(values) for name, values in arrays.items()})
+        file.seek(0)
+        file.write(file_digest(file, "sha256").digest())
 
 
 def _narrow(values: NDArray[np.generic]) -> NDArray[np.generic]:

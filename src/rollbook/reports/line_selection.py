@@ -43,7 +43,8 @@ class LineSelector:
         """Return which lines count beyond doubt; contested ones are kept for the end."""
         places, chunks = self.find_keys(rows, journal.sample)
         if len(unplanned := np.flatnonzero(places < 0)):
-            raise _not_planned_error(journal, int(unplanned[0]))
+            key = f"task {journal.read_task_id(int(unplanned[0]))!r} sample {journal.sample[unplanned[0]]}"
+            raise BookError(f"{journal.path}: {key} is not in the plan")
         epochs, limits, contested = self._find_rules(journal.path, chunks)
         valid = journal.ends <= limits
         for line in np.flatnonzero(valid & contested).tolist():
@@ -100,12 +101,6 @@ class LineSelector:
                 return rows.start + row, samples.start + sample
             place -= len(rows) * len(samples)
         raise IndexError(place)
-
-
-def _not_planned_error(journal: JournalColumns, line: int) -> BookError:
-    return BookError(
-        f"{journal.path}: task {journal.read_task_id(line)!r} sample {journal.sample[line]} is not in the plan"
-    )
 
 
 @dataclass(frozen=True)
@@ -181,14 +176,9 @@ def _has_several_values(values: Ints | Floats, starts: Ints) -> Bools:
 def _number_by_text(numbers: Ints, texts: Sequence[str]) -> Ints:
     """Number answers by their sorted texts: their own numbers depend on the order in which they were read."""
     different = np.unique(numbers)
-    ranks = {
-        number: rank for rank, number in enumerate(sorted(different.tolist(), key=lambda at: _answer_text(at, texts)))
-    }
+    by_text = sorted(different.tolist(), key=lambda number: "" if number == NO_ANSWER else texts[number])
+    ranks = {number: rank for rank, number in enumerate(by_text)}
     return np.array([ranks[number] for number in different.tolist()], np.int64)[np.searchsorted(different, numbers)]
-
-
-def _answer_text(number: int, texts: Sequence[str]) -> str:
-    return "" if number == NO_ANSWER else texts[number]
 
 
 def _sum_parts(columns: Columns) -> Floats:

@@ -95,10 +95,6 @@ class ProfileRows:
             {name: kind for name, kind in own.items() if name not in numbers} | numbers | {self._profile_field: "text"}
         )
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield the rows as JSON, without newlines."""
-        return map(encode, self)
-
 
 def _own_fields(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """Return the fields without columns of an earlier profile, and without nulls where the task has a value."""
@@ -124,5 +120,5 @@ def _profile_columns(field: msgspec.Raw) -> list[str] | None:
 def profile_lines(
     run: str | Path, ks: Sequence[int] | None = None, threshold: float = PASS_THRESHOLD, prefix: str = ""
 ) -> Iterator[bytes]:
-    """Return the profile of a run as lines of JSON."""
-    return ProfileRows(RunData([run]), ks, threshold, prefix).lines()
+    """Return the profile of a run as lines of JSON, without newlines."""
+    return map(encode, ProfileRows(RunData([run]), ks, threshold, prefix))

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -93,15 +94,22 @@ def write_lines_atomically(path: Path, lines: Iterator[bytes]) -> int:
 
 def write_atomically(path: Path, write: Callable[[Path], int]) -> int:
     """Write to a temporary file, then rename it."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        count = write(aside)
-        os.replace(aside, path)
+        with replace_file(path) as aside:
+            return write(aside)
     except OSError as error:
         raise UsageError(f"-o {path}: cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, which gets the name of the file at the end; after an error it is removed."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        yield aside
+        os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    return count
 
 
 def _write_lines(path: Path, lines: Iterator[bytes]) -> int:

@@ -94,7 +94,8 @@ def _count_wins(counts: Ints, ways: Floats, votes: int, top: int) -> Iterator[tu
     for index in range(int((most >= votes).sum())):
         rest = multiply_polynomials(product_before, products_after[answers - 1 - index], max_power)
         wins = np.einsum("tgs,g->ts", np.broadcast_to(rest, (len(counts), len(y), rest.shape[2])), weights)
-        yield index, ways[:, index, votes, None] * _pad(wins, max_power + 1)
+        padded = np.pad(wins, ((0, 0), (0, max_power + 1 - wins.shape[1])))
+        yield index, ways[:, index, votes, None] * padded
         product_before = multiply_polynomials(product_before, factors[index], max_power)
 
 
@@ -116,10 +117,6 @@ def multiply_polynomials(left: Floats, right: Floats, max_power: int) -> Floats:
         length = min(left.shape[2], size - power)
         product[:, :, power : power + length] += right[:, :, power, None] * left[:, :, :length]
     return product
-
-
-def _pad(values: Floats, size: int) -> Floats:
-    return np.pad(values, ((0, 0), (0, size - values.shape[1])))
 
 
 def count_choices(n: Ints, top: int) -> Floats:

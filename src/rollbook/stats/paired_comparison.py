@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from rollbook.core import JSON
 from rollbook.stats.columns import COST_COLUMNS, PASS_THRESHOLD, Bools, Columns, Ints, TaskStats
 from rollbook.stats.estimators import (
     ROUNDING,
@@ -52,11 +51,6 @@ class Comparison(msgspec.Struct, frozen=True):
     worse: int
     gained: list[str]
     lost: list[str]
-
-    def json(self) -> dict[str, JSON]:
-        """Return the comparison as plain JSON."""
-        plain: dict[str, JSON] = msgspec.to_builtins(self)
-        return plain
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rollbook.book import Book, FailedLineHeader
+from rollbook.book import Book
 from rollbook.errors import BookError, RollbookError, UsageError
 from rollbook.reports import RunColumns, RunData
 from rollbook.viewer.journal_index import FailureFollower, JournalFollower, build_rollout_index
@@ -144,12 +144,9 @@ class CachedRun:
             book.tasks.refresh()
             self._tasks_bytes = size
         self._failures.refresh(self.path)
-        reading = RunData.from_open_book(book, partial(RunColumns, read=self._journals.read), self._list_final_failures)
+        reading = RunData.from_open_book(book, partial(RunColumns, read=self._journals.read), self._failures.list_final)
         located = build_rollout_index(reading.scored.columns, self._journals.journals, reading.scored.chosen)
         return Snapshot(version, reading, located, self._failures, self._vocabulary)
-
-    def _list_final_failures(self, book: Book) -> list[FailedLineHeader]:
-        return list(self._failures.list_final(book))
 
 
 def read_identity(run: Path) -> tuple[int, int]:

@@ -20,9 +20,8 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -152,7 +151,6 @@ LIST_POLL_FACTOR = 3
 """The list of runs is polled less often than one run: it is longer."""
 
 MAX_STREAMS = 32
-T = TypeVar("T")
 
 
 class ViewerApi:
@@ -235,7 +233,7 @@ class ViewerApi:
             lambda: TextSearch(self._cache.take_snapshot(query.text("run")), query.text("text"))
         )
         steps = search.steps()
-        while (step := await asyncio.to_thread(_next_step, steps)) is not None:
+        while (step := await asyncio.to_thread(next, steps, None)) is not None:
             await send_event(response, step)
         await send_event(response, {"end": True})
 
@@ -308,10 +306,6 @@ def make_json_handler(answer: Callable[[RequestQuery], JSON]) -> Handler:
 async def send_event(response: web.StreamResponse, value: JSON) -> None:
     """Send one event."""
     await response.write(b"data: " + encode(value) + b"\n\n")
-
-
-def _next_step(steps: Iterator[T]) -> T | None:
-    return next(steps, None)
 
 
 HOST = "127.0.0.1"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from rollbook import stats
 from rollbook.book import Book, TaskFile, count_workers, name_state
 from rollbook.core import JSON, Failure, Task
 from rollbook.errors import BookError, TokenError, UsageError
-from rollbook.reports import Report, RunData, build_report, has_live_worker
+from rollbook.reports import Report, RunData, build_report, has_live_worker, replace_file
 from rollbook.stats import NO_ANSWER, PASS_THRESHOLD, SCALAR_COLUMNS, Expression, TaskProfile, to_identifier
 from rollbook.viewer.journal_index import FailureFollower, LocatedAttempt, RolloutIndex
 from rollbook.viewer.vocabulary import Vocabulary
@@ -60,7 +59,9 @@ def read_numbers(reading: RunData) -> dict[str, JSON]:
     if made["report"]["damaged"]:
         return made  # the damage may be repaired
     with suppress(OSError):  # a full disk, or a read-only copy
-        _write_cache(place, msgspec.msgpack.encode(made))
+        place.parent.mkdir(exist_ok=True)
+        with replace_file(place) as aside:
+            aside.write_bytes(msgspec.msgpack.encode(made))
     return made
 
 
@@ -110,30 +111,16 @@ def _make_cache_key(reading: RunData) -> str:
     for array in (*arrays, reading.requested, reading.envs):
         digest.update(array.tobytes())
     texts = [reading.scored.answers.texts, reading.scored.parts.texts, reading.names, reading.missing]
-    rest = [reading.failed, reading.live, _identify_run(reading.book), reading.scored.dropped, texts]
+    run = reading.book.manifest.run, os.fsencode(reading.book.path)
+    rest = [reading.failed, reading.live, run, reading.scored.dropped, texts]
     digest.update(msgspec.msgpack.encode([rest, list(reading.failed_by_task.items())]))
     return digest.hexdigest()
-
-
-def _identify_run(book: Book) -> tuple[str, bytes]:
-    """Return the id and the path of a run."""
-    return book.manifest.run, os.fsencode(book.path)
 
 
 @cache
 def _hash_code() -> bytes:
     sources = sorted(Path(stats.__file__).parent.glob("*.py"))
     return hashlib.blake2b(b"".join(path.read_bytes() for path in [*sources, Path(__file__)])).digest()
-
-
-def _write_cache(place: Path, data: bytes) -> None:
-    place.parent.mkdir(exist_ok=True)
-    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    try:
-        aside.write_bytes(data)
-        os.replace(aside, place)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 TASK_FIELDS = ("id", "env", "answer")
