@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from rollbook.book import explain_disk_errors, lock_run, sync_folder, write_new
+from rollbook.book import explain_disk_errors, lock_run, read_whole_lines, sync_folder, write_new
 from rollbook.clusters.profile import ClusterProfile
 from rollbook.clusters.scheduler import DEFAULT_SCHEDULER
 from rollbook.core import ServerSpec, encode_line, encode_pretty
@@ -139,18 +139,12 @@ def _cut_torn_line(handle: int) -> None:
 
 def read_jobs(run: Path) -> list[ClusterJob]:
     """Read every job of a run, and every record of a cancelled one; none for a run that was never submitted."""
-    try:
-        lines = (run / "jobs.jsonl").read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    jobs = []
-    for number, line in enumerate(lines, 1):
-        if not line.endswith(b"\n"):
-            break  # torn by a power failure
+    path, jobs = run / "jobs.jsonl", list[ClusterJob]()
+    for number, (_, line) in enumerate(read_whole_lines(path) if path.exists() else (), 1):
         try:
             jobs.append(_job_decoder.decode(line))
         except msgspec.DecodeError as error:
-            raise BookError(f"{run / 'jobs.jsonl'}:{number}: {error}") from None
+            raise BookError(f"{path}:{number}: {error}") from None
     return jobs
 
 
@@ -184,11 +178,8 @@ _bad_node_decoder = msgspec.json.Decoder(BadNodeReport)
 
 def report_bad_node(run: Path, node: str, why: str) -> None:
     """Record that a worker could not start its server on this node."""
-    handle = os.open(run / "jobs" / "nodes.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(handle, encode_line(BadNodeReport(node, why)))
-    finally:
-        os.close(handle)
+    with open(run / "jobs" / "nodes.jsonl", "ab", buffering=0) as file:
+        file.write(encode_line(BadNodeReport(node, why)))
 
 
 def read_bad_nodes(run: Path) -> list[str]:

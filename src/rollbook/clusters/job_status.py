@@ -52,6 +52,7 @@ def measure_throughput(run: Path, pending: int) -> Throughput:
 
 
 GONE = "GONE"
+"""The state of tasks that the batch system has forgotten."""
 
 
 class JobStateCount(msgspec.Struct, frozen=True):
@@ -66,11 +67,6 @@ class JobStateCount(msgspec.Struct, frozen=True):
     def live(self) -> bool:
         """Whether they run, or may yet."""
         return self.state != GONE and self.state not in ENDED_STATES
-
-
-def read_job_states(run: Path) -> list[JobStateCount]:
-    """Return all tasks of a run by kind and state; `GONE` are those that the batch system has forgotten."""
-    return [*_read_batch_states(run), *_read_ray_states(run)]
 
 
 def _read_ray_states(run: Path) -> list[JobStateCount]:
@@ -131,7 +127,7 @@ def read_cluster_status(run: Path) -> ClusterStatus:
     status = read_status(run)
     throughput = measure_throughput(run, status.pending)
     try:
-        return ClusterStatus(status, throughput, read_job_states(run))
+        return ClusterStatus(status, throughput, [*_read_batch_states(run), *_read_ray_states(run)])
     except (SchedulerError, RayUnreachable) as error:
         return ClusterStatus(status, throughput, [], str(error))
 

@@ -95,7 +95,8 @@ def read_profile(path: str | Path, scheduler: str = DEFAULT_SCHEDULER) -> Cluste
     values: dict[str, JSON] = dict(counted)
     for name in ROLES:
         if name in found:
-            values[name] = _read_role(file, name, found.pop(name))
+            fields = file.read_mapping(found.pop(name), name)
+            values[name] = RoleProfile(**file.read_fields(fields, RoleProfile, name))
     if "ssh" in found:
         values["ssh"] = SshTarget(**file.read_fields(file.read_mapping(found.pop("ssh"), "ssh"), SshTarget, "ssh"))
     if "time" in found:
@@ -104,10 +105,6 @@ def read_profile(path: str | Path, scheduler: str = DEFAULT_SCHEDULER) -> Cluste
         values["after"] = _read_list(file, found.pop("after"))
     values |= file.read_fields(found, ClusterProfile, "a cluster profile")
     return check_profile(ClusterProfile(**values), str(path), scheduler)
-
-
-def _read_role(file: YamlFile, name: str, entry: YamlEntry) -> RoleProfile:
-    return RoleProfile(**file.read_fields(file.read_mapping(entry, name), RoleProfile, name))
 
 
 def _read_time(file: YamlFile, entry: YamlEntry, scheduler: Scheduler) -> str:

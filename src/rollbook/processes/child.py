@@ -220,7 +220,6 @@ async def start_ready(
     timeout_s: float,
     name: str = "the child",
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
     log: Path | None = None,
 ) -> tuple[Child, JSON]:
@@ -228,7 +227,7 @@ async def start_ready(
     read, write = os.pipe()
     try:
         environ = {**(os.environ if env is None else env), READY_FD: str(write)}
-        child = Child(argv, env=environ, cwd=cwd, pass_fds=[*pass_fds, write], log=log)
+        child = Child(argv, env=environ, pass_fds=[*pass_fds, write], log=log)
     except BaseException:
         os.close(read)
         raise
