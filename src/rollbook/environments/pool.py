@@ -10,6 +10,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -130,20 +131,26 @@ class EnvironmentProcessPool:
     async def call(self, call: EnvironmentCall, timeout_s: float) -> EnvironmentReply:
         """Run a call in any process. If the process dies of another call, this one is simply run again."""
         while not self._closed:
-            pending = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
-            self._submit(pending)
-            try:
-                reply = await pending.future
-            except EnvironmentProcessDied as gone:
-                if gone.caused_by_call:
-                    raise RolloutFailed(gone.kind, call.where, gone.why) from None
-                continue
-            return self._record_reply(call, reply)
+            with suppress(SessionLost):
+                return await self._send(call, timeout_s, self._submit)
         raise RolloutFailed("environment_error", "environment", CLOSED)
 
-    def _record_reply(self, call: EnvironmentCall, reply: EnvironmentReply) -> EnvironmentReply:
+    async def _send(
+        self, call: EnvironmentCall, timeout_s: float, send: Callable[[PendingCall], None]
+    ) -> EnvironmentReply:
+        """Send a call, and return its reply or raise its failure; SessionLost if the process died of another call."""
+        pending = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
+        send(pending)
+        try:
+            reply = await pending.future
+        except EnvironmentProcessDied as gone:
+            if gone.caused_by_call:
+                raise RolloutFailed(gone.kind, call.where, gone.why) from None
+            raise SessionLost from None
         self._mean_s += 0.05 * (reply.seconds - self._mean_s)
-        return raise_on_failure(call, reply)
+        if reply.failure:
+            raise RolloutFailed(reply.failure, call.where, reply.message)
+        return reply
 
     async def acquire_process(self) -> EnvironmentProcess:
         """Return the process with the fewest sessions, for a rollout with state."""
@@ -169,14 +176,7 @@ class EnvironmentProcessPool:
         """Run a call in the process that has the rollout's state."""
         if not process.alive:
             raise SessionLost
-        pending = PendingCall(call, timeout_s, asyncio.get_running_loop().create_future())
-        process.send(pending)
-        try:
-            return self._record_reply(call, await pending.future)
-        except EnvironmentProcessDied as gone:
-            if gone.caused_by_call:
-                raise RolloutFailed(gone.kind, call.where, gone.why) from None
-            raise SessionLost from None
+        return await self._send(call, timeout_s, process.send)
 
     async def close(self) -> None:
         """End every process; calls that still wait fail."""
@@ -186,13 +186,6 @@ class EnvironmentProcessPool:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(process.stop() for process in list(self._processes)))
-
-
-def raise_on_failure(call: EnvironmentCall, reply: EnvironmentReply) -> EnvironmentReply:
-    """Return a reply, or raise the failure it reports."""
-    if reply.failure:
-        raise RolloutFailed(reply.failure, call.where, reply.message)
-    return reply
 
 
 START_S = 120.0

@@ -138,11 +138,11 @@ def make_office(seed: str) -> Office:
         "mails": _make_mails(rng, customers, today),
         "events": _make_events(rng, people, today),
     }
-    return Office({table: _with_ids(ID_PREFIX[table], records) for table, records in tables.items()}, today)
-
-
-def _with_ids(prefix: str, records: list[OfficeRecord]) -> dict[str, OfficeRecord]:
-    return {f"{prefix}-{number}": record for number, record in enumerate(records, 101)}
+    with_ids = {
+        table: {f"{ID_PREFIX[table]}-{number}": record for number, record in enumerate(records, 101)}
+        for table, records in tables.items()
+    }
+    return Office(with_ids, today)
 
 
 def _make_person(name: str, team: str, lead: bool) -> OfficeRecord:

@@ -78,10 +78,6 @@ def _overlaps(event: OfficeRecord, attendees: list[str], start: datetime, minute
     return not apart and bool(set(attendees) & set(event["attendees"]))
 
 
-def _event_with_id(name: str, event: OfficeRecord) -> OfficeRecord:
-    return {"id": name, **event}
-
-
 class CalendarTools(Environment):
     """List, create, move and cancel events."""
 
@@ -96,7 +92,7 @@ class CalendarTools(Environment):
         wanted = str(parse_date(on)) if on else ""
         who = state.check_staff_address(attendee) if attendee else ""
         found = [
-            _event_with_id(name, event)
+            {"id": name, **event}
             for name, event in state.tables["events"].items()
             if event["start"].startswith(wanted) and (not who or who in event["attendees"])
         ]
@@ -106,7 +102,7 @@ class CalendarTools(Environment):
     def search_events(self, state: Office, title: str) -> JSON:
         """Find events by a part of their title."""
         events = state.tables["events"].items()
-        return [_event_with_id(name, event) for name, event in events if title.lower() in event["title"].lower()]
+        return [{"id": name, **event} for name, event in events if title.lower() in event["title"].lower()]
 
     @tool
     def find_free_time(self, state: Office, attendees: list[str], on: str, minutes: int = 30) -> str:
@@ -191,9 +187,7 @@ def _send_mail(office: Office, to: list[str], subject: str, body: str, answers: 
     return f"Sent {office.add('mails', record)}."
 
 
-def _summarize_mail(name: str, mail: OfficeRecord) -> OfficeRecord:
-    fields = ("folder", "sender", "to", "subject", "date", "labels")
-    return {"id": name, **{field: mail[field] for field in fields}}
+MAIL_SUMMARY = ("folder", "sender", "to", "subject", "date", "labels")
 
 
 class MailTools(Environment):
@@ -209,7 +203,7 @@ class MailTools(Environment):
             folder: inbox, sent or archive; leave it out for all.
         """
         found = [
-            _summarize_mail(name, mail)
+            {"id": name, **{field: mail[field] for field in MAIL_SUMMARY}}
             for name, mail in state.tables["mails"].items()
             if text.lower() in f"{mail['subject']}\n{mail['body']}".lower()
             and sender.lower() in mail["sender"]
