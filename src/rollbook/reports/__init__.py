@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         export_rollouts,
         rollout_facts,
     )
-    from rollbook.reports.journal_columns import JournalColumns, read_journal_columns
+    from rollbook.reports.journal_columns import JournalColumns, read_journal_columns, renumber_columns
     from rollbook.reports.profile import ProfileRows, profile_lines
     from rollbook.reports.report import (
         Report,
@@ -66,6 +66,7 @@ __all__ = [
     "read_all_columns",
     "read_journal_columns",
     "read_table",
+    "renumber_columns",
     "replace_file",
     "rollout_facts",
     "write_atomically",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from itertools import chain
 from pathlib import Path
@@ -92,6 +92,15 @@ class JournalColumns:
         with open(self.path, "rb") as file:
             file.seek(start)
             return _decoder.decode(file.read(int(self.ends[line]) - start)).task
+
+
+def renumber_columns(journal: JournalColumns, answers: TextIds, parts: TextIds) -> Columns:
+    """Return the columns of a journal with the numbers of a run for answers and parts; an empty text is no answer."""
+    columns = journal.columns
+    numbers = np.array([*(answers[text] if text else NO_ANSWER for text in journal.answers), NO_ANSWER], np.int32)
+    names = np.array([parts[name] for name in journal.parts], np.int32)
+    renamed = replace(columns.parts, name=names[columns.parts.name])
+    return replace(columns, answer=numbers[columns.answer], parts=renamed)
 
 
 class _ColumnBuilder:

@@ -12,20 +12,17 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TypeAlias
-
-import numpy as np
 
 from rollbook.book import Book, SealedExtents, TaskFile, list_journals, read_rows
 from rollbook.core import Extent, decode
 from rollbook.errors import BookError, UsageError
 from rollbook.processes import PARENT_PID, module_argv
 from rollbook.reports.column_cache import load_cached_columns, read_and_cache_columns
-from rollbook.reports.journal_columns import JournalColumns
+from rollbook.reports.journal_columns import JournalColumns, renumber_columns
 from rollbook.reports.line_selection import EMPTY, LineSelector, RankedLines, select_one_per_key
-from rollbook.stats import NO_ANSWER, Bools, Columns, TextIds, merge_columns
+from rollbook.stats import Bools, Columns, TextIds, merge_columns
 
 COMPARE_BYTES = 1 << 20
 
@@ -216,7 +213,7 @@ class RunColumns:
         for number, journal in enumerate(self._read_columns(book.tasks, sealed)):
             if not sealed[journal.path] <= journal.extents:  # this raises the error
                 sealed_extents.check_read(journal.path, int(journal.ends[-1]) if len(journal.ends) else 0)
-            columns = self._renumber(journal)
+            columns = renumber_columns(journal, self.answers, self.parts)
             yield self._rank_lines(journal, columns, selector, selector.select_lines(journal, columns.task, number))
 
     def _rank_lines(
@@ -228,14 +225,6 @@ class RunColumns:
         place, _ = self._selector.find_keys(columns.task, journal.sample)
         epoch = selector.line_epochs(journal, columns.task)
         return RankedLines(columns, chosen, place, epoch, journal.attempt, journal.ends, journal.path)
-
-    def _renumber(self, journal: JournalColumns) -> Columns:
-        """Return the columns of a journal with the numbers of this run for answers and parts."""
-        columns, known = journal.columns, self.answers
-        answers = np.array([*(known[text] if text else NO_ANSWER for text in journal.answers), NO_ANSWER], np.int32)
-        names = np.array([self.parts[name] for name in journal.parts], np.int32)
-        parts = replace(columns.parts, name=names[columns.parts.name])
-        return replace(columns, answer=answers[columns.answer], parts=parts)
 
     def missing_keys(self) -> Iterator[tuple[int, int]]:
         """Yield (row, sample) of every key without a score."""

@@ -15,8 +15,8 @@ import numpy as np
 from rollbook.book import Book, FailedLineHeader, LineReader, TaskFile, is_still_final, list_journals
 from rollbook.core import Extent, Timing
 from rollbook.errors import BookError
-from rollbook.reports import JournalColumns, read_all_columns, read_journal_columns
-from rollbook.stats import NO_ANSWER, Bools, Columns, Floats, Ints, TextIds, merge_columns
+from rollbook.reports import JournalColumns, read_all_columns, read_journal_columns, renumber_columns
+from rollbook.stats import Bools, Columns, Floats, Ints, TextIds, merge_columns
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,7 @@ def concatenate_columns(journal: JournalColumns, more: JournalColumns) -> Journa
     if not len(more.ends):
         return journal
     answers, parts = TextIds(), TextIds()
-    columns = []
-    for each in (journal, more):
-        numbers = np.array([*(answers[text] for text in each.answers), NO_ANSWER], np.int32)
-        names = np.array([parts[name] for name in each.parts], np.int32)
-        held = replace(each.columns.parts, name=names[each.columns.parts.name])
-        columns.append(replace(each.columns, answer=numbers[each.columns.answer], parts=held))
+    columns = [renumber_columns(each, answers, parts) for each in (journal, more)]
     by_line = {
         name: np.concatenate([getattr(journal, name), getattr(more, name)])
         for name in ("sample", "attempt", "starts", "ends")

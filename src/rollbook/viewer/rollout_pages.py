@@ -16,12 +16,14 @@ from rollbook.core import (
     EnvironmentSpec,
     FailedLine,
     Limits,
+    RunOptions,
     Sampling,
     ScoredLine,
     Settings,
     Task,
     TurnLine,
     encode,
+    list_parameters,
 )
 from rollbook.errors import BookError, UsageError
 from rollbook.tokens import merge
@@ -125,16 +127,6 @@ def _decode_turns(path: Path, line: bytes) -> list[TurnLine]:
         raise BookError(f"{path}: malformed line ({error}); restore the file from a copy of the run") from None
 
 
-ROW_OPTIONS = {"data": "--data", "template": "--prompt-template"}
-LIMIT_OPTIONS = {
-    "verify_s": "--verify-timeout",
-    "tool_s": "--tool-timeout",
-    "rollout_s": "--timeout",
-    "max_turns": "--max-turns",
-    "max_tokens_total": "--max-tokens-total",
-    "tool_chars": "--tool-chars",
-    "stop_repeats": "--stop-repeats",
-}
 BLEND_PLACEHOLDER = "BLEND.yaml"
 URL_PLACEHOLDER = "URL"
 
@@ -153,8 +145,11 @@ def make_replay_command(book: Book, task: Task, sample: int) -> str:
 
 def _environment_words(spec: EnvironmentSpec) -> list[str]:
     """Return the environment, and its data files where those are not part of its name."""
-    options = {name: spec.args.get(name) for name in ROW_OPTIONS if name in spec.args and f"{name}=" not in spec.spec}
-    return [spec.spec, *(word for name, value in options.items() if value for word in (ROW_OPTIONS[name], str(value)))]
+    words, parameters = [spec.spec], list_parameters(RunOptions)
+    for name in ("data", "template"):
+        if spec.args.get(name) and f"{name}=" not in spec.spec:
+            words += [parameters[name].flag, str(spec.args[name])]
+    return words
 
 
 def _sampling_and_limits(book: Book) -> list[str]:
@@ -162,11 +157,12 @@ def _sampling_and_limits(book: Book) -> list[str]:
     manifest = book.manifest
     if len(manifest.environments) > 1:
         return []
-    sampled = _sampling_words(manifest.sampling)
-    usual, limits = Limits(), msgspec.structs.asdict(manifest.limits)
-    other = {name: value for name, value in limits.items() if name in LIMIT_OPTIONS and value != getattr(usual, name)}
-    limited = [word for name, value in other.items() for word in (LIMIT_OPTIONS[name], _format_number(value))]
-    return [*sampled, *limited, *(["--tool-format", manifest.tool_format] if manifest.tool_format != "native" else [])]
+    words = _sampling_words(manifest.sampling)
+    for name, field in list_parameters(Limits).items():
+        value = getattr(manifest.limits, name)
+        if field.details.on_command_line and value != field.default:
+            words += [field.flag, _format_number(value)]
+    return [*words, *(["--tool-format", manifest.tool_format] if manifest.tool_format != "native" else [])]
 
 
 def _sampling_words(sampling: Sampling) -> list[str]:
