@@ -66,15 +66,10 @@ async def check_determinism(
 ) -> Finding:
     """Score the same answers again, here and in fresh processes; `alone`: no other process can verify as this one."""
     count, first = len({task.id for task, _ in answers}), [summarize_verdict(rollout) for rollout in before]
-    replays = {
-        "repeated": ProcessResult(
-            [summarize_verdict(rollout) for _, rollout in await score_all(scorer, answers, CONCURRENCY)]
-        )
-    }
+    replays = {"repeated": await summarize_verdicts(scorer, answers)}
     if scorer.spec.verify == "sync":
         async with open_scorer(hosts=CONCURRENCY) as fresh:
-            scored = await score_all(fresh, answers, CONCURRENCY)
-        replays["in another process"] = ProcessResult([summarize_verdict(rollout) for _, rollout in scored])
+            replays["in another process"] = await summarize_verdicts(fresh, answers)
     elif not alone:
         replays["in another process"] = await replay_in_process(scorer, answers)
     for how, again in replays.items():
@@ -87,6 +82,11 @@ async def check_determinism(
                 )
     where = "repeated and in fresh processes" if len(replays) > 1 else "repeated in this process"
     return Finding(DETERMINISM_CHECK, "ok", count, f"{len(answers)} answers, {where}")
+
+
+async def summarize_verdicts(scorer: AnswerScorer, answers: list[tuple[Task, AnswerText]]) -> ProcessResult:
+    """Score answers, and return their verdicts."""
+    return ProcessResult([summarize_verdict(rollout) for _, rollout in await score_all(scorer, answers, CONCURRENCY)])
 
 
 def summarize_verdict(rollout: Rollout) -> str:
@@ -133,9 +133,7 @@ async def replay(request: ReplayRequest) -> ProcessResult:
             {request.name: request.spec}, request.limits, run=folder, hosts=CONCURRENCY
         ) as opened:
             scorer = AnswerScorer(request.name, request.spec, folder, opened[request.name], request.limits)
-            return ProcessResult(
-                [summarize_verdict(rollout) for _, rollout in await score_all(scorer, answers, CONCURRENCY)]
-            )
+            return await summarize_verdicts(scorer, answers)
     except RollbookError as error:
         return ProcessResult(error=str(error))
 
@@ -148,7 +146,9 @@ def task_digest(task: Task) -> str:
 
 async def check_reproducibility(scorer: AnswerScorer, tasks: list[Task]) -> Finding:
     """Make the environment from its spec in a fresh process, and compare its tasks with ours."""
-    made = await remake_in_process(scorer, len(tasks))
+    request = RemakeRequest(scorer.spec, str(scorer.folder), len(tasks))
+    late = f"it was not made within {REMAKE_TIMEOUT_S:g} s"
+    made = await run_in_process("remake", scorer.folder, request, REMAKE_TIMEOUT_S, late, "its process")
     if made.error:
         return Finding(REPRODUCIBILITY_CHECK, "unsound", len(tasks), made.error)
     pairs = zip(tasks, [*made.values, *[""] * len(tasks)], strict=False)
@@ -162,13 +162,6 @@ async def check_reproducibility(scorer: AnswerScorer, tasks: list[Task]) -> Find
         "from its spec and arguments alone, with the same tasks",
         words,
     )
-
-
-async def remake_in_process(scorer: AnswerScorer, tasks: int) -> ProcessResult:
-    """Make the environment in another process, within a deadline."""
-    request = RemakeRequest(scorer.spec, str(scorer.folder), tasks)
-    late = f"it was not made within {REMAKE_TIMEOUT_S:g} s"
-    return await run_in_process("remake", scorer.folder, request, REMAKE_TIMEOUT_S, late, "its process")
 
 
 def remake(request: RemakeRequest) -> ProcessResult:

@@ -84,8 +84,8 @@ async def check_environment(
         task_checks.check_unique_ids(tasks),
         task_checks.check_prompts(tasks),
         task_checks.check_answer_leaks(tasks),
+        task_checks.check_duplicates(tasks),
     ]
-    findings += [task_checks.check_duplicates(tasks)]
     async with open_judge(spec, settings) as judge:
         open_own_scorer = partial(open_scorer, loaded, limits, judge=judge)
         async with open_own_scorer(hosts=CONCURRENCY) as scorer:

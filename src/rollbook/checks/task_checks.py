@@ -176,7 +176,8 @@ def find_leak(task: Task, common: set[str]) -> str | None:
     """
     shown, system = "\n".join(message.text for message in task.messages), _system_text(task)
     for name, texts in secret_texts(task):
-        if all(_is_shown(text, shown, labelled=_is_answer_field(name)) for text in texts):
+        labelled = any(word in name.lower() for word in ANSWER_FIELDS)
+        if all(_is_shown(text, shown, labelled=labelled) for text in texts):
             return name
         if (
             name == "answer"
@@ -186,10 +187,6 @@ def find_leak(task: Task, common: set[str]) -> str | None:
         ):
             return f"{name} (in the system message)"
     return None
-
-
-def _is_answer_field(name: str) -> bool:
-    return any(word in name.lower() for word in ANSWER_FIELDS)
 
 
 def _system_text(task: Task) -> str:

@@ -118,8 +118,7 @@ def count_written_bytes(run: Path) -> int:
 
 def requeue_if_useful(run: Path, scheduler: Scheduler, task: CurrentTask, max_restarts: int, wrote: bool) -> str:
     """Requeue this task if that may help; return a line that says so, or why not."""
-    before = _read_attempts(run, task)
-    _add_attempt(run, task, wrote)
+    before = _record_attempt(run, task, wrote)
     refusal = find_refusal(scheduler, task, max_restarts, wrote, before) or _find_queue_refusal(run, scheduler, task)
     if refusal:
         return f"not requeued: {refusal}; go on with rollbook resume {run}"
@@ -152,20 +151,12 @@ def _find_queue_refusal(run: Path, scheduler: Scheduler, task: CurrentTask) -> s
     return "" if states == [RUNNING] else f"{scheduler.title} has it as {', '.join(states) or 'unknown'}"
 
 
-def _attempts_path(run: Path, task: CurrentTask) -> Path:
-    return run / "jobs" / "attempts" / f"{task.name}.jsonl"
-
-
-def _read_attempts(run: Path, task: CurrentTask) -> list[JobAttempt]:
-    try:
-        lines = _attempts_path(run, task).read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    return [msgspec.json.decode(line, type=JobAttempt) for line in lines]
-
-
-def _add_attempt(run: Path, task: CurrentTask, wrote: bool) -> None:
-    path = _attempts_path(run, task)
+def _record_attempt(run: Path, task: CurrentTask, wrote: bool) -> list[JobAttempt]:
+    """Record how this start of a task went; return the earlier ones."""
+    path = run / "jobs" / "attempts" / f"{task.name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
+    with open(path, "a+b") as file:
+        file.seek(0)
+        before = [msgspec.json.decode(line, type=JobAttempt) for line in file]
         file.write(encode_line(JobAttempt(task.restart, task.node, wrote)))
+    return before

@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import socket
-from asyncio.subprocess import Process
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -106,7 +105,8 @@ async def run_with_sidecar(sidecar: SandboxSidecar, command: Sequence[str]) -> i
         environ = {**os.environ, **sidecar.environment}
         tie_to_parent = partial(die_with_parent, os.getpid())
         worker = await asyncio.create_subprocess_exec(*command, env=environ, preexec_fn=tie_to_parent)
-        _forward_signals(worker)
+        for number in FORWARDED_SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, worker.send_signal, number)
         working = asyncio.create_task(worker.wait())
         await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -117,12 +117,6 @@ async def run_with_sidecar(sidecar: SandboxSidecar, command: Sequence[str]) -> i
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
         await sidecar.stop()
-
-
-def _forward_signals(worker: Process) -> None:
-    """Send the scheduler's signals on to the worker."""
-    for number in FORWARDED_SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, worker.send_signal, number)
 
 
 def _run_worker(run: Path, order: SubmissionOrder, command: Sequence[str]) -> int:

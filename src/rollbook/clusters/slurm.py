@@ -273,17 +273,13 @@ def _resource_options(job: BatchJob) -> list[str]:
         "cpus-per-task": str(profile.cpus) if devices and profile.cpus else None,
         "gpus-per-node": str(profile.gpus) if devices and profile.gpus else None,
         "gres": profile.gres if devices else None,
-        "output": f"{_escape_percent(job.run / 'logs')}/slurm-{'%A_%a' if job.count else '%j'}.log",
+        # In the path sbatch must find nothing to fill in.
+        "output": f"{str(job.run / 'logs').replace('%', '%%')}/slurm-{'%A_%a' if job.count else '%j'}.log",
         "open-mode": "append",
     }
     options = [f"--{name}={value}" for name, value in values.items() if value is not None]
     options += ["--exclusive"] if devices and profile.exclusive else []
     return options + ([] if elsewhere else [each for each in profile.options if not each.startswith(EXCLUDE_OPTION)])
-
-
-def _escape_percent(path: Path) -> str:
-    """A path in which sbatch finds nothing to fill in."""
-    return str(path).replace("%", "%%")
 
 
 def _quote_directive(option: str) -> str:

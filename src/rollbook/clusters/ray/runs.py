@@ -237,7 +237,8 @@ def _prepare_resume(run: Path, request: RayResume, say: Say) -> Iterator[tuple[R
 def make_resume_order(run: Path, request: RayResume) -> SubmissionOrder:
     """Return the order of another submission: the latest one with the changes."""
     last = update_order(run, _read_last_order(run), request.given, request.profile)
-    profile = request.profile or _select_ray_fields(last.profile)
+    # The last profile may have been written for a batch system.
+    profile = request.profile or ClusterProfile(**{name: getattr(last.profile, name) for name in PROFILE_FIELDS})
     address = request.address or last.ray or AUTO
     return SubmissionOrder(profile=profile, workers=last.workers, serve=last.serve, pack=last.pack, ray=address)
 
@@ -247,11 +248,6 @@ def _read_last_order(run: Path) -> SubmissionOrder:
     if number:
         return read_order(run, number)
     return SubmissionOrder(profile=ClusterProfile(), workers=rounds[-1].settings.workers if rounds else 1)
-
-
-def _select_ray_fields(profile: ClusterProfile) -> ClusterProfile:
-    """Return a profile with only the fields for Ray: it may have been written for a batch system."""
-    return ClusterProfile(**{name: getattr(profile, name) for name in PROFILE_FIELDS})
 
 
 def _refuse_running(run: Path, cluster: RayCluster) -> None:
