@@ -33,7 +33,8 @@ class LineSelector:
         for seal in self.seals.values():
             for name, extent in seal.files.items():
                 self._extents.setdefault(name, set()).add(extent)
-        self._contested: ContestedLines[tuple[int, int]] = ContestedLines()
+        self.contested: ContestedLines[tuple[int, int]] = ContestedLines()
+        """The contested lines that count after all, as (journal number, line)."""
 
     def extents(self, path: Path) -> set[Extent]:
         """Return the extents at which a file was sealed."""
@@ -48,7 +49,7 @@ class LineSelector:
         epochs, limits, contested = self._find_rules(journal.path, chunks)
         valid = journal.ends <= limits
         for line in np.flatnonzero(valid & contested).tolist():
-            self._contested.add(int(places[line]), (int(epochs[line]), int(journal.attempt[line])), (number, line))
+            self.contested.add(int(places[line]), (int(epochs[line]), int(journal.attempt[line])), (number, line))
         chosen = valid & ~contested
         chosen[chosen] = self._is_first(places[chosen])
         self.seen[places[valid]] = True
@@ -84,10 +85,6 @@ class LineSelector:
         rules = [self._rules.find(chunk, path) for chunk in different.tolist()]
         epochs, limits, contested = np.array(rules, np.int64).reshape(-1, 3).T
         return epochs[which], limits[which], contested[which].astype(np.bool_)
-
-    def contested_lines(self) -> Iterator[tuple[int, int]]:
-        """Return (journal number, line) of the contested lines that count after all."""
-        return iter(self._contested)
 
     def missing_keys(self) -> Iterator[tuple[int, int]]:
         """Yield (row, sample) of every key without a score."""

@@ -191,7 +191,7 @@ class RunColumns:
     def _read_book(self, book: Book, is_first: bool) -> list[RankedLines]:
         selector = self._selector if is_first else LineSelector(book)
         pieces = [*self._read_journals(book, selector)]
-        for number, line in selector.contested_lines():
+        for number, line in selector.contested:
             pieces[number].chosen[line] = True
         return pieces
 

@@ -51,30 +51,25 @@ def _fits_float(n: int, top: int) -> bool:
     return lgamma(n + 1) - lgamma(chosen + 1) - lgamma(n - chosen + 1) < MAX_LOG_CHOICES
 
 
-def vote_shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, Floats]:
-    """Return for each k the expected share of the win of every answer; the last column: how often no rollout votes."""
-    portion_size = max(1, int(4e6 // (max(ks) ** 2 * max(1, counts.shape[1]))))
-    portions: dict[int, list[Floats]] = {k: [] for k in ks}
+def vote_shares(counts: Ints, silent: Ints, k: int) -> Floats:
+    """Return the expected share of every answer in the win of k votes; the last column: how often no rollout votes."""
+    portion_size = max(1, int(4e6 // (k**2 * max(1, counts.shape[1]))))
+    shares = [np.zeros((0, counts.shape[1] + 1))]
     for start in range(0, len(counts), portion_size):
         portion = slice(start, start + portion_size)
-        for k, shares in _compute_shares(counts[portion], silent[portion], ks).items():
-            portions[k].append(shares)
-    return {k: np.concatenate(parts) if parts else np.zeros((0, counts.shape[1] + 1)) for k, parts in portions.items()}
+        shares.append(_compute_shares(counts[portion], silent[portion], k))
+    return np.concatenate(shares)
 
 
-def _compute_shares(counts: Ints, silent: Ints, ks: Sequence[int]) -> dict[int, Floats]:
+def _compute_shares(counts: Ints, silent: Ints, k: int) -> Floats:
     tasks, answers = counts.shape
-    top = max(ks)
-    ways = count_choices(np.column_stack([counts, silent]), top)
-    subsets = np.maximum(count_choices(counts.sum(axis=1) + silent, top), 1.0)
-    shares = {k: np.zeros((tasks, answers + 1)) for k in ks}
-    for votes in range(1, min(top, int(counts.max(initial=0))) + 1):
-        for index, wins in _count_wins(counts, ways, votes, top):
-            for k in ks:
-                if k >= votes:
-                    shares[k][:, index] += wins[:, k - votes] / subsets[:, k]
-    for k in ks:
-        shares[k][:, -1] = ways[:, -1, k] / subsets[:, k]
+    ways = count_choices(np.column_stack([counts, silent]), k)
+    subsets = np.maximum(count_choices(counts.sum(axis=1) + silent, k)[:, k], 1.0)
+    shares = np.zeros((tasks, answers + 1))
+    for votes in range(1, min(k, int(counts.max(initial=0))) + 1):
+        for index, wins in _count_wins(counts, ways, votes, k):
+            shares[:, index] += wins[:, k - votes] / subsets
+    shares[:, -1] = ways[:, -1, k] / subsets
     return shares
 
 
@@ -308,7 +303,7 @@ def _fill_exact(ballots: Ballots, block: _Block, cheap: Bools, k: int, estimate:
     tasks[block.tasks] = cheap[block.which]
     which = (np.cumsum(cheap) - 1)[block.which[cheap[block.which]]]
     scores = ballots.to_table(tasks, ballots.scores, block.counts.shape[1])
-    share = vote_shares(block.counts[cheap], block.silent[cheap], [k])[k][which]
+    share = vote_shares(block.counts[cheap], block.silent[cheap], k)[which]
     estimate.values[tasks] = (share[:, :-1] * scores).sum(axis=1) + share[:, -1] * ballots.silent_score[tasks]
 
 

@@ -77,11 +77,9 @@ def _select_chosen(values: Sequence[Ints | Floats], chosen: Sequence[Bools]) -> 
 
 def read_line(path: Path, begin: int, end: int) -> bytes:
     """Read a line by its offsets, without the newline; raise a BookError where it is not UTF-8."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        line = os.pread(handle, end - begin, begin).rstrip(b"\n")
-    finally:
-        os.close(handle)
+    with open(path, "rb") as file:
+        file.seek(begin)
+        line = file.read(end - begin).rstrip(b"\n")
     try:
         line.decode()
     except UnicodeDecodeError as error:
