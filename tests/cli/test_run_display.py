@@ -21,7 +21,7 @@ def test_data_failures_are_tried_again_only_by_name():
 def test_what_a_remote_server_did_not_verify_is_played_again(monkeypatch):
     spec = SimpleNamespace(spec="http://127.0.0.1:9")
     book = SimpleNamespace(manifest=SimpleNamespace(environments={"far": spec}))
-    monkeypatch.setattr("rollbook.cli.run_display._open_book", lambda _: book)
+    monkeypatch.setattr("rollbook.cli.run_display.Book", lambda _: book)
     assert suggest_commands("a", short(verifier_error=1)) == ["try again: rollbook resume a --retry verifier_error"]
     spec.spec = "mine.py:Mine"
     (way,) = suggest_commands("a", short(verifier_error=1))

@@ -22,7 +22,7 @@ import msgspec
 
 from rollbook.core import Message, Sampling, Settings
 from rollbook.errors import RayUnreachable, RolloutFailed, SchedulerError, UsageError
-from rollbook.models import RAW_LOGPROBS, AnsweredCall, ChatModel, resolve_model
+from rollbook.models import RAW_LOGPROBS, AnsweredCall, ChatModel, has_weights, resolve_model, weights_path
 
 PROBE_TIMEOUT_S = 10.0
 MIN_OPEN_FILES = 4096
@@ -70,8 +70,6 @@ def _read_version(module: str) -> str:
 
 def check_embedded_model() -> DoctorFinding:
     """Check that the runtime can be imported and the weights are downloaded."""
-    from rollbook.models import has_weights, weights_path
-
     if find_spec("xllamacpp") is None:
         return DoctorFinding("embedded model", False, "no runtime: pip install 'rollbook[local]'")
     if not has_weights():

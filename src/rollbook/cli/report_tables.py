@@ -239,7 +239,10 @@ def list_notes(report: Report) -> list[str]:
         notes += [
             f"{one.env}: @{k} rests on {n} of {one.tasks} tasks" for k, n in one.coverage.items() if n < one.tasks
         ]
-        notes += list_vote_coverage(one)
+        # Where not every environment reports answers, fewer tasks vote.
+        few = {k: n for k, n in one.maj_coverage.items() if n < one.coverage[k]}
+        why = "the others report no answers"
+        notes += [f"{one.env}: maj@{k} rests on {n} of {one.tasks} tasks ({why})" for k, n in few.items()]
         notes += [f"{one.env}: maj@{k} was drawn, +- {error:.4f}" for k, error in one.maj_errors.items()]
     notes += [
         f"{env}: {one.forks} of {one.turns} later turns begin a new sequence (break rate {one.break_rate:.3f})"
@@ -248,13 +251,6 @@ def list_notes(report: Report) -> list[str]:
     if report.overall.threshold != 1.0:
         notes.append(f"a rollout passes from a reward of {report.overall.threshold:g}")
     return notes
-
-
-def list_vote_coverage(one: Metrics) -> list[str]:
-    """Return on how many tasks maj@k rests, where not every environment reports answers."""
-    few = {k: n for k, n in one.maj_coverage.items() if n < one.coverage[k]}
-    why = "the others report no answers"
-    return [f"{one.env}: maj@{k} rests on {n} of {one.tasks} tasks ({why})" for k, n in few.items()]
 
 
 def _list_metrics(report: Report) -> list[Metrics]:

@@ -89,11 +89,6 @@ def make_request(values: dict[str, Any]) -> Request:
     )
 
 
-def read_cluster_options(values: dict[str, Any]) -> ClusterOptions:
-    """Read the options about a cluster."""
-    return ClusterOptions(**read_place(values), serve=read_given(ServerSpec, values) or None)
-
-
 def read_place(values: dict[str, Any]) -> dict[str, Any]:
     """Read the options about a cluster that were given, by their names in ClusterOptions."""
     given = read_given(ClusterOptions, values)
@@ -121,7 +116,7 @@ REQUEST = OptionSet(
 )
 CLUSTER = OptionSet(
     [*list_options(ClusterOptions), *list_options(ServerSpec, after={"server_command": "model_path"})],
-    read_cluster_options,
+    lambda values: ClusterOptions(**read_place(values), serve=read_given(ServerSpec, values) or None),
 )
 
 
@@ -171,10 +166,11 @@ def choose_cluster(run: Path, on: str | None, settings: dict[str, JSON]) -> tupl
 
 
 def refuse_cluster_options(options: ClusterOptions) -> None:
-    """Refuse options about a cluster where the workers run on this machine."""
-    given = _find_given(options)
-    if given:
-        raise UsageError(f"{given}: goes with --on slurm or --on ray; workers on this machine know no cluster")
+    """Refuse options about a cluster, apart from --on, where the workers run on this machine."""
+    fields = list_parameters(ClusterOptions)
+    given = [field.flag for name, field in fields.items() if getattr(options, name) != field.default and name != "on"]
+    for flag in [*given, *_list_server_flags(options)]:
+        raise UsageError(f"{flag}: goes with --on slurm or --on ray; workers on this machine know no cluster")
 
 
 def make_profile(options: ClusterOptions) -> ClusterProfile:
@@ -229,13 +225,6 @@ def was_typed(context: typer.Context, name: str) -> bool:
     """Return whether an option stands on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _find_given(options: ClusterOptions) -> str:
-    """Return the first option about a cluster that was given, apart from --on; empty if none was."""
-    fields = list_parameters(ClusterOptions)
-    given = [field.flag for name, field in fields.items() if getattr(options, name) != field.default and name != "on"]
-    return next(iter([*given, *_list_server_flags(options)]), "")
 
 
 def _list_server_flags(options: ClusterOptions, *kinds: str) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from rollbook.book import Book
 from rollbook.cli.report_tables import show_numbers
 from rollbook.core import FAILURE_KINDS
 from rollbook.engine import Display, LineDisplay, Progress
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from rollbook.book import Book
     from rollbook.engine import RunResult
     from rollbook.reports import Report
 
@@ -164,9 +164,10 @@ def run_with_display(run: str | Path, work: Callable[[Display], RunResult], as_j
     finally:
         display.stop()
     show_numbers(result.report, as_json)
+    samples = max(part.samples[1] for part in Book(run).plan.parts)
     _print_notes(
         f"every rollout: {run}/journals/*.jsonl",
-        f"more samples:  rollbook extend {quote(str(run))} -k {2 * _count_samples(run)}",
+        f"more samples:  rollbook extend {quote(str(run))} -k {2 * samples}",
     )
 
 
@@ -181,7 +182,7 @@ def _show_shortfall(run: str | Path, as_json: bool) -> None:
 def suggest_commands(run: str | Path, report: Report) -> list[str]:
     """Return the commands that complete a run; they depend on the kinds of failure."""
     named, verdicts = quote(str(run)), {kind for kind in report.failed if _fails_in_verifier(kind)}
-    specs = [spec.spec for spec in _open_book(run).manifest.environments.values()] if verdicts else []
+    specs = [spec.spec for spec in Book(run).manifest.environments.values()] if verdicts else []
     if any(spec.startswith(REMOTE_PREFIXES) for spec in specs):
         verdicts = set()  # their sessions are over: only another rollout can be verified
     data = [kind for kind in sorted(report.failed) if FAILURE_KINDS[kind].side == "data" and kind not in verdicts]
@@ -199,16 +200,6 @@ def suggest_commands(run: str | Path, report: Report) -> list[str]:
 def _fails_in_verifier(kind: str) -> bool:
     """Whether another verifier can score the answer without asking the model again; a judge is asked by `resume`."""
     return FAILURE_KINDS[kind].in_verification and FAILURE_KINDS[kind].side == "data"
-
-
-def _count_samples(run: str | Path) -> int:
-    return max(part.samples[1] for part in _open_book(run).plan.parts)
-
-
-def _open_book(run: str | Path) -> Book:
-    from rollbook.book import Book
-
-    return Book(run)
 
 
 def _print_notes(*lines: str) -> None:
