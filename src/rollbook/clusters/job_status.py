@@ -143,8 +143,10 @@ def wait_for_jobs(run: Path, display: Display) -> RunResult:
     display.start(read_status(run).requested)
     while True:
         try:
-            current, failed = _read_visible_status(run), 0
-            states = describe_workers(current.jobs)
+            current = read_cluster_status(run)
+            if current.unseen:
+                raise SchedulerError(current.unseen)
+            failed, states = 0, describe_workers(current.jobs)
             if states != shown:
                 display.note(states)
                 shown = states
@@ -163,13 +165,6 @@ def wait_for_jobs(run: Path, display: Display) -> RunResult:
     if report.scored < report.requested:
         raise make_shortfall(report)
     return RunResult(run, report)
-
-
-def _read_visible_status(run: Path) -> ClusterStatus:
-    current = read_cluster_status(run)
-    if current.unseen:
-        raise SchedulerError(current.unseen)
-    return current
 
 
 def describe_workers(states: list[JobStateCount]) -> str:

@@ -273,7 +273,8 @@ def open_table(path: str) -> Iterator[DataRow] | None:
 def read_csv(path: str, delimiter: str) -> Iterator[DataRow]:
     """Yield the rows of a CSV file, named by its first line; every value is text, empty cells are left out."""
     csv.field_size_limit(ROW_BYTES)
-    with _open_text(path) as stream:
+    open_file = gzip.open if path.endswith(".gz") else open
+    with open_file(path, "rt", encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream, delimiter=delimiter, strict=True)
         try:
             names = next(lines, [])
@@ -288,12 +289,6 @@ def read_csv(path: str, delimiter: str) -> Iterator[DataRow]:
         except UnicodeDecodeError as error:
             where = f"after line {lines.line_num}"
             raise UsageError(f"{path}: not UTF-8 {where} ({error.reason}); save the file as UTF-8") from None
-
-
-def _open_text(path: str) -> IO[str]:
-    if path.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
 
 
 def _check_names(path: str, names: list[str]) -> None:

@@ -46,17 +46,13 @@ class CallHandler:
         """Run one call. Only this process replies: a child that the environment forked exits here."""
         start = time.perf_counter()
         try:
-            failure, message, value = "", "", self._dispatch(call)
+            failure, message, value = "", "", getattr(self, f"_{call.method}")(call)
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a verifier are its errors
             failure = failure_kind(error, "verifier_error" if call.method == "verify" else "environment_error")
             message, value = describe_exception(error), None
         if os.getpid() != self._pid:
             os._exit(0)
         return EnvironmentReply(failure, message, value, time.perf_counter() - start)
-
-    def _dispatch(self, call: EnvironmentCall) -> object:
-        method = getattr(self, f"_{call.method}")
-        return method(call)
 
     def _verify(self, call: EnvironmentCall) -> object:
         assert call.task is not None

@@ -19,7 +19,6 @@ import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import Client, MCPError
-from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, TextContent, jsonrpc_message_adapter
@@ -55,12 +54,9 @@ class McpProcess:
         line = self._child.last_log_line() if self._child else ""
         return line[-500:]
 
-    def open(self) -> Transport:
-        """Start it, and end it when the context ends."""
-        return self._open()
-
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Streams]:
+    async def open(self) -> AsyncIterator[Streams]:
+        """Start it, and end it when the context ends."""
         ours, theirs = socket.socketpair()
         with theirs:
             names = ",".join((*COMMON_VARIABLES, *self._server.env))

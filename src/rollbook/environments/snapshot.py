@@ -50,7 +50,7 @@ def find_changed_file(spec: EnvironmentSpec, run_dir: Path) -> str | None:
     """Return the first file that has changed since the run was planned; None if none has, or the source is not here."""
     if spec.snapshot is None:
         changed = spec.digest and _installed_digest(spec.target) != spec.digest
-        return _installed_name(spec.target) if changed else None
+        return spec.target.removeprefix(BUILTIN_PREFIX).partition(":")[0] if changed else None
     origin = Path(spec.origin)
     if not origin.is_file():
         return None
@@ -127,11 +127,6 @@ def _module_root(path: Path, target: str) -> Path:
     module = target.partition(":")[0]
     depth = module.count(".") + (1 if path.name == "__init__.py" else 0)
     return path.parents[depth]
-
-
-def _installed_name(target: str) -> str:
-    """Return the name of an installed environment for error messages."""
-    return target.removeprefix(BUILTIN_PREFIX) if target.startswith(BUILTIN_PREFIX) else target.partition(":")[0]
 
 
 def _installed_digest(target: str) -> str:
