@@ -94,11 +94,9 @@ async def make_task_answers(scorer: AnswerScorer, task: Task, solution: AnswerTe
 
 def make_answers(solution: AnswerText | None, tools: Sequence[JSON], variant: int) -> AnswerText:
     """Return the texts of one variant: a solution turn by turn, else example calls and then the answer, if known."""
-    return (
-        solution
-        if isinstance(solution, list)
-        else [*make_tool_calls(tools, variant), solution or _SAMPLE_VALUES["string"][variant]]
-    )
+    if isinstance(solution, list):
+        return solution
+    return [*make_tool_calls(tools, variant), solution or _SAMPLE_VALUES["string"][variant]]
 
 
 def make_tool_calls(tools: Sequence[JSON], variant: int) -> list[str]:

@@ -115,10 +115,8 @@ _job_decoder = msgspec.json.Decoder(ClusterJob)
 def add_job(run: Path, job: ClusterJob) -> ClusterJob:
     """Record a job durably."""
     stamped = msgspec.structs.replace(job, at=round(time.time(), 3))
-    with (
-        explain_disk_errors(run),
-        lock_run(run),
-    ):  # a line that another process is writing must not be taken for a torn one
+    # Under the lock: a line that another process is writing must not be taken for a torn one.
+    with explain_disk_errors(run), lock_run(run):
         handle = os.open(run / "jobs.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             _cut_torn_line(handle)

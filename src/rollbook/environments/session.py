@@ -98,7 +98,7 @@ def tool_names(tools: Sequence[JSON]) -> list[str]:
 
 
 class LoopSession(Stopwatch):
-    """State that lives on the worker's loop."""
+    """State that lives on the worker's loop. Where a method says nothing, the protocol describes it."""
 
     def __init__(
         self,
@@ -124,7 +124,6 @@ class LoopSession(Stopwatch):
             return await await_with_deadline(work, self._limits.tool_s, where, "environment_error", "environment_error")
 
     async def open(self, task: Task) -> None:
-        """Make the state."""
         if self._mcp_servers:
             connecting = self._connect_mcp(self._mcp_servers)
             with self.measure():

@@ -157,11 +157,8 @@ def _rank_lines(pieces: Sequence[RankedLines], texts: Sequence[str]) -> tuple[In
     )
     order = np.lexsort((_sum_parts(columns), *reversed(contents), journal, attempt, epoch, place))
     starts = np.flatnonzero(np.diff(place[order], prepend=-1))
-    return (
-        order,
-        starts,
-        int((_has_several_values(columns.reward[order], starts) | _has_several_values(answer[order], starts)).sum()),
-    )
+    disagree = _has_several_values(columns.reward[order], starts) | _has_several_values(answer[order], starts)
+    return order, starts, int(disagree.sum())
 
 
 def _has_several_values(values: Ints | Floats, starts: Ints) -> Bools:

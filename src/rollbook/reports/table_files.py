@@ -83,8 +83,10 @@ def write_table(path: Path, rows: TableRows) -> int:
     check_suffix(path)
     if path.suffix == ".jsonl":
         return write_lines_atomically(path, map(encode, rows))
-    write = _write_csv if path.suffix == ".csv" else _write_parquet
-    return write_atomically(path, lambda aside: write(aside, rows))
+    if path.suffix == ".csv":
+        return write_atomically(path, lambda aside: _write_csv(aside, rows))
+    what = f"-o {path}: Parquet"
+    return write_atomically(path, lambda aside: write_parquet(aside, rows.fields(), iter(rows), BATCH_ROWS, what))
 
 
 def write_lines_atomically(path: Path, lines: Iterator[bytes]) -> int:
@@ -129,10 +131,6 @@ def _write_csv(path: Path, rows: TableRows) -> int:
         for count, row in enumerate(rows, start=1):  # noqa: B007
             writer.writerow({name: _escape_formula(cell_text(value)) for name, value in row.items()})
     return count
-
-
-def _write_parquet(path: Path, rows: TableRows) -> int:
-    return write_parquet(path, rows.fields(), iter(rows), BATCH_ROWS, f"-o {path}: Parquet")
 
 
 def write_parquet(

@@ -97,9 +97,8 @@ def _compute_report(reading: RunData) -> tuple[Report, str]:
         return build_report(reading, forks=not reading.live), ""  # a live run is counted again and again
     except (TokenError, BookError) as error:
         where = replace_surrogates(str(reading.book.path / "journals"))
-        return build_report(
-            reading, forks=False
-        ), f"forks are not counted: {replace_surrogates(str(error))} (in {where}/*.tokens)"
+        damage = f"forks are not counted: {replace_surrogates(str(error))} (in {where}/*.tokens)"
+        return build_report(reading, forks=False), damage
 
 
 def _make_cache_key(reading: RunData) -> str:

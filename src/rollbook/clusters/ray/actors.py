@@ -202,7 +202,9 @@ class ProcessActor:
 
     def end_with_it(self) -> None:
         """End this actor when the process ends; nothing waits for it any more."""
-        self._child.call_on_exit(asyncio.get_running_loop(), _make_self_kill())
+        ray = import_ray()
+        me = ray.get_runtime_context().current_actor
+        self._child.call_on_exit(asyncio.get_running_loop(), lambda: ray.kill(me))
 
 
 def _start_process(task: ActorTask) -> Child:
@@ -223,13 +225,6 @@ def find_visibility_problem(task: ActorTask) -> str:
         return ""
     there = f"cannot be seen from the node {socket.gethostname()}"
     return f"{task.run} {there}: a run directory has to lie where every node of the cluster sees it"
-
-
-def _make_self_kill() -> Callable[[], None]:
-    import ray
-
-    me = ray.get_runtime_context().current_actor
-    return lambda: ray.kill(me)
 
 
 SERVER_FAILED_CODE = 69
@@ -280,11 +275,9 @@ class RayWorkerHandle:
             self.kill_now()
         if code < 0:
             return killed_exit_status(code)
-        return (
-            ExitStatus(code, f"gave up: {words}", replaceable=True)
-            if code == SERVER_FAILED_CODE
-            else ExitStatus(code, words)
-        )
+        if code == SERVER_FAILED_CODE:
+            return ExitStatus(code, f"gave up: {words}", replaceable=True)
+        return ExitStatus(code, words)
 
     def _check_room(self) -> ExitStatus | None:
         if self._cluster.has_room(self._order):

@@ -54,7 +54,7 @@ def _find_tests(values: Mapping[str, JSON]) -> CodeTests:
     meta = _parse_json(values.get("verifier_metadata")) or {}
     for columns in (values.get("unit_tests"), values.get("input_output"), meta.get("unit_tests")):
         if columns:
-            return _tests_from_columns(_parse_object(columns))
+            return _tests_from_columns(_parse_json(columns))
     if values.get("tests"):
         return _tests_from_list(_parse_json(values["tests"]), str(values.get("entry") or ""))
     public, private = _parse_json(values.get("public_test_cases")), _unpack(values.get("private_test_cases"))
@@ -63,8 +63,10 @@ def _find_tests(values: Mapping[str, JSON]) -> CodeTests:
     return _tests_from_list([*(public or []), *(private or [])], str(entry or ""))
 
 
-def _tests_from_columns(columns: Mapping[str, JSON]) -> CodeTests:
+def _tests_from_columns(columns: JSON) -> CodeTests:
     """Read tests given as a list of inputs and a list of outputs."""
+    if not isinstance(columns, dict):
+        raise InvalidTests("an object with inputs and outputs is expected")
     inputs, outputs = columns.get("inputs"), columns.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise InvalidTests("inputs and outputs must be lists of the same length")
@@ -112,13 +114,6 @@ def _program_text(value: JSON) -> str:
         return "\n".join(value)
     if not isinstance(value, str):
         raise InvalidTests("the input and the output of a program are texts")
-    return value
-
-
-def _parse_object(text: JSON) -> dict[str, JSON]:
-    value = _parse_json(text)
-    if not isinstance(value, dict):
-        raise InvalidTests("an object with inputs and outputs is expected")
     return value
 
 

@@ -7,7 +7,7 @@ from string import ascii_uppercase
 
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.answers.choices import SURROUNDING, find_label, fold_text, read_letter
-from rollbook.environments.data_rows import DataRow, PromptTemplate, read_tasks
+from rollbook.environments.data_rows import GYM_PROMPT, DataRow, PromptTemplate, read_tasks
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
 
@@ -46,7 +46,9 @@ class MCQA(Environment):
 
 def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
     letters = _read_options(row)
-    options = "" if _prompt_has_options(row) else "\n".join(f"{letter}: {words}" for letter, words in letters.items())
+    # The prompts of NeMo Gym's rows show the options already.
+    shown = {} if isinstance(row.values.get(GYM_PROMPT), dict) else letters
+    options = "\n".join(f"{letter}: {words}" for letter, words in shown.items())
     instruction = INSTRUCTION.replace("letter", "number") if all(map(str.isdecimal, letters)) else INSTRUCTION
     task = row.task(f"{options}\n\n{instruction}" if options else instruction, template)
     other = row.first(*OTHER_ANSWER_FIELDS)
@@ -55,11 +57,6 @@ def _make_task(row: DataRow, template: PromptTemplate | None) -> Task:
         "letters": letters
     }
     return task
-
-
-def _prompt_has_options(row: DataRow) -> bool:
-    """Whether the prompt of the row already shows the options, as in rows of NeMo Gym."""
-    return isinstance(row.values.get("responses_create_params"), dict)
 
 
 def _options_of_task(task: Task) -> dict[str, str]:
