@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from functools import cached_property
 
 from rollbook.core import JSON
 from rollbook.environments.environment import Environment
 from rollbook.errors import UsageError
+from rollbook.processes import usable_cores
 from rollbook.sandbox import Grader, Limits, Sandbox, Verdict
 
 OPENING_S = 60.0
 DETAIL_CHARS = 500
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Sandboxed(Environment):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         find_members,
         kill_descendants,
         trim_log,
+        usable_cores,
     )
 else:
     __getattr__, __dir__ = export_lazily(__name__)
@@ -67,4 +68,5 @@ __all__ = [
     "start_ready",
     "timeout_after",
     "trim_log",
+    "usable_cores",
 ]

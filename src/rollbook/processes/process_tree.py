@@ -184,6 +184,11 @@ def _watch_life_pipe(fd: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 PARENT_CHECK_S = 0.25
 
 

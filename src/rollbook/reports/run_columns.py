@@ -18,7 +18,7 @@ from typing import IO, TypeAlias
 from rollbook.book import Book, SealedExtents, TaskFile, list_journals, read_rows
 from rollbook.core import Extent, decode
 from rollbook.errors import BookError, UsageError
-from rollbook.processes import PARENT_PID, module_argv
+from rollbook.processes import PARENT_PID, module_argv, usable_cores
 from rollbook.reports.column_cache import load_cached_columns, read_and_cache_columns
 from rollbook.reports.journal_columns import JournalColumns, renumber_columns
 from rollbook.reports.line_selection import EMPTY, LineSelector, RankedLines, select_one_per_key
@@ -108,8 +108,7 @@ def read_all_columns(tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iter
 def choose_reader_count(paths: Iterable[Path]) -> int:
     """Return how many processes are worth starting for these files."""
     size = sum(path.stat().st_size for path in paths)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MAX_READERS, cores, size // (MIN_PARALLEL_BYTES // 2)))
+    return max(1, min(MAX_READERS, usable_cores(), size // (MIN_PARALLEL_BYTES // 2)))
 
 
 def split_by_size(paths: Sequence[Path], readers: int) -> list[list[Path]]:
