@@ -121,6 +121,16 @@ class BookJobSource:
         if unfinished:
             publish_worker_gone(self._book.path, self.presence.id, WorkerGone(self.presence.counter, unfinished))
 
+    async def run_worker(self, worker: Worker, on_tick: Callable[[], None] | None = None) -> None:
+        """Join, run a worker on these jobs, and leave however it ends; raise what made it impossible to continue."""
+        await self.join()
+        try:
+            await worker.run(on_tick)
+        finally:
+            await self.leave()
+        if self.error:
+            raise self.error
+
     @property
     def error(self) -> BaseException | None:
         """The error that makes it impossible to continue with this book."""
@@ -378,14 +388,10 @@ async def work_on_book(
                 worker.stop()
 
         with stop_on_signals(worker, display, handle_signals) as stops, drain_on_event(worker, drain_event):
-            await jobs.join()
             try:
-                await worker.run(on_tick)
+                await jobs.run_worker(worker, on_tick)
             finally:
-                await jobs.leave()
                 display.update(counter.progress(worker))
-    if jobs.error:
-        raise jobs.error
     if stops and not counter.stop_reason:
         raise Stopped(
             f"interrupted with {counter.requested - counter.scored} rollouts to go: rollbook resume {book.path}"

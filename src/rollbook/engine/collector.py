@@ -469,11 +469,9 @@ class Collector:
 
     async def _work(self, worker: Worker, book_jobs: BookJobSource | None, groups: GroupBuffer) -> None:
         try:
-            await (worker.run() if book_jobs is None else _join_and_run(worker, book_jobs))
+            await (book_jobs.run_worker(worker) if book_jobs else worker.run())
         finally:
             groups.end()
-        if book_jobs and book_jobs.error:
-            raise book_jobs.error
         if worker.ended_early:
             raise Stopped("the collector was closed while groups were being collected")
 
@@ -488,14 +486,6 @@ class Collector:
                 self._version_ages[model_version] = max(self._version_ages.values(), default=0) + 1
             self._model.version = model_version
         self._model.resume()
-
-
-async def _join_and_run(worker: Worker, book_jobs: BookJobSource) -> None:
-    await book_jobs.join()
-    try:
-        await worker.run()
-    finally:
-        await book_jobs.leave()
 
 
 async def assign_environments(tasks: Iterable[Task] | AsyncIterable[Task], env: str) -> AsyncIterator[Task]:

@@ -293,11 +293,5 @@ async def _verify_all(
         verifier = Reverifier(stored, environments, only)
         worker = Worker(jobs, verifier, FixedLimit(CONCURRENCY), round_.number, attempt_budgets(only))
         display.start(counter.requested)
-        await jobs.join()
-        try:
-            await worker.run(lambda: display.update(counter.progress(worker)))
-        finally:
-            await jobs.leave()
-    if jobs.error:
-        raise jobs.error
+        await jobs.run_worker(worker, lambda: display.update(counter.progress(worker)))
     return verifier

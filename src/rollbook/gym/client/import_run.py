@@ -433,10 +433,4 @@ async def fill_book(book: Book, reader: CollectionReader) -> None:
 
     jobs = BookJobSource(book, round_, on_mark=progress.record, on_claim=keep_known)
     worker = Worker(jobs, reader, FixedLimit(CONCURRENCY), round_.number, dict.fromkeys(FAILURE_KINDS, 1))
-    await jobs.join()
-    try:
-        await worker.run(lambda: None)
-    finally:
-        await jobs.leave()
-    if jobs.error:
-        raise jobs.error
+    await jobs.run_worker(worker)
