@@ -22,14 +22,12 @@ from aiohttp import web
 from rollbook.core import JSON, Limits, Rollout, Task, derive_seed
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import ROLLBOOK_KEY, make_judge_failed_row, make_scored_row, read_sample_index, read_task
 from rollbook.gym.server import gymnasium
 from rollbook.gym.server.gymnasium import GymnasiumRoutes, process_lost
 from rollbook.gym.server.http_app import (
     CURRENT_SESSION,
-    SessionCookies,
     describe_no_session,
     make_gym_app,
     make_openapi,
@@ -182,15 +180,13 @@ class ResourcesServer:
 
     def make_app(self) -> web.Application:
         """Return the aiohttp application."""
-        app = make_gym_app(SessionCookies(self._name), self._say)
+        posts = {**POST_ROUTES, **(gymnasium.POST_ROUTES if self.gymnasium else {})}
+        openapi = make_openapi(self._name, posts, GET_ROUTES, self._runtime.spec.tools)
+        app = make_gym_app(self._name, self._say, openapi)
         app.cleanup_ctx.append(self.sessions.cleanup_context)
-        for path in ("/", "/health"):
-            app.router.add_get(path, self._health)
         app.router.add_get("/reverify_mode", self._reverify_mode)
-        app.router.add_get("/openapi.json", self._openapi)
         app.router.add_post("/seed_session", self._seed_session)
         app.router.add_post("/verify", self._verify)
-        app.router.add_post("/aggregate_metrics", self._aggregate)
         if self.gymnasium:
             self.gymnasium.add_to(app)
         app.router.add_post("/{tool}", self._call_tool)
@@ -200,20 +196,13 @@ class ResourcesServer:
     def _stateful(self) -> bool:
         return self._runtime.spec.state != "none"
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return json_response({"status": "ok"})
-
     async def _reverify_mode(self, _: web.Request) -> web.Response:
         """Only stateless verdicts can be repeated: a state is gone with its rollout."""
         return json_response("unsupported" if self._stateful else "stateless")
 
-    async def _openapi(self, _: web.Request) -> web.Response:
-        posts = {**POST_ROUTES, **(gymnasium.POST_ROUTES if self.gymnasium else {})}
-        return json_response(make_openapi(self._name, posts, GET_ROUTES, self._runtime.spec.tools))
-
     async def _seed_session(self, request: web.Request) -> web.Response:
         """Always open a new session: seeding again starts again."""
-        task = self._read_task(await read_json_object(request))
+        task = read_task(await read_json_object(request), self._name)
         CURRENT_SESSION.set(make_session_id())
         if self._stateful:
             await self.sessions.open(CURRENT_SESSION.get(), task)
@@ -235,7 +224,7 @@ class ResourcesServer:
 
     async def _verify(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)
-        rollout = read_rollout(body, self._read_task(body))
+        rollout = read_rollout(body, read_task(body, self._name))
         if self._stateful:
             rollout.outcome = await self.sessions.conclude(CURRENT_SESSION.get())
         try:
@@ -246,20 +235,6 @@ class ResourcesServer:
             self._say(f"/verify: {error}")
             return json_response(make_judge_failed_row(body, error))
         return json_response(make_scored_row(body, score, rollout.outcome))
-
-    async def _aggregate(self, request: web.Request) -> web.Response:
-        return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
-
-    def _read_task(self, row: Mapping[str, JSON]) -> Task:
-        return read_task(row, self._name)
-
-
-def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """Return the rows of a request for statistics."""
-    rows = body.get("verify_responses")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UsageError("verify_responses is no list of objects")
-    return rows
 
 
 def read_rollout(body: Mapping[str, JSON], task: Task) -> Rollout:
