@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Unpack
 
 import msgspec
 
@@ -30,7 +30,7 @@ from rollbook.engine.rollout_runner import RolloutRunner
 from rollbook.engine.worker import JobSource, RolloutJob, Worker, make_limiter
 from rollbook.environments import Environment, LoadedEnvironment, open_judge, resolve_judge_for, write_snapshot
 from rollbook.errors import Shortfall, Stopped, UsageError
-from rollbook.models import AnsweredCall, Completion, Model, open_model, require_continuing
+from rollbook.models import AnsweredCall, Completion, Model, ModelCall, open_model, require_continuing
 
 
 class PausableModel:
@@ -81,29 +81,16 @@ class PausableModel:
         """Allow calls again."""
         self._running.set()
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Complete once calls are allowed."""
-        return await self._call_when_running(
-            lambda: self._model.complete(messages, sampling, seed=seed, rollout=rollout, tools=tools)
-        )
+        return await self._call_when_running(lambda: self._model.complete(messages, sampling, **call))
 
     async def complete_from(
-        self,
-        previous: AnsweredCall,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, previous: AnsweredCall, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]
     ) -> Completion:
         """Continue the tokens of an earlier call once calls are allowed."""
         model = require_continuing(self._model)
-        return await self._call_when_running(
-            lambda: model.complete_from(previous, messages, sampling, seed=seed, rollout=rollout, tools=tools)
-        )
+        return await self._call_when_running(lambda: model.complete_from(previous, messages, sampling, **call))
 
     async def _call_when_running(self, call: Callable[[], Awaitable[Completion]]) -> Completion:
         while not self._running.is_set():

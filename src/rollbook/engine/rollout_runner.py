@@ -35,7 +35,7 @@ from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
-from rollbook.models import AnsweredCall, Completion, Model, TokenContinuingModel, require_continuing
+from rollbook.models import AnsweredCall, Completion, Model, ModelCall, TokenContinuingModel, require_continuing
 from rollbook.processes import timeout_after
 
 MAX_EARLIER_CALLS = 8
@@ -129,11 +129,11 @@ class ModelCaller:
                 await asyncio.sleep(retry_delay_s(error, past))
 
     async def _call(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
-        seed, name = self._rollout.seed, self._name
+        options: ModelCall = {"seed": self._rollout.seed, "rollout": self._name, "tools": tools}
         earlier = next((call for call in reversed(self._earlier_calls) if call.precedes(messages)), None)
         if earlier is None or self._continues is None:
-            return await self._model.complete(messages, sampling, seed=seed, rollout=name, tools=tools)
-        return await self._continues.complete_from(earlier, messages, sampling, seed=seed, rollout=name, tools=tools)
+            return await self._model.complete(messages, sampling, **options)
+        return await self._continues.complete_from(earlier, messages, sampling, **options)
 
     def _check_token_count(self, completion: Completion) -> None:
         """Refuse a server that does not count tokens: a limit on tokens would have no effect."""

@@ -15,7 +15,7 @@ from yarl import URL
 
 from rollbook.core import FAILURE_KINDS, JSON, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models import describe_connection_error
+from rollbook.models import describe_connection_error, open_http_session
 
 
 def parse_address(text: str, scheme: str = "") -> str:
@@ -51,9 +51,6 @@ MAX_CONNECTIONS = 512
 """Connections open at once to one server; further requests wait."""
 
 MAX_REPLY_BYTES = 64 << 20
-_KEEP_ALIVE_S = 3.0
-"""Below the 5 s after which common servers close an idle connection: a POST on a closing one is lost."""
-
 _LARGE_BODY = 512 << 10
 _MAX_QUOTED_CHARS = 500
 
@@ -105,13 +102,7 @@ class GymClient:
 
     async def open(self) -> None:
         """Create the connection pool."""
-        headers = {"Content-Type": "application/json", "Accept": "*/*", "Accept-Encoding": "identity"}
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=60),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-        )
+        self._session = open_http_session(CONNECT_TIMEOUT_S, connections=MAX_CONNECTIONS, accept="*/*")
 
     async def close(self) -> None:
         """Close all connections."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Unpack
 
 import msgspec
 from aiohttp import web
@@ -24,7 +25,7 @@ from rollbook.errors import RolloutFailed
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
 from rollbook.gym.server.http_app import CURRENT_SESSION, describe_no_session, make_session_id
-from rollbook.models import Completion, Model
+from rollbook.models import Completion, Model, ModelCall
 from rollbook.processes import (
     IDLE_TIMEOUT_S,
     MAX_SESSIONS,
@@ -61,9 +62,7 @@ class GymnasiumEpisode(Model):
         self._rollout_task.cancel()
         await asyncio.gather(self._rollout_task, return_exceptions=True)
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Return the next completion that the client hands in."""
         if len(messages) <= len(self._prompt):  # run again from the prompt, where the client's model cannot follow
             raise process_lost()
