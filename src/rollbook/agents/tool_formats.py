@@ -89,17 +89,14 @@ def render_messages(messages: Sequence[Message], preamble: str) -> list[Message]
         elif message.role != "tool":
             sent.append(message)
         else:
-            result = f"{_result_title(names.get(message.tool_call_id or '', ''))}\n{message.text}"
+            name = names.get(message.tool_call_id or "", "")
+            result = f"{f'Result of {name}' if name else 'Result'}:\n{message.text}"
             if after_result:
                 sent[-1] = Message("user", f"{sent[-1].text}\n\n{result}")
             else:
                 sent.append(Message("user", result))
         after_result = message.role == "tool"
     return _add_preamble(sent, preamble)
-
-
-def _result_title(name: str) -> str:
-    return f"Result of {name}:" if name else "Result:"
 
 
 def _add_preamble(messages: list[Message], preamble: str) -> list[Message]:

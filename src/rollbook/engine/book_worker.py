@@ -204,10 +204,7 @@ class BookJobSource:
 
     async def claim_chunk(self) -> bool:
         """Claim one more chunk; return whether there was one."""
-        try:
-            claim = await asyncio.to_thread(self._claims.claim_next)
-        except OSError as error:
-            raise unwritable_error(self._book, error) from None
+        claim = await self._in_thread(self._claims.claim_next)
         if claim is None:
             return False
         self._on_claim(claim)

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Unpack
 
 import msgspec
@@ -152,7 +151,10 @@ class MemoryJobSource:
 
 
 class StreamingBookJobSource:
-    """Writes tasks into a book in blocks as they come, and hands out its keys as for any chunk."""
+    """Writes tasks into a book in blocks as they come, and hands out its keys as for any chunk.
+
+    A group gets an attempt once it is durable.
+    """
 
     def __init__(
         self,
@@ -165,6 +167,7 @@ class StreamingBookJobSource:
     ) -> None:
         self._tasks, self._samples, self._groups = tasks, samples, groups
         self._book, self._book_jobs, self._env = book, book_jobs, env
+        self.mark, self.idle = book_jobs.mark, book_jobs.idle
         self._draw_lock = asyncio.Lock()
         self._over = False
 
@@ -199,14 +202,6 @@ class StreamingBookJobSource:
         while await self._book_jobs.claim_chunk():
             continue
         return True
-
-    async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
-        """Add an attempt to the journal; its group gets it once it is durable."""
-        await self._book_jobs.mark(job, rollout, final)
-
-    def idle(self) -> None:
-        """Flush the journal soon: nothing else will join its group."""
-        self._book_jobs.idle()
 
 
 AUTO_WINDOW = 256
@@ -289,9 +284,7 @@ class Collector:
         self._is_open = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_open = False
         for worker in self._streams:
             worker.stop()
@@ -364,8 +357,10 @@ class Collector:
             if value is not None and value < 1:
                 raise UsageError(f"{name}={value}: give a number of groups from 1 on")
         given, drawn, scored = 0, self.counts.drawn, 0
-        source = self._loaded_tasks() if tasks is None else tasks
-        stream = self._stream(source, at_most if at_most or wanted is None else MAX_DRAWN_PER_GROUP * wanted)
+        if tasks is None:
+            self._check_open()
+            tasks = self._loaded.instance.tasks()
+        stream = self._stream(tasks, at_most if at_most or wanted is None else MAX_DRAWN_PER_GROUP * wanted)
         async with aclosing(stream):
             async for group in stream:
                 if self._policy.passes(group, self._staleness(group), self.counts):
@@ -375,10 +370,6 @@ class Collector:
                     return
         if wanted is not None:
             raise self._too_few_groups(wanted, given, self.counts.drawn - drawn, scored)
-
-    def _loaded_tasks(self) -> Iterable[Task]:
-        self._check_open()
-        return self._loaded.instance.tasks()
 
     def _check_open(self) -> None:
         if not self._is_open:

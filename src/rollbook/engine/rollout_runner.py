@@ -168,7 +168,10 @@ class RolloutRunner:
         self._model, self._environments, self._budgets = model, environments, budgets or {}
         shared = Terms("", 1, sampling, limits, tool_format)
         self._terms = {name: environment.spec.terms or shared for name, environment in environments.items()}
-        self._agents = {n: agent or make_agent(environment, self._terms[n]) for n, environment in environments.items()}
+        self._agents = {
+            name: agent or choose_agent(environments[name].spec, terms.limits, terms.tool_format)
+            for name, terms in self._terms.items()
+        }
         self._run_seed = run_seed
         self._continues = require_continuing(model) if continue_tokens else None
 
@@ -278,11 +281,6 @@ def task_limits(task: Task, limits: Limits) -> Limits:
     if task.max_turns is None or task.max_turns >= limits.max_turns:
         return limits
     return msgspec.structs.replace(limits, max_turns=task.max_turns)
-
-
-def make_agent(environment: EnvironmentRuntime, terms: Terms) -> Agent:
-    """Return the agent for an environment with these settings."""
-    return choose_agent(environment.spec, terms.limits, terms.tool_format)
 
 
 class AttemptClock:

@@ -269,10 +269,11 @@ class Worker:
         while not self._draining.is_set() and len(self._tasks) <= self._limiter.limit:
             self._idle_tasks.add(this_task)
             try:
-                job = await self._next_job()
+                job = await self._jobs.next()
             finally:
                 self._idle_tasks.discard(this_task)
             if job is None:
+                self._exhausted = True
                 return
             self.stats.in_flight += 1
             try:
@@ -281,12 +282,6 @@ class Worker:
                 self.stats.in_flight -= 1
                 if not self.stats.in_flight:
                     self._jobs.idle()
-
-    async def _next_job(self) -> RolloutJob | None:
-        job = await self._jobs.next()
-        if job is None:
-            self._exhausted = True
-        return job
 
     async def _run_job(self, job: RolloutJob) -> None:
         """Run attempts until the job is scored or out of budget."""
