@@ -275,14 +275,9 @@ class RoutedAgents(RemoteAgent):
             await super().play(task, rollout, ask, state)
         except RolloutFailed:
             if client.unreachable:
-                await self._try_refresh_agents()
+                with suppress(UsageError):  # the head server is gone too: the failure in progress says enough
+                    await self._refresh_agents()
             raise
-
-    async def _try_refresh_agents(self) -> None:
-        try:
-            await self._refresh_agents()
-        except UsageError:  # the head server is not reachable either: the failure in progress says enough
-            return
 
     def _client_of(self, task: Task) -> GymClient:
         name = str(read_agent_name(task))

@@ -215,9 +215,11 @@ class ServerFleet:
         self._agents = {name: block for name, block in known.items() if block.kind == AGENTS}
         if not self._resources:
             raise UsageError(f"{path}: it names no resources server ({RESOURCES})")
-        self.notes = [
+        self.notes = [  # what needs it will fail
             f"{path}: {who} calls {whom}, which is not in it"
-            for who, whom in _find_missing_references(self._required, known)
+            for who, block in self._required.items()
+            for whom in block.references
+            if whom not in known
         ]
         self._instances: dict[str, ServerInstance] = {}
         self._servers: dict[str, ConnectedServer] = {}
@@ -329,13 +331,6 @@ class ServerFleet:
         instances, self._instances, self._servers = self._instances, {}, {}
         await asyncio.gather(*(instance.stop() for instance in instances.values()))
         await asyncio.gather(*(instance.client.close() for instance in instances.values()))
-
-
-def _find_missing_references(
-    required: Mapping[str, ServerBlock], known: Mapping[str, ServerBlock]
-) -> list[tuple[str, str]]:
-    """Return (caller, callee) for each callee that the configuration lacks: what needs it will fail."""
-    return [(name, whom) for name, block in required.items() for whom in block.references if whom not in known]
 
 
 def list_required_servers(known: Mapping[str, ServerBlock]) -> list[str]:

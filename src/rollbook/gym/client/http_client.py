@@ -168,15 +168,6 @@ async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def read_reply_object(reply: GymReply) -> Mapping[str, JSON] | None:
-    """Return the JSON object of a reply, accepting NaN and infinities, which some servers write."""
-    try:
-        value = parse_json(reply.body)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 PROXY_ERROR_STATUSES = (502, 503, 504)
 """The statuses with which a proxy reports that the server itself is gone."""
 
@@ -192,14 +183,14 @@ def read_named_failure(reply: GymReply) -> RolloutFailed | None:
 
 def read_json_reply(reply: GymReply, where: str, failure_kind: str) -> Mapping[str, JSON]:
     """Return the object of a reply; anything else is a failure of `failure_kind`."""
-    if reply.status in PROXY_ERROR_STATUSES:
-        raise read_named_failure(reply) or RolloutFailed(
-            "environment_error", where, f"HTTP {reply.status}: {reply.summary}"
-        )
     if reply.status != 200:
-        raise read_named_failure(reply) or RolloutFailed(failure_kind, where, f"HTTP {reply.status}: {reply.summary}")
-    value = read_reply_object(reply)
-    if value is None:
+        kind = "environment_error" if reply.status in PROXY_ERROR_STATUSES else failure_kind
+        raise read_named_failure(reply) or RolloutFailed(kind, where, f"HTTP {reply.status}: {reply.summary}")
+    try:
+        value = parse_json(reply.body)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
         raise RolloutFailed(failure_kind, where, f"HTTP 200 that is no JSON object: {reply.summary}")
     return value
 

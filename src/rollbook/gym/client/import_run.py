@@ -142,9 +142,9 @@ class GymCollection:
             for key, place, row in self._read_rows(files.inputs):
                 self._add_request(key, place, row)
         known = bool(self.tasks)
-        self._read_scored(path, known)
+        self._read_results(path, known)
         if files.failures.is_file():
-            self._read_failed(files.failures, known)
+            self._read_results(files.failures, known, all_failed=True)
         if not self.tasks:
             raise UsageError(f"{path}: holds no rollouts")
 
@@ -159,28 +159,19 @@ class GymCollection:
         request = self.tasks.setdefault(key.task, RequestedTask(read_agent_or_default(row), position))
         request.samples.add(key.sample)
 
-    def _read_scored(self, path: Path, known: bool) -> None:
+    def _read_results(self, path: Path, known: bool, *, all_failed: bool = False) -> None:
         repeated = 0
         for key, place, row in self._read_rows(path):
-            self._check_requested(key, known, path)
+            if known and key.sample not in getattr(self.tasks.get(key.task), "samples", ()):
+                raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never asked for")
             self._add_request(key, place, row)
-            repeated += key in self.scored
-            if FAILURE_CLASS in row:
+            repeated += key in self.scored and not all_failed
+            if all_failed or FAILURE_CLASS in row:
                 self.failed.setdefault(key, []).append(place)
             else:
                 self.scored.setdefault(key, place)
         if repeated:
             self.notes.append(f"{path}: {repeated} rollouts are there more than once; the first of each counts")
-
-    def _read_failed(self, path: Path, known: bool) -> None:
-        for key, place, row in self._read_rows(path):
-            self._check_requested(key, known, path)
-            self._add_request(key, place, row)
-            self.failed.setdefault(key, []).append(place)
-
-    def _check_requested(self, key: RolloutKey, known: bool, path: Path) -> None:
-        if known and key.sample not in getattr(self.tasks.get(key.task), "samples", ()):
-            raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never asked for")
 
     def tasks_by_agent(self) -> dict[str, list[int]]:
         """Return the tasks of each agent, in their order."""
