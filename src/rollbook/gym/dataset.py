@@ -150,18 +150,16 @@ def read_row_tools(task: Task) -> list[JSON]:
     return to_chat_tools(task.fields[CREATE_PARAMS].get("tools") or [])
 
 
-def check_items(params: CreateParams) -> None:
-    """Refuse items that chat completions cannot express: a hosted search, a call of another provider's tools."""
+def check_tools(_: Task, params: CreateParams) -> None:
+    """Refuse tools that cannot be offered to a model, or that have the name of a server route.
+
+    Items that chat completions cannot express are refused too: a hosted search, a call of another provider's tools.
+    """
     for message in params.messages:
         if item := get_foreign_item(message):
             raise UsageError(
                 f"{CREATE_PARAMS}.input: a {item.get('type')} cannot be said in chat completions; leave it out"
             )
-
-
-def check_tools(_: Task, params: CreateParams) -> None:
-    """Refuse tools that cannot be offered to a model, or that have the name of a server route."""
-    check_items(params)
     try:
         tools = read_offered_tools(params.tools, {})
     except RolloutFailed as error:

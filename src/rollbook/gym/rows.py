@@ -70,11 +70,6 @@ def read_row_id(row: Mapping[str, JSON]) -> str:
     return f"row-{blake2b(encode(row.get(CREATE_PARAMS)), digest_size=8).hexdigest()}"
 
 
-def has_row_id(row: Mapping[str, JSON]) -> bool:
-    """Whether a row has an id of its own."""
-    return any(row.get(name) is not None for name in ID_KEYS)
-
-
 def read_sample_index(row: Mapping[str, JSON]) -> int:
     """Return the sample number of a row."""
     index = row.get(ROLLOUT_INDEX)

@@ -66,7 +66,7 @@ JsonObject = dict[str, JSON]
 
 
 class JsonLinesFile:
-    """A file of JSON objects, one per line, read by offset. `torn`: the last line is cut off."""
+    """A file of JSON objects, one per line. `torn`: the last line is cut off."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.torn = path, False
@@ -95,13 +95,6 @@ class JsonLinesFile:
             raise UsageError(f"{self.path}:{number}: a JSON object is needed, this is {type(value).__name__}")
         return value
 
-    def read_at(self, offset: int) -> JsonObject:
-        """Return the object at an offset."""
-        with open(self.path, "rb") as file:
-            file.seek(offset)
-            value: JsonObject = parse_json(file.readline())
-        return value
-
 
 class RolloutKey(NamedTuple):
     """A rollout by Gym's own indices."""
@@ -113,12 +106,15 @@ class RolloutKey(NamedTuple):
 class LinePosition(NamedTuple):
     """The position of a line: its file and offset."""
 
-    lines: JsonLinesFile
+    path: Path
     offset: int
 
     def read(self) -> JsonObject:
         """Return the object at this position."""
-        return self.lines.read_at(self.offset)
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            value: JsonObject = parse_json(file.readline())
+        return value
 
 
 class RequestedTask:
@@ -151,7 +147,7 @@ class GymCollection:
     def _read_rows(self, path: Path) -> Iterator[tuple[RolloutKey, LinePosition, JsonObject]]:
         lines, numbering = JsonLinesFile(path), RolloutNumbering()
         for offset, row in lines:
-            yield read_rollout_key(row, path) or numbering.next_key(row), LinePosition(lines, offset), row
+            yield read_rollout_key(row, path) or numbering.next_key(row), LinePosition(path, offset), row
         if lines.torn:
             self.notes.append(f"{path}: its last line is cut off, and was left out")
 
@@ -307,7 +303,7 @@ def _read_tasks(
         row = position.read()
         name = choose_task_id(row, index, seen)
         numbers[name] = index
-        yield read_task_with_row(row, name, f"{position.lines.path}: {TASK_INDEX} {index}")
+        yield read_task_with_row(row, name, f"{position.path}: {TASK_INDEX} {index}")
 
 
 def plan_parts(samples: list[set[int]], first: int) -> list[Part]:

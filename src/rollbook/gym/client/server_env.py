@@ -13,7 +13,6 @@ of the step. The reward of a rollout is the sum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -43,30 +42,8 @@ class GymServerSession(msgspec.Struct):
     cookies: dict[str, str]
 
 
-class ServerSource(Protocol):
-    """Provides the servers of an environment. `notes` lists surprises in their configuration."""
-
-    notes: list[str]
-
-    def check(self, task: Task) -> None:
-        """Refuse a task that has no server."""
-
-    async def start(self, route: str) -> None:
-        """Connect to all servers; UsageError if one is missing, or lacks the route."""
-
-    async def stop(self) -> None:
-        """Disconnect from the servers, and end those that were started."""
-
-    async def wait_until_up(self, task: Task) -> None:
-        """Wait until the server of a task is up; RolloutFailed if it will not be."""
-
-    def server_for(self, task: Task) -> ConnectedServer:
-        """Return the server of a task."""
-        ...
-
-
 class SingleServer:
-    """One server at an address."""
+    """One server at an address; used like the several ones of a ServerFleet."""
 
     def __init__(self, base: str) -> None:
         self._server = ConnectedServer(GymClient(base))
@@ -76,7 +53,7 @@ class SingleServer:
         """Accept every task."""
 
     async def start(self, route: str) -> None:
-        """Connect to the server."""
+        """Connect to the server; UsageError if it is missing, or lacks the route."""
         await self._server.client.open()
         await self._server.connect(route)
 
@@ -97,7 +74,7 @@ class ServerEnvironment(Environment):
 
     route = VERIFY_PATH
 
-    def _set_up(self, servers: ServerSource, data: str | None, name: str) -> None:
+    def _set_up(self, servers: SingleServer | ServerFleet, data: str | None, name: str) -> None:
         """Do the work of `__init__`, once the servers are determined."""
         self._servers = servers
         self._rows = RowDataset(data, name, self._check, prompt_optional=self.route == STEP_PATH)

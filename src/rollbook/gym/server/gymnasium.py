@@ -26,14 +26,7 @@ from rollbook.gym.responses import read_response
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
 from rollbook.gym.server.http_app import CURRENT_SESSION, describe_no_session, make_session_id
 from rollbook.models import Completion, Model, ModelCall
-from rollbook.processes import (
-    IDLE_TIMEOUT_S,
-    MAX_SESSIONS,
-    ExpiringSessions,
-    NoSession,
-    json_response,
-    read_json_object,
-)
+from rollbook.processes import ExpiringSessions, NoSession, json_response, read_json_object
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -113,13 +106,7 @@ class GymnasiumRoutes:
     """The episodes of one environment."""
 
     def __init__(
-        self,
-        name: str,
-        runtime: EnvironmentRuntime,
-        limits: Limits,
-        *,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        max_sessions: int = MAX_SESSIONS,
+        self, name: str, runtime: EnvironmentRuntime, limits: Limits, *, idle_timeout_s: float, max_sessions: int
     ) -> None:
         self._name, self._runtime, self._limits = name, runtime, limits
         self.episodes = ExpiringSessions[GymnasiumEpisode](

@@ -172,8 +172,8 @@ IMPLEMENTATION = "rollbook"
 class HeadRoutes:
     """Describe one instance: the server whose application this is added to, at the address the client used."""
 
-    def __init__(self, name: str, kind: str, domain: str = "other") -> None:
-        self._name, self._kind, self._domain = name, kind, domain
+    def __init__(self, name: str, kind: str) -> None:
+        self._name, self._kind = name, kind
         self._started_at = time.time()
 
     def add_to(self, app: web.Application) -> None:
@@ -182,7 +182,17 @@ class HeadRoutes:
         app.router.add_get("/server_instances", self._instances)
 
     async def _config(self, request: web.Request) -> web.Response:
-        return json_response(yaml.safe_dump(self.config(*_address_seen_by_client(request)), sort_keys=False))
+        """Return the parts of Gym's merged configuration that exist here."""
+        host, port = _address_seen_by_client(request)
+        settings: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
+        if self._kind == RESOURCES:
+            settings["domain"] = "other"
+        config = {
+            self._name: {self._kind: {IMPLEMENTATION: settings}},
+            "head_server": {"host": host, "port": port},
+            "dry_run": False,
+        }
+        return json_response(yaml.safe_dump(config, sort_keys=False))
 
     async def _instances(self, request: web.Request) -> web.Response:
         host, port = _address_seen_by_client(request)
@@ -202,17 +212,6 @@ class HeadRoutes:
             "uptime_seconds": time.time() - self._started_at,
         }
         return json_response([instance])
-
-    def config(self, host: str, port: int) -> dict[str, JSON]:
-        """Return the parts of Gym's merged configuration that exist here."""
-        settings: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
-        if self._kind == RESOURCES:
-            settings["domain"] = self._domain
-        return {
-            self._name: {self._kind: {IMPLEMENTATION: settings}},
-            "head_server": {"host": host, "port": port},
-            "dry_run": False,
-        }
 
 
 def _address_seen_by_client(request: web.Request) -> tuple[str, int]:

@@ -68,9 +68,7 @@ class GymSession:
 class GymSessions:
     """The open states by session name. At most `max_sessions` are open, and as many outcomes are remembered."""
 
-    def __init__(
-        self, runtime: EnvironmentRuntime, *, idle_timeout_s: float = IDLE_TIMEOUT_S, max_sessions: int = MAX_SESSIONS
-    ) -> None:
+    def __init__(self, runtime: EnvironmentRuntime, *, idle_timeout_s: float, max_sessions: int) -> None:
         self._runtime, self._max_sessions = runtime, max_sessions
         self._sessions = ExpiringSessions[GymSession](
             lambda state: runtime.close_session(state.session),
