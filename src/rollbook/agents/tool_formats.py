@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 
@@ -192,23 +192,11 @@ def describe_broken_call(written: str) -> str:
     return f"a call needs a name and arguments; {advice}"
 
 
-class ToolCallFormat(Protocol):
-    """Asks a model that has tools. An unreadable call has an empty name; `explain_misread` says why."""
-
-    async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
-        """Return one answer, with its calls read."""
-        ...
-
-    def explain_misread(self, written: str) -> str:
-        """Return what is wrong with an unreadable call, for the model."""
-        ...
-
-
 class NativeToolCalls:
     """The server parses the calls."""
 
     async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
-        """Return one answer."""
+        """Return one answer, with its calls read."""
         return await ask(messages, tools=tools)
 
     def explain_misread(self, written: str) -> str:
@@ -233,6 +221,10 @@ class TextToolCalls:
     def explain_misread(self, written: str) -> str:
         """Return where the JSON of a call is broken."""
         return f"Error: {describe_broken_call(written)}"
+
+
+ToolCallFormat: TypeAlias = NativeToolCalls | TextToolCalls
+"""Asks a model that has tools. An unreadable call has an empty name; `explain_misread` tells the model why."""
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -39,7 +38,7 @@ from rollbook.book import (
 from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings
 from rollbook.engine.progress import Display, ProgressCounter
 from rollbook.engine.rollout_runner import RolloutRunner
-from rollbook.engine.worker import RolloutJob, Worker, make_limiter
+from rollbook.engine.worker import RolloutJob, Worker, make_limiter, signal_handler
 from rollbook.environments import Environment, EnvironmentRuntime, JudgeClient, load_environment
 from rollbook.errors import BookError, BookUnwritable, Stopped
 from rollbook.models import Model
@@ -414,9 +413,6 @@ def drain_on_event(worker: Worker, drain_event: asyncio.Event | None) -> Iterato
 def stop_on_signals(worker: Worker, display: Display, handle_signals: bool) -> Iterator[list[int]]:
     """Drain on the first signal, stop on the second; yields the list of signals received."""
     received: list[int] = []
-    if not handle_signals:
-        yield received
-        return
 
     def on_signal(number: int) -> None:
         received.append(number)
@@ -426,13 +422,5 @@ def stop_on_signals(worker: Worker, display: Display, handle_signals: bool) -> I
         else:
             worker.stop()
 
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
+    with signal_handler(on_signal, handle_signals):
         yield received
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)  # closing what follows may take a while, and can be interrupted too

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -48,12 +47,6 @@ class RestartAttempt(Exception):
     """Start the attempt again from its prompt: not the rollout's fault, so it costs no attempt."""
 
 
-class ModelClock(Protocol):
-    """Sums the seconds of model calls."""
-
-    model_s: float
-
-
 class ModelCaller:
     """Calls the model for an agent; see `rollbook.models.AskModel`."""
 
@@ -64,7 +57,7 @@ class ModelCaller:
         limits: Limits,
         rollout: Rollout,
         name: str,
-        clock: ModelClock,
+        clock: AttemptClock,
         *,
         budgets: Mapping[str, int],
         one_version: bool = False,

@@ -8,8 +8,10 @@ increase and multiplicative decrease.
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
@@ -167,6 +169,21 @@ class WorkerStats(msgspec.Struct):
         """Record where a rollout's time went."""
         self.model_ms += 0.05 * (rollout.timing.model_s * 1000 - self.model_ms)
         self.verify_ms += 0.05 * (rollout.timing.verify_s * 1000 - self.verify_ms)
+
+
+@contextmanager
+def signal_handler(on_signal: Callable[[int], None], enabled: bool) -> Iterator[None]:
+    """Call a function on the loop with every SIGINT and SIGTERM for a context, if enabled."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if enabled}
+    for number in before:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler or signal.SIG_DFL)  # what follows may take a while: it can be interrupted
 
 
 class AttemptRunner(Protocol):
