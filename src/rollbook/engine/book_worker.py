@@ -37,6 +37,7 @@ from rollbook.book import (
 )
 from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings
 from rollbook.engine.progress import Display, ProgressCounter
+from rollbook.engine.retries import wait_for_event
 from rollbook.engine.rollout_runner import RolloutRunner
 from rollbook.engine.worker import RolloutJob, Worker, make_limiter, signal_handler
 from rollbook.environments import Environment, EnvironmentRuntime, JudgeClient, load_environment
@@ -190,8 +191,13 @@ class BookJobSource:
             async with self._claim_lock:
                 if self._jobs:
                     continue
-                if not await self.claim_chunk() and (self._is_over() or not await self._wait_for_change()):
+                if await self.claim_chunk():
+                    continue
+                if self._is_over():
                     return None
+                # one of our chunks may be sealed meanwhile; else it is time to look at other workers again
+                self._changed.clear()
+                await wait_for_event(self._changed, REFRESH_S)
         return None
 
     def _start_job(self, job: RolloutJob) -> RolloutJob:
@@ -218,16 +224,6 @@ class BookJobSource:
 
     def _is_over(self) -> bool:
         return not self._open and not self._sealing and self._claims.is_over()
-
-    async def _wait_for_change(self) -> bool:
-        """Wait until one of our chunks is sealed, or it is time to look at other workers again."""
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(REFRESH_S):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
-        return True
 
     async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
         """Add an attempt to the journal."""

@@ -18,7 +18,7 @@ import msgspec
 
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
 from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
-from rollbook.engine.retries import AttemptResult, run_until_final
+from rollbook.engine.retries import AttemptResult, run_until_final, wait_for_event
 from rollbook.errors import RolloutFailed, UsageError
 
 
@@ -256,10 +256,7 @@ class Worker:
         """Wait until a task ends or a tick is due; a late return is the lag of the loop."""
         self._changed.clear()
         before = time.monotonic()
-        try:
-            async with asyncio.timeout(TICK_S):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await wait_for_event(self._changed, TICK_S):
             self.stats.record_lag(time.monotonic() - before - TICK_S)
         if on_tick:
             on_tick()
