@@ -23,18 +23,14 @@ def make_rows(loaded: LoadedEnvironment, agent: str = "") -> Iterator[dict[str, 
     """Yield the environment's tasks as rows, each with its tools; the rows of a harness are yielded unchanged."""
     if isinstance(loaded.instance, HarnessEnvironment):
         for number, row in enumerate(read_harness_dataset(loaded.instance.harness)):
-            _check_row(row, number)
+            try:
+                read_task(row)
+            except UsageError as error:
+                raise UsageError(f"row {number} of get_dataset(): {error}") from None
             yield {**row, **make_agent_ref(agent)}
         return
     for task in iterate_tasks(loaded):
         yield make_row(task, [*loaded.spec.tools, *_offered_tools(loaded, task)], agent)
-
-
-def _check_row(row: dict[str, JSON], number: int) -> None:
-    try:
-        read_task(row)
-    except UsageError as error:
-        raise UsageError(f"row {number} of get_dataset(): {error}") from None
 
 
 def _offered_tools(loaded: LoadedEnvironment, task: Task) -> Iterable[JSON]:

@@ -218,6 +218,12 @@ class ConnectedServer(msgspec.Struct):
         if isinstance(paths, dict) and (route not in paths or (route == VERIFY_PATH and STEP_PATH in paths)):
             raise UsageError(f"{self.client.base}: {_describe_mismatch(paths, route)}")
 
+    async def post(
+        self, path: str, value: JSON, cookies: dict[str, str], failure_kind: str = "environment_error"
+    ) -> Mapping[str, JSON]:
+        """Send a POST and return the object of the reply; anything else is a failure of `failure_kind`."""
+        return read_json_reply(await self.client.post(path, value, cookies), path, failure_kind)
+
     def check_session(self, generation: str, where: str) -> None:
         """Fail if the session is lost: a restarted server has none, and some then silently score an empty one."""
         current = self.client.generation

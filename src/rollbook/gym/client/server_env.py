@@ -26,7 +26,6 @@ from rollbook.gym.client.http_client import (
     ConnectedServer,
     GymClient,
     parse_address,
-    read_json_reply,
     read_named_failure,
 )
 from rollbook.gym.dataset import RowDataset, check_tools, read_row_tools
@@ -119,9 +118,7 @@ class RemoteServer(ServerEnvironment):
         server = self._servers.server_for(task)
         session = GymServerSession(server, server.client.generation, {})
         if not server.stateless or task.fields[CREATE_PARAMS].get("tools"):
-            read_json_reply(
-                await server.client.post(SEED_PATH, task.fields, session.cookies), SEED_PATH, "environment_error"
-            )
+            await server.post(SEED_PATH, task.fields, session.cookies)
         return session
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
@@ -144,8 +141,8 @@ class RemoteServer(ServerEnvironment):
         """Ask the server for a verdict, in the session of the rollout."""
         server, session = self._servers.server_for(task), rollout.outcome or {}
         server.check_session(session.get("era", ""), VERIFY_PATH)
-        reply = await server.client.post(VERIFY_PATH, make_verify_body(task, rollout), dict(session.get("cookies", {})))
-        verdict = read_json_reply(reply, VERIFY_PATH, "verifier_error")
+        body, cookies = make_verify_body(task, rollout), dict(session.get("cookies", {}))
+        verdict = await server.post(VERIFY_PATH, body, cookies, "verifier_error")
         if failure := read_failure(verdict, VERIFY_PATH, "verifier_error"):
             raise failure
         return read_score(verdict, task.fields)
@@ -209,9 +206,7 @@ class SteppedServer(ServerEnvironment):
         await self._servers.wait_until_up(task)
         server = self._servers.server_for(task)
         episode = SteppedSession(server, server.client.generation, {})
-        reply = read_json_reply(
-            await server.client.post(RESET_PATH, task.fields, episode.cookies), RESET_PATH, "environment_error"
-        )
+        reply = await server.post(RESET_PATH, task.fields, episode.cookies)
         episode.observation = _read_observation(reply, RESET_PATH)
         episode.needs_close = _read_info(reply).get("supports_explicit_close") is True
         return episode
@@ -239,9 +234,7 @@ class SteppedServer(ServerEnvironment):
         name = f"{task.id}_{rollout.sample}_{len(rollout.turns)}"
         response = make_response([completion.message], [drop_tokens(completion.turn)], name=name, model="model")
         body = _add_response(task, rollout, response)
-        reply = read_json_reply(
-            await state.server.client.post(STEP_PATH, body, state.cookies), STEP_PATH, "environment_error"
-        )
+        reply = await state.server.post(STEP_PATH, body, state.cookies)
         state.reward += _read_step_reward(reply)
         state.last = {"terminated": bool(reply.get("terminated")), "truncated": bool(reply.get("truncated"))}
         state.last |= {name: value for name, value in _read_info(reply).items() if name != "tool_outputs"}

@@ -63,10 +63,6 @@ class GymnasiumEpisode(Model):
         self._completion_wanted.set()
         return await self._completions.get()
 
-    async def begin(self) -> None:
-        """Wait until the first completion is needed; an environment that does not open raises its failure."""
-        await self._wait_for_prompt()
-
     async def step(self, completion: Completion) -> StepResult:
         """Hand in the model's completion and return what the environment does next."""
         if self._rollout_task.done():
@@ -74,11 +70,11 @@ class GymnasiumEpisode(Model):
         known = len(self._prompt) + 1
         self._completion_wanted.clear()
         self._completions.put_nowait(completion)
-        rollout = await self._wait_for_prompt()
+        rollout = await self.wait_for_prompt()
         return StepResult((rollout.messages if rollout else self._prompt)[known:], rollout)
 
-    async def _wait_for_prompt(self) -> Rollout | None:
-        """Wait until the next completion is needed, or return the finished rollout."""
+    async def wait_for_prompt(self) -> Rollout | None:
+        """Wait until the next completion is needed, or return the finished rollout; raise its failure if it failed."""
         wanted = asyncio.create_task(self._completion_wanted.wait())
         try:
             await asyncio.wait({wanted, self._rollout_task}, return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +127,7 @@ class GymnasiumRoutes:
         async def made() -> GymnasiumEpisode:
             episode = GymnasiumEpisode(self._runtime, self._limits, task, sample)
             try:
-                await episode.begin()
+                await episode.wait_for_prompt()
             except BaseException:
                 await episode.close()
                 raise

@@ -14,7 +14,7 @@ remembered when it is closed, so that a repeated request to verify gets the same
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from aiohttp import web
@@ -76,6 +76,7 @@ class GymSessions:
             idle_timeout_s=idle_timeout_s,
             max_sessions=max_sessions,
         )
+        self.cleanup_context = self._sessions.cleanup_context
         self._outcomes: dict[str, JSON | RolloutFailed] = {}
 
     def __len__(self) -> int:
@@ -135,10 +136,6 @@ class GymSessions:
         self._outcomes[name] = outcome
         while len(self._outcomes) > self._max_sessions:
             del self._outcomes[next(iter(self._outcomes))]
-
-    def cleanup_context(self, app: object) -> AsyncIterator[None]:
-        """Return aiohttp's cleanup context: the sessions live as long as the server."""
-        return self._sessions.cleanup_context(app)
 
 
 GET_ROUTES = {"/": "alive?", "/health": "alive?", "/reverify_mode": "may a response be verified again?"}
