@@ -307,17 +307,14 @@ class Worker:
             return self._runner.run_attempt(job, self._round)
 
         def record(rollout: Rollout, error: RolloutFailed | None, final: bool) -> Awaitable[None]:
-            self._observe(rollout, error)
+            self.stats.record_rollout(rollout)
+            if error is not None and FAILURE_KINDS[error.kind].no_answer:
+                self._limiter.record_overload()
+            elif rollout.turns:
+                self._limiter.record_answer(rollout.timing.model_s)
             return self._jobs.mark(job, rollout, final)
 
         await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
-
-    def _observe(self, rollout: Rollout, error: RolloutFailed | None) -> None:
-        self.stats.record_rollout(rollout)
-        if error is not None and FAILURE_KINDS[error.kind].no_answer:
-            self._limiter.record_overload()
-        elif rollout.turns:
-            self._limiter.record_answer(rollout.timing.model_s)
 
     async def _mark_lost(self, job: RolloutJob) -> None:
         why = f"in flight on {job.past.deaths} workers that died"

@@ -160,7 +160,9 @@ class WorkerPool:
                     worker.signal(number)
 
     def _on_exit(self, number: int, exit_status: ExitStatus) -> None:
-        if _is_orderly(exit_status.code) or self._stopping or self._stop_reason:
+        # A worker that did its work, with or without a shortfall, is not replaced.
+        orderly = {0, Shortfall.exit_code, *(kind.exit_code for kind in FAILURE_KINDS.values())}
+        if exit_status.code in orderly or self._stopping or self._stop_reason:
             return
         if not exit_status.replaceable:
             self._error = self._error or _exit_error(number, exit_status)
@@ -185,11 +187,6 @@ class WorkerPool:
             in_flight=status.in_flight,
             concurrency=sum(not worker.waiting for worker in self._workers.values()),
         )
-
-
-def _is_orderly(exit_code: int) -> bool:
-    """Return whether a worker did its work, with or without a shortfall."""
-    return exit_code in {0, Shortfall.exit_code, *(kind.exit_code for kind in FAILURE_KINDS.values())}
 
 
 def _exit_error(number: int, exit_status: ExitStatus) -> Exception:
