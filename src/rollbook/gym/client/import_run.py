@@ -117,12 +117,12 @@ class LinePosition(NamedTuple):
         return value
 
 
-class RequestedTask:
+class RequestedTask(msgspec.Struct):
     """One task: its agent, the position of its row, and the samples that were requested."""
 
-    def __init__(self, agent: str, position: LinePosition) -> None:
-        self.agent, self.position = agent, position
-        self.samples: set[int] = set()
+    agent: str
+    position: LinePosition
+    samples: set[int] = set()
 
 
 class GymCollection:
