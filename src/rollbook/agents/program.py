@@ -234,11 +234,10 @@ def resolve_command(command: str | Sequence[str]) -> list[str]:
     if shutil.which(words[0]) is None:
         raise UsageError(f"program:{words[0]}: there is no such program")
     has_path = Path(words[0]).name != words[0]  # else it is found on PATH, whatever is in this folder
-    return [_absolute_path(word) if number or has_path else word for number, word in enumerate(words)]
-
-
-def _absolute_path(word: str) -> str:
-    return str(Path(word).absolute()) if Path(word).is_file() else word
+    return [
+        str(Path(word).absolute()) if (number or has_path) and Path(word).is_file() else word
+        for number, word in enumerate(words)
+    ]
 
 
 def hash_command_files(words: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 
@@ -89,17 +89,14 @@ def render_messages(messages: Sequence[Message], preamble: str) -> list[Message]
         elif message.role != "tool":
             sent.append(message)
         else:
-            result = f"{_result_title(names.get(message.tool_call_id or '', ''))}\n{message.text}"
+            name = names.get(message.tool_call_id or "", "")
+            result = f"{f'Result of {name}' if name else 'Result'}:\n{message.text}"
             if after_result:
                 sent[-1] = Message("user", f"{sent[-1].text}\n\n{result}")
             else:
                 sent.append(Message("user", result))
         after_result = message.role == "tool"
     return _add_preamble(sent, preamble)
-
-
-def _result_title(name: str) -> str:
-    return f"Result of {name}:" if name else "Result:"
 
 
 def _add_preamble(messages: list[Message], preamble: str) -> list[Message]:
@@ -195,23 +192,11 @@ def describe_broken_call(written: str) -> str:
     return f"a call needs a name and arguments; {advice}"
 
 
-class ToolCallFormat(Protocol):
-    """Asks a model that has tools. An unreadable call has an empty name; `explain_misread` says why."""
-
-    async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
-        """Return one answer, with its calls read."""
-        ...
-
-    def explain_misread(self, written: str) -> str:
-        """Return what is wrong with an unreadable call, for the model."""
-        ...
-
-
 class NativeToolCalls:
     """The server parses the calls."""
 
     async def ask(self, ask: AskModel, messages: Sequence[Message], tools: Sequence[JSON]) -> Completion:
-        """Return one answer."""
+        """Return one answer, with its calls read."""
         return await ask(messages, tools=tools)
 
     def explain_misread(self, written: str) -> str:
@@ -236,6 +221,10 @@ class TextToolCalls:
     def explain_misread(self, written: str) -> str:
         """Return where the JSON of a call is broken."""
         return f"Error: {describe_broken_call(written)}"
+
+
+ToolCallFormat: TypeAlias = NativeToolCalls | TextToolCalls
+"""Asks a model that has tools. An unreadable call has an empty name; `explain_misread` tells the model why."""
 
 
 @lru_cache(maxsize=64)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from rollbook.engine.progress import Display, LineDisplay, Progress, ProgressCounter
     from rollbook.engine.request import Request, as_list, update_settings
-    from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s, run_until_final
+    from rollbook.engine.retries import AttemptResult, run_until_final
     from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
     from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RolloutRunner
     from rollbook.engine.runs import (
@@ -113,10 +113,8 @@ __all__ = [
     "plan_request",
     "prepare_round",
     "read_blend",
-    "record_failure",
     "resolve_run_model",
     "resume",
-    "retry_delay_s",
     "reverify",
     "roundtrip_task",
     "run",

@@ -162,11 +162,6 @@ class RunEnvironment:
         return UsageError(f"{self.location}: {why}")
 
 
-def is_blend(env: str | Environment) -> bool:
-    """Return whether this names a file of several environments."""
-    return isinstance(env, str) and names_blend(env)
-
-
 def environment_name(loaded: LoadedEnvironment) -> str:
     """Return an environment's name in the book: the class of the user's own source, else the name that was given."""
     return loaded.cls.__name__ if loaded.path else loaded.spec.spec.partition("?")[0]
@@ -179,7 +174,7 @@ def load_environment(env: str | Environment, data: str | None = None, template: 
 
 def load_run_environments(request: Request) -> list[RunEnvironment]:
     """Load all environments of a request."""
-    if not isinstance(request.env, str) or not is_blend(request.env):
+    if not isinstance(request.env, str) or not names_blend(request.env):
         loaded = load_environment(request.env, request.data, request.template)
         return [RunEnvironment(environment_name(loaded), loaded, request.limit)]
     for option, value in (("--data", request.data), ("--prompt-template", request.template)):

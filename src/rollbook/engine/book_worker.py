@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -38,8 +37,9 @@ from rollbook.book import (
 )
 from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings
 from rollbook.engine.progress import Display, ProgressCounter
+from rollbook.engine.retries import wait_for_event
 from rollbook.engine.rollout_runner import RolloutRunner
-from rollbook.engine.worker import RolloutJob, Worker, make_limiter
+from rollbook.engine.worker import RolloutJob, Worker, make_limiter, signal_handler
 from rollbook.environments import Environment, EnvironmentRuntime, JudgeClient, load_environment
 from rollbook.errors import BookError, BookUnwritable, Stopped
 from rollbook.models import Model
@@ -121,6 +121,16 @@ class BookJobSource:
         if unfinished:
             publish_worker_gone(self._book.path, self.presence.id, WorkerGone(self.presence.counter, unfinished))
 
+    async def run_worker(self, worker: Worker, on_tick: Callable[[], None] | None = None) -> None:
+        """Join, run a worker on these jobs, and leave however it ends; raise what made it impossible to continue."""
+        await self.join()
+        try:
+            await worker.run(on_tick)
+        finally:
+            await self.leave()
+        if self.error:
+            raise self.error
+
     @property
     def error(self) -> BaseException | None:
         """The error that makes it impossible to continue with this book."""
@@ -181,8 +191,13 @@ class BookJobSource:
             async with self._claim_lock:
                 if self._jobs:
                     continue
-                if not await self.claim_chunk() and (self._is_over() or not await self._wait_for_change()):
+                if await self.claim_chunk():
+                    continue
+                if self._is_over():
                     return None
+                # one of our chunks may be sealed meanwhile; else it is time to look at other workers again
+                self._changed.clear()
+                await wait_for_event(self._changed, REFRESH_S)
         return None
 
     def _start_job(self, job: RolloutJob) -> RolloutJob:
@@ -194,10 +209,7 @@ class BookJobSource:
 
     async def claim_chunk(self) -> bool:
         """Claim one more chunk; return whether there was one."""
-        try:
-            claim = await asyncio.to_thread(self._claims.claim_next)
-        except OSError as error:
-            raise unwritable_error(self._book, error) from None
+        claim = await self._in_thread(self._claims.claim_next)
         if claim is None:
             return False
         self._on_claim(claim)
@@ -212,16 +224,6 @@ class BookJobSource:
 
     def _is_over(self) -> bool:
         return not self._open and not self._sealing and self._claims.is_over()
-
-    async def _wait_for_change(self) -> bool:
-        """Wait until one of our chunks is sealed, or it is time to look at other workers again."""
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(REFRESH_S):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
-        return True
 
     async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
         """Add an attempt to the journal."""
@@ -378,14 +380,10 @@ async def work_on_book(
                 worker.stop()
 
         with stop_on_signals(worker, display, handle_signals) as stops, drain_on_event(worker, drain_event):
-            await jobs.join()
             try:
-                await worker.run(on_tick)
+                await jobs.run_worker(worker, on_tick)
             finally:
-                await jobs.leave()
                 display.update(counter.progress(worker))
-    if jobs.error:
-        raise jobs.error
     if stops and not counter.stop_reason:
         raise Stopped(
             f"interrupted with {counter.requested - counter.scored} rollouts to go: rollbook resume {book.path}"
@@ -411,9 +409,6 @@ def drain_on_event(worker: Worker, drain_event: asyncio.Event | None) -> Iterato
 def stop_on_signals(worker: Worker, display: Display, handle_signals: bool) -> Iterator[list[int]]:
     """Drain on the first signal, stop on the second; yields the list of signals received."""
     received: list[int] = []
-    if not handle_signals:
-        yield received
-        return
 
     def on_signal(number: int) -> None:
         received.append(number)
@@ -423,13 +418,5 @@ def stop_on_signals(worker: Worker, display: Display, handle_signals: bool) -> I
         else:
             worker.stop()
 
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
+    with signal_handler(on_signal, handle_signals):
         yield received
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)  # closing what follows may take a while, and can be interrupted too

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from types import TracebackType
-from typing import Literal
+from typing import Literal, Unpack
 
 import msgspec
 
@@ -30,7 +29,7 @@ from rollbook.engine.rollout_runner import RolloutRunner
 from rollbook.engine.worker import JobSource, RolloutJob, Worker, make_limiter
 from rollbook.environments import Environment, LoadedEnvironment, open_judge, resolve_judge_for, write_snapshot
 from rollbook.errors import Shortfall, Stopped, UsageError
-from rollbook.models import AnsweredCall, Completion, Model, open_model, require_continuing
+from rollbook.models import AnsweredCall, Completion, Model, ModelCall, open_model, require_continuing
 
 
 class PausableModel:
@@ -81,29 +80,16 @@ class PausableModel:
         """Allow calls again."""
         self._running.set()
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Complete once calls are allowed."""
-        return await self._call_when_running(
-            lambda: self._model.complete(messages, sampling, seed=seed, rollout=rollout, tools=tools)
-        )
+        return await self._call_when_running(lambda: self._model.complete(messages, sampling, **call))
 
     async def complete_from(
-        self,
-        previous: AnsweredCall,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, previous: AnsweredCall, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]
     ) -> Completion:
         """Continue the tokens of an earlier call once calls are allowed."""
         model = require_continuing(self._model)
-        return await self._call_when_running(
-            lambda: model.complete_from(previous, messages, sampling, seed=seed, rollout=rollout, tools=tools)
-        )
+        return await self._call_when_running(lambda: model.complete_from(previous, messages, sampling, **call))
 
     async def _call_when_running(self, call: Callable[[], Awaitable[Completion]]) -> Completion:
         while not self._running.is_set():
@@ -165,7 +151,10 @@ class MemoryJobSource:
 
 
 class StreamingBookJobSource:
-    """Writes tasks into a book in blocks as they come, and hands out its keys as for any chunk."""
+    """Writes tasks into a book in blocks as they come, and hands out its keys as for any chunk.
+
+    A group gets an attempt once it is durable.
+    """
 
     def __init__(
         self,
@@ -178,6 +167,7 @@ class StreamingBookJobSource:
     ) -> None:
         self._tasks, self._samples, self._groups = tasks, samples, groups
         self._book, self._book_jobs, self._env = book, book_jobs, env
+        self.mark, self.idle = book_jobs.mark, book_jobs.idle
         self._draw_lock = asyncio.Lock()
         self._over = False
 
@@ -212,14 +202,6 @@ class StreamingBookJobSource:
         while await self._book_jobs.claim_chunk():
             continue
         return True
-
-    async def mark(self, job: RolloutJob, rollout: Rollout, final: bool) -> None:
-        """Add an attempt to the journal; its group gets it once it is durable."""
-        await self._book_jobs.mark(job, rollout, final)
-
-    def idle(self) -> None:
-        """Flush the journal soon: nothing else will join its group."""
-        self._book_jobs.idle()
 
 
 AUTO_WINDOW = 256
@@ -302,9 +284,7 @@ class Collector:
         self._is_open = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_open = False
         for worker in self._streams:
             worker.stop()
@@ -377,8 +357,10 @@ class Collector:
             if value is not None and value < 1:
                 raise UsageError(f"{name}={value}: give a number of groups from 1 on")
         given, drawn, scored = 0, self.counts.drawn, 0
-        source = self._loaded_tasks() if tasks is None else tasks
-        stream = self._stream(source, at_most if at_most or wanted is None else MAX_DRAWN_PER_GROUP * wanted)
+        if tasks is None:
+            self._check_open()
+            tasks = self._loaded.instance.tasks()
+        stream = self._stream(tasks, at_most if at_most or wanted is None else MAX_DRAWN_PER_GROUP * wanted)
         async with aclosing(stream):
             async for group in stream:
                 if self._policy.passes(group, self._staleness(group), self.counts):
@@ -388,10 +370,6 @@ class Collector:
                     return
         if wanted is not None:
             raise self._too_few_groups(wanted, given, self.counts.drawn - drawn, scored)
-
-    def _loaded_tasks(self) -> Iterable[Task]:
-        self._check_open()
-        return self._loaded.instance.tasks()
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -469,11 +447,9 @@ class Collector:
 
     async def _work(self, worker: Worker, book_jobs: BookJobSource | None, groups: GroupBuffer) -> None:
         try:
-            await (worker.run() if book_jobs is None else _join_and_run(worker, book_jobs))
+            await (book_jobs.run_worker(worker) if book_jobs else worker.run())
         finally:
             groups.end()
-        if book_jobs and book_jobs.error:
-            raise book_jobs.error
         if worker.ended_early:
             raise Stopped("the collector was closed while groups were being collected")
 
@@ -488,14 +464,6 @@ class Collector:
                 self._version_ages[model_version] = max(self._version_ages.values(), default=0) + 1
             self._model.version = model_version
         self._model.resume()
-
-
-async def _join_and_run(worker: Worker, book_jobs: BookJobSource) -> None:
-    await book_jobs.join()
-    try:
-        await worker.run()
-    finally:
-        await book_jobs.leave()
 
 
 async def assign_environments(tasks: Iterable[Task] | AsyncIterable[Task], env: str) -> AsyncIterator[Task]:

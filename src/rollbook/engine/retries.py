@@ -38,15 +38,16 @@ async def run_until_final(
             await record(rollout, error, final)
         if error is None or final or draining.is_set():
             return rollout
-        await _wait_unless_draining(retry_delay_s(error, past), draining)
+        await wait_for_event(draining, retry_delay_s(error, past))
 
 
-async def _wait_unless_draining(seconds: float, draining: asyncio.Event) -> None:
+async def wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait until an event is set, for some seconds at most; return whether it was."""
     try:
-        async with asyncio.timeout(seconds):
-            await draining.wait()
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
     except TimeoutError:
-        return
+        return False
 
 
 def record_failure(past: KeyHistory, kind: str, budgets: Mapping[str, int]) -> bool:

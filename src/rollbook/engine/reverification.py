@@ -255,12 +255,6 @@ def find_reward_changes(old: Book, new: Book) -> Iterator[RewardChange]:
         yield RewardChange(task, sample, was, None)
 
 
-def drop_unanswered(claim: Claim, book: Book, stored: LineIndex) -> None:
-    """Drop the keys of a claim that have nothing to verify: they stay pending."""
-    claim.todo = [todo for todo in claim.todo if stored.has(book.tasks.read(todo[0]).id, todo[1])]
-    claim.keys_left = len(claim.todo)
-
-
 def attempt_budgets(only: ReverifyOnly) -> dict[str, int]:
     """Return one attempt per kind, for the same text gets the same verdict; only a judge may be available again."""
     judge_kinds = {kind for kind, row in FAILURE_KINDS.items() if row.in_verification and row.side == "infra"}
@@ -281,8 +275,9 @@ async def _verify_all(
 
     def on_claim(claim: Claim) -> None:
         counter.add_claim(claim)
-        if stored.missing:
-            drop_unanswered(claim, book, stored)
+        if stored.missing:  # keys that have nothing to verify stay pending
+            claim.todo = [todo for todo in claim.todo if stored.has(book.tasks.read(todo[0]).id, todo[1])]
+            claim.keys_left = len(claim.todo)
 
     jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=on_claim)
     manifest = book.manifest
@@ -293,11 +288,5 @@ async def _verify_all(
         verifier = Reverifier(stored, environments, only)
         worker = Worker(jobs, verifier, FixedLimit(CONCURRENCY), round_.number, attempt_budgets(only))
         display.start(counter.requested)
-        await jobs.join()
-        try:
-            await worker.run(lambda: display.update(counter.progress(worker)))
-        finally:
-            await jobs.leave()
-    if jobs.error:
-        raise jobs.error
+        await jobs.run_worker(worker, lambda: display.update(counter.progress(worker)))
     return verifier

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -35,7 +34,7 @@ from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
-from rollbook.models import AnsweredCall, Completion, Model, TokenContinuingModel, require_continuing
+from rollbook.models import AnsweredCall, Completion, Model, ModelCall, TokenContinuingModel, require_continuing
 from rollbook.processes import timeout_after
 
 MAX_EARLIER_CALLS = 8
@@ -48,12 +47,6 @@ class RestartAttempt(Exception):
     """Start the attempt again from its prompt: not the rollout's fault, so it costs no attempt."""
 
 
-class ModelClock(Protocol):
-    """Sums the seconds of model calls."""
-
-    model_s: float
-
-
 class ModelCaller:
     """Calls the model for an agent; see `rollbook.models.AskModel`."""
 
@@ -64,7 +57,7 @@ class ModelCaller:
         limits: Limits,
         rollout: Rollout,
         name: str,
-        clock: ModelClock,
+        clock: AttemptClock,
         *,
         budgets: Mapping[str, int],
         one_version: bool = False,
@@ -129,11 +122,11 @@ class ModelCaller:
                 await asyncio.sleep(retry_delay_s(error, past))
 
     async def _call(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
-        seed, name = self._rollout.seed, self._name
+        options: ModelCall = {"seed": self._rollout.seed, "rollout": self._name, "tools": tools}
         earlier = next((call for call in reversed(self._earlier_calls) if call.precedes(messages)), None)
         if earlier is None or self._continues is None:
-            return await self._model.complete(messages, sampling, seed=seed, rollout=name, tools=tools)
-        return await self._continues.complete_from(earlier, messages, sampling, seed=seed, rollout=name, tools=tools)
+            return await self._model.complete(messages, sampling, **options)
+        return await self._continues.complete_from(earlier, messages, sampling, **options)
 
     def _check_token_count(self, completion: Completion) -> None:
         """Refuse a server that does not count tokens: a limit on tokens would have no effect."""
@@ -168,7 +161,10 @@ class RolloutRunner:
         self._model, self._environments, self._budgets = model, environments, budgets or {}
         shared = Terms("", 1, sampling, limits, tool_format)
         self._terms = {name: environment.spec.terms or shared for name, environment in environments.items()}
-        self._agents = {n: agent or make_agent(environment, self._terms[n]) for n, environment in environments.items()}
+        self._agents = {
+            name: agent or choose_agent(environments[name].spec, terms.limits, terms.tool_format)
+            for name, terms in self._terms.items()
+        }
         self._run_seed = run_seed
         self._continues = require_continuing(model) if continue_tokens else None
 
@@ -278,11 +274,6 @@ def task_limits(task: Task, limits: Limits) -> Limits:
     if task.max_turns is None or task.max_turns >= limits.max_turns:
         return limits
     return msgspec.structs.replace(limits, max_turns=task.max_turns)
-
-
-def make_agent(environment: EnvironmentRuntime, terms: Terms) -> Agent:
-    """Return the agent for an environment with these settings."""
-    return choose_agent(environment.spec, terms.limits, terms.tool_format)
 
 
 class AttemptClock:

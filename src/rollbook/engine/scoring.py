@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
@@ -48,7 +49,7 @@ from rollbook.environments import (
     write_snapshot,
 )
 from rollbook.errors import LimitReached, RolloutFailed, UsageError
-from rollbook.models import Completion, Model
+from rollbook.models import Completion, Model, ModelCall
 from rollbook.processes import run_sync_or_async
 
 
@@ -61,9 +62,7 @@ class FixedAnswerModel(Model):
         self._shown = _count_answers(task.messages)
         self._texts = texts
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Return the next text; after the last one the conversation ends, as if no more turns were allowed."""
         turn = _count_answers(messages) - self._shown
         if turn >= len(self._texts):

@@ -8,15 +8,17 @@ increase and multiplicative decrease.
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
 
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
 from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
-from rollbook.engine.retries import AttemptResult, run_until_final
+from rollbook.engine.retries import AttemptResult, run_until_final, wait_for_event
 from rollbook.errors import RolloutFailed, UsageError
 
 
@@ -169,6 +171,21 @@ class WorkerStats(msgspec.Struct):
         self.verify_ms += 0.05 * (rollout.timing.verify_s * 1000 - self.verify_ms)
 
 
+@contextmanager
+def signal_handler(on_signal: Callable[[int], None], enabled: bool) -> Iterator[None]:
+    """Call a function on the loop with every SIGINT and SIGTERM for a context, if enabled."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if enabled}
+    for number in before:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler or signal.SIG_DFL)  # what follows may take a while: it can be interrupted
+
+
 class AttemptRunner(Protocol):
     """Runs one attempt at a job to a score or a failure."""
 
@@ -239,10 +256,7 @@ class Worker:
         """Wait until a task ends or a tick is due; a late return is the lag of the loop."""
         self._changed.clear()
         before = time.monotonic()
-        try:
-            async with asyncio.timeout(TICK_S):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await wait_for_event(self._changed, TICK_S):
             self.stats.record_lag(time.monotonic() - before - TICK_S)
         if on_tick:
             on_tick()
@@ -269,10 +283,11 @@ class Worker:
         while not self._draining.is_set() and len(self._tasks) <= self._limiter.limit:
             self._idle_tasks.add(this_task)
             try:
-                job = await self._next_job()
+                job = await self._jobs.next()
             finally:
                 self._idle_tasks.discard(this_task)
             if job is None:
+                self._exhausted = True
                 return
             self.stats.in_flight += 1
             try:
@@ -281,12 +296,6 @@ class Worker:
                 self.stats.in_flight -= 1
                 if not self.stats.in_flight:
                     self._jobs.idle()
-
-    async def _next_job(self) -> RolloutJob | None:
-        job = await self._jobs.next()
-        if job is None:
-            self._exhausted = True
-        return job
 
     async def _run_job(self, job: RolloutJob) -> None:
         """Run attempts until the job is scored or out of budget."""
@@ -298,17 +307,14 @@ class Worker:
             return self._runner.run_attempt(job, self._round)
 
         def record(rollout: Rollout, error: RolloutFailed | None, final: bool) -> Awaitable[None]:
-            self._observe(rollout, error)
+            self.stats.record_rollout(rollout)
+            if error is not None and FAILURE_KINDS[error.kind].no_answer:
+                self._limiter.record_overload()
+            elif rollout.turns:
+                self._limiter.record_answer(rollout.timing.model_s)
             return self._jobs.mark(job, rollout, final)
 
         await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
-
-    def _observe(self, rollout: Rollout, error: RolloutFailed | None) -> None:
-        self.stats.record_rollout(rollout)
-        if error is not None and FAILURE_KINDS[error.kind].no_answer:
-            self._limiter.record_overload()
-        elif rollout.turns:
-            self._limiter.record_answer(rollout.timing.model_s)
 
     async def _mark_lost(self, job: RolloutJob) -> None:
         why = f"in flight on {job.past.deaths} workers that died"

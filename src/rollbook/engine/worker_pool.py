@@ -16,6 +16,7 @@ from rollbook.book import Book, RunStatus, read_status
 from rollbook.core import FAILURE_KINDS, Round
 from rollbook.engine.progress import Display, Progress
 from rollbook.engine.retries import parse_max_failures
+from rollbook.engine.worker import signal_handler
 from rollbook.errors import Shortfall, Stopped, UsageError
 from rollbook.processes import Child, module_argv
 
@@ -102,29 +103,23 @@ class WorkerPool:
 
     async def run(self, *, handle_signals: bool) -> str:
         """Run until no worker is left; return the probable cause if some died."""
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if handle_signals}
-        for number in before:
-            loop.add_signal_handler(number, self._on_signal)
-        self._display.start(self._book.plan.requested)
-        try:
-            self._workers = {one: self._start(one) for one in range(self._round.settings.workers)}
-            while self._workers:
-                await asyncio.sleep(POLL_S)
-                await self._poll()
-        finally:
-            for worker in self._workers.values():
-                worker.kill_now()
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler or signal.SIG_DFL)  # the report may take a while: it can be interrupted
+        with signal_handler(self._on_signal, handle_signals):
+            self._display.start(self._book.plan.requested)
+            try:
+                self._workers = {one: self._start(one) for one in range(self._round.settings.workers)}
+                while self._workers:
+                    await asyncio.sleep(POLL_S)
+                    await self._poll()
+            finally:
+                for worker in self._workers.values():
+                    worker.kill_now()
         if self._error:
             raise self._error
         if self._stopping:
             raise Stopped(f"interrupted: rollbook resume {self._book.path}")
         return self._stop_reason or self._cause
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, _: int) -> None:
         """Forward a signal: the workers drain on the first and stop on the second."""
         self._stopping += 1
         self._display.note(f"draining {len(self._workers)} workers; once more stops at once")
@@ -165,7 +160,9 @@ class WorkerPool:
                     worker.signal(number)
 
     def _on_exit(self, number: int, exit_status: ExitStatus) -> None:
-        if _is_orderly(exit_status.code) or self._stopping or self._stop_reason:
+        # A worker that did its work, with or without a shortfall, is not replaced.
+        orderly = {0, Shortfall.exit_code, *(kind.exit_code for kind in FAILURE_KINDS.values())}
+        if exit_status.code in orderly or self._stopping or self._stop_reason:
             return
         if not exit_status.replaceable:
             self._error = self._error or _exit_error(number, exit_status)
@@ -190,11 +187,6 @@ class WorkerPool:
             in_flight=status.in_flight,
             concurrency=sum(not worker.waiting for worker in self._workers.values()),
         )
-
-
-def _is_orderly(exit_code: int) -> bool:
-    """Return whether a worker did its work, with or without a shortfall."""
-    return exit_code in {0, Shortfall.exit_code, *(kind.exit_code for kind in FAILURE_KINDS.values())}
 
 
 def _exit_error(number: int, exit_status: ExitStatus) -> Exception:

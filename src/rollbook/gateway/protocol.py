@@ -7,9 +7,8 @@ and a line for people.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 from aiohttp import web
@@ -89,47 +88,17 @@ class ModelRequest(msgspec.Struct, frozen=True):
     logprobs: bool = False
 
 
-class MakeAnswer(Protocol):
-    """An answer in the words of a protocol."""
-
-    def __call__(self, request: ModelRequest, completion: Completion) -> JSON:
-        """The body."""
-
-
-class StreamAnswer(Protocol):
-    """An answer as events."""
-
-    def __call__(self, request: ModelRequest, completion: Completion) -> Iterator[bytes]:
-        """All of them, in their order."""
-        ...
-
-
-class ReadRequest(Protocol):
-    """A body as a request; UsageError says what is wrong with it."""
-
-    def __call__(self, body: dict[str, JSON]) -> ModelRequest:
-        """The request."""
-        ...
-
-
-class MakeError(Protocol):
-    """Something that went wrong, in the words of a protocol."""
-
-    def __call__(self, reply: ErrorReply) -> JSON:
-        """The body."""
-
-
 @dataclass(frozen=True)
 class WireProtocol:
-    """A protocol: how it is read and answered.
+    """A protocol: how it is read (UsageError says what is wrong with a body) and answered, as a body or as events.
 
     In a stream `keep_alive` is sent while there is nothing else to send, and an error is an event `error_event`.
     """
 
-    read: ReadRequest
-    answer: MakeAnswer
-    stream: StreamAnswer
-    error: MakeError
+    read: Callable[[dict[str, JSON]], ModelRequest]
+    answer: Callable[[ModelRequest, Completion], JSON]
+    stream: Callable[[ModelRequest, Completion], Iterator[bytes]]
+    error: Callable[[ErrorReply], JSON]
     keep_alive: bytes
     error_event: str | None
 

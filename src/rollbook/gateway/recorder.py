@@ -22,11 +22,10 @@ from rollbook.models import AskModel, Completion
 
 
 class Branch(msgspec.Struct):
-    """A conversation: its messages, and a turn for each of its answers. `last` orders branches."""
+    """A conversation: its messages, and a turn for each of its answers."""
 
     messages: list[Message]
     turns: list[Turn]
-    last: int
 
 
 class Branches:
@@ -35,21 +34,19 @@ class Branches:
     def __init__(self) -> None:
         self._tips: dict[bytes, Branch] = {}
         self._answers: dict[bytes, Message] = {}
-        self._all: list[Branch] = []
-        self._calls = 0
+        self._by_call: dict[int, Branch] = {}
+        """The branches by identity, the most recently called one last."""
 
     def add(self, messages: Sequence[Message], digests: Sequence[bytes], answer: Message, turn: Turn) -> None:
         """Add an answered call; `digests` are those of `messages`."""
-        self._calls += 1
         end = next((n for n in range(len(digests) - 1, -1, -1) if digests[n] in self._tips), None)
         if end is None:
-            branch = Branch([*messages, answer], [turn], self._calls)
-            self._all.append(branch)
+            branch = Branch([*messages, answer], [turn])
         else:
-            branch = self._tips.pop(digests[end])
+            branch = self._by_call.pop(id(self._tips.pop(digests[end])))
             branch.messages += [*messages[end + 1 :], answer]
             branch.turns.append(turn)
-            branch.last = self._calls
+        self._by_call[id(branch)] = branch
         tip = _extend_digest(digests[-1], answer)
         self._tips[tip] = branch
         self._answers[tip] = answer
@@ -61,7 +58,7 @@ class Branches:
 
     def in_call_order(self) -> list[Branch]:
         """Return the branches, the most recently called one last."""
-        return sorted(self._all, key=lambda branch: branch.last)
+        return list(self._by_call.values())
 
     def turns(self) -> list[Turn]:
         """Return all turns, branch after branch."""
@@ -123,10 +120,12 @@ MAX_FAILED_CALLS = 64
 class Recorder:
     """Answers the calls of one rollout with `ask`. The rollout always contains everything answered so far.
 
-    `broken` is set when an error concerns more than one call: then the rollout is over.
+    `broken` is set when an error concerns more than one call: then the rollout is over. `url` is its address, if it has
+    one of its own: then it is a program's endpoint, see `agents.program.GatewayEndpoint`.
     """
 
     def __init__(self, rollout: Rollout, ask: AskModel) -> None:
+        self.url = ""
         self._rollout, self._ask = rollout, ask
         self._branches = Branches()
         self._failed: dict[bytes, RolloutFailed] = {}
@@ -222,13 +221,6 @@ class Recorder:
 NO_CALL = RolloutFailed("agent_error", "gateway", "the rollout ended without asking the model once")
 
 
-class RecordedBranch(msgspec.Struct, frozen=True):
-    """A branch: a conversation, and a turn for each answer in it."""
-
-    messages: list[Message]
-    turns: list[Turn]
-
-
 class Record(msgspec.Struct, frozen=True):
     """One rollout. With a `failure` it must not be scored; `ended` is the limit that ended it, if any."""
 
@@ -236,7 +228,7 @@ class Record(msgspec.Struct, frozen=True):
     name: str
     seed: int
     open: bool
-    branches: list[RecordedBranch]
+    branches: list[Branch]
     ended: str = ""
     failure: Failure | None = None
 
@@ -250,8 +242,7 @@ def make_record(
     rollout: str, name: str, seed: int, recorder: Recorder, late: RolloutFailed | None, over: bool
 ) -> Record:
     """Return the record of a recorder; `late` is the failure of a rollout that was not ended in time."""
-    branches = [RecordedBranch(branch.messages, branch.turns) for branch in recorder.branches]
-    ended, failure = "", late
+    branches, ended, failure = recorder.branches, "", late
     try:
         recorder.raise_failure()
     except RolloutFailed as error:

@@ -13,7 +13,7 @@ from itertools import count
 
 import msgspec
 
-from rollbook.core import JSON, Message, Turn
+from rollbook.core import JSON, Message
 from rollbook.errors import UsageError
 from rollbook.gateway.chat_completions import ROLES, make_error, read_tools
 from rollbook.gateway.protocol import (
@@ -72,22 +72,18 @@ def _make_response(request: ModelRequest, completion: Completion, name: str) -> 
     turn = completion.turn
     visible = turn if request.ids else msgspec.structs.replace(turn, prompt_ids=None, ids=None, logprobs=None)
     response = make_response(
-        [completion.message], [visible], name=name, model=request.model, created=int(time.time()), tools=request.tools
+        [completion.message],
+        [visible],
+        name=name,
+        model=request.model,
+        created=int(time.time()),
+        tools=request.tools,
+        uncounted=0,
     )
     defaults: Item = {"error": None, "instructions": None, "metadata": {}, "previous_response_id": None}
     sampling = {field: request.extra.get(field) for field in ("temperature", "top_p")}
     limit = {"max_output_tokens": request.extra.get("max_tokens")}
-    return {**response, **defaults, **sampling, **limit, "usage": _make_usage(turn)}
-
-
-def _make_usage(turn: Turn) -> Item:
-    return {
-        "input_tokens": turn.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": turn.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": turn.prompt_tokens + turn.completion_tokens,
-    }
+    return {**response, **defaults, **sampling, **limit}
 
 
 def stream_answer(request: ModelRequest, completion: Completion) -> Iterator[bytes]:

@@ -107,7 +107,7 @@ class GatewayServer:
         except Exception as error:
             if not response.prepared:
                 raise
-            data = make_error_event(protocol, self._make_error_reply(error))
+            data = encode_event(protocol.error(self._make_error_reply(error)), protocol.error_event)
         finally:
             call.cancel()
         if not response.prepared:
@@ -148,11 +148,6 @@ class GatewayServer:
         return json_response(protocol.error(ErrorReply(404, "not_found", message)), 404)
 
 
-def make_error_event(protocol: WireProtocol, reply: ErrorReply) -> bytes:
-    """Return an error as an event, for a stream that has already begun."""
-    return encode_event(protocol.error(reply), protocol.error_event)
-
-
 HOST = "127.0.0.1"
 MODEL_NAME = "rollbook"
 """The listed model name; any other name works as well."""
@@ -160,28 +155,11 @@ MODEL_NAME = "rollbook"
 SHUTDOWN_TIMEOUT_S = 1.0
 
 
-class LocalEndpoint:
-    """See `agents.program.GatewayEndpoint`."""
-
-    def __init__(self, url: str, recorder: Recorder) -> None:
-        self.url, self._recorder = url, recorder
-        self.broken: asyncio.Event = recorder.broken
-
-    @property
-    def calls(self) -> int:
-        """The number of answered calls."""
-        return self._recorder.calls
-
-    def raise_failure(self) -> None:
-        """Raise the failure of the calls, if not every one was answered."""
-        self._recorder.raise_failure()
-
-
 class LocalGateway:
     """Serves each rollout on a port of its own, so that rollouts share nothing."""
 
     @asynccontextmanager
-    async def open(self, rollout: Rollout, ask: AskModel) -> AsyncIterator[LocalEndpoint]:
+    async def open(self, rollout: Rollout, ask: AskModel) -> AsyncIterator[Recorder]:
         """See `agents.program.ModelGateway`."""
         recorder, name = Recorder(rollout, ask), make_rollout_name()
         app = GatewayServer({name: recorder}.__getitem__, MODEL_NAME).make_app()
@@ -190,7 +168,8 @@ class LocalGateway:
         try:
             site = web.TCPSite(runner, HOST, 0)
             await site.start()
-            yield LocalEndpoint(f"http://{HOST}:{runner.addresses[0][1]}/rollout/{name}", recorder)
+            recorder.url = f"http://{HOST}:{runner.addresses[0][1]}/rollout/{name}"
+            yield recorder
         finally:
             recorder.close()
             await runner.cleanup()

@@ -212,11 +212,6 @@ else:
 '''
 
 
-def make_serve_command(*arguments: str) -> list[str]:
-    """Return a command that starts `rollbook serve` from any directory."""
-    return [sys.executable, "-m", "rollbook", "serve", *arguments]
-
-
 def write_shim(root: Path, name: str, url: str, command: Sequence[str]) -> Path:
     """Write the server's folder beneath `root`; start Gym there, or pass it with --search-dir."""
     folder = root / "resources_servers" / name
@@ -274,9 +269,8 @@ def write_deployment(
     data = root / "data" / f"{name}.jsonl"
     rows = run_event_loop(lambda: _write_environment_rows(loaded, data, f"{name}_agent", limit))
     write_gym_config(config, out)
-    shim = write_shim(
-        root, name, f"http://{options.host}:{options.port}", make_serve_command(*_serve_arguments(options, judges))
-    )
+    command = [sys.executable, "-m", "rollbook", "serve", *_serve_arguments(options, judges)]
+    shim = write_shim(root, name, f"http://{options.host}:{options.port}", command)
     return Deployment(name, options.port, data, rows, shim)
 
 

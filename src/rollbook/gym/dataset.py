@@ -23,18 +23,14 @@ def make_rows(loaded: LoadedEnvironment, agent: str = "") -> Iterator[dict[str, 
     """Yield the environment's tasks as rows, each with its tools; the rows of a harness are yielded unchanged."""
     if isinstance(loaded.instance, HarnessEnvironment):
         for number, row in enumerate(read_harness_dataset(loaded.instance.harness)):
-            _check_row(row, number)
+            try:
+                read_task(row)
+            except UsageError as error:
+                raise UsageError(f"row {number} of get_dataset(): {error}") from None
             yield {**row, **make_agent_ref(agent)}
         return
     for task in iterate_tasks(loaded):
         yield make_row(task, [*loaded.spec.tools, *_offered_tools(loaded, task)], agent)
-
-
-def _check_row(row: dict[str, JSON], number: int) -> None:
-    try:
-        read_task(row)
-    except UsageError as error:
-        raise UsageError(f"row {number} of get_dataset(): {error}") from None
 
 
 def _offered_tools(loaded: LoadedEnvironment, task: Task) -> Iterable[JSON]:
@@ -150,18 +146,16 @@ def read_row_tools(task: Task) -> list[JSON]:
     return to_chat_tools(task.fields[CREATE_PARAMS].get("tools") or [])
 
 
-def check_items(params: CreateParams) -> None:
-    """Refuse items that chat completions cannot express: a hosted search, a call of another provider's tools."""
+def check_tools(_: Task, params: CreateParams) -> None:
+    """Refuse tools that cannot be offered to a model, or that have the name of a server route.
+
+    Items that chat completions cannot express are refused too: a hosted search, a call of another provider's tools.
+    """
     for message in params.messages:
         if item := get_foreign_item(message):
             raise UsageError(
                 f"{CREATE_PARAMS}.input: a {item.get('type')} cannot be said in chat completions; leave it out"
             )
-
-
-def check_tools(_: Task, params: CreateParams) -> None:
-    """Refuse tools that cannot be offered to a model, or that have the name of a server route."""
-    check_items(params)
     try:
         tools = read_offered_tools(params.tools, {})
     except RolloutFailed as error:

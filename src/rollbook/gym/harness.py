@@ -29,7 +29,7 @@ from rollbook.environments import (
     write_snapshot,
 )
 from rollbook.errors import InvalidReward, UsageError
-from rollbook.gym.rows import has_row_id, make_row, read_task
+from rollbook.gym.rows import ID_KEYS, make_row, read_task
 from rollbook.models import CREATE_PARAMS
 
 
@@ -85,7 +85,7 @@ class HarnessEnvironment(Environment):
                 task = read_task(row)
             except (UsageError, AttributeError, TypeError) as error:
                 raise UsageError(f"row {number} of get_dataset(): {error}") from None
-            if not has_row_id(row):
+            if all(row.get(name) is None for name in ID_KEYS):
                 task.id = f"row-{number}"
             yield task
 

@@ -109,8 +109,6 @@ def _rollout_info(row: Row) -> dict[str, JSON]:
 
 Scores = list[list[dict[str, float]]]
 
-_SPREAD_KEYS = ("std_dev_across_runs", "std_err_across_runs")
-
 
 def compute_pass_metrics(tasks: Sequence[Sequence[Row]]) -> dict[str, JSON]:
     """Return all pass metrics. Only if some row has an answer are there majorities and `no_answer`."""
@@ -169,9 +167,7 @@ def _accuracy_by_run(scores: Scores, name: str, runs: int) -> list[float]:
 
 def _spread_across_runs(key: str, runs: Sequence[float]) -> dict[str, float]:
     deviation = stdev(runs)
-    return dict(
-        zip((f"{key}/{name}" for name in _SPREAD_KEYS), (deviation, deviation / math.sqrt(len(runs))), strict=True)
-    )
+    return {f"{key}/std_dev_across_runs": deviation, f"{key}/std_err_across_runs": deviation / math.sqrt(len(runs))}
 
 
 def select_key_metrics(metrics: Mapping[str, JSON]) -> dict[str, JSON]:

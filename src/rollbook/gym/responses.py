@@ -49,12 +49,9 @@ def read_response(value: JSON, where: str = "response") -> ResponseContent:
         raise UsageError(f"{where}.output is no list of items")
     messages, turns = read_output(value.get("output"), f"{where}.output")
     if turns and not any(turn.has_tokens for turn in turns):
-        turns[-1] = _add_usage(turns[-1], read_usage(value.get("usage")))
+        usage = read_usage(value.get("usage"))
+        turns[-1] = msgspec.structs.replace(turns[-1], **msgspec.structs.asdict(usage))
     return ResponseContent(messages, _set_finish_reason(value, messages, turns), read_ended(value))
-
-
-def _add_usage(turn: Turn, usage: Usage) -> Turn:
-    return msgspec.structs.replace(turn, prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
 
 
 def _set_finish_reason(value: Mapping[str, JSON], messages: Sequence[Message], turns: list[Turn]) -> list[Turn]:

@@ -70,11 +70,6 @@ def read_row_id(row: Mapping[str, JSON]) -> str:
     return f"row-{blake2b(encode(row.get(CREATE_PARAMS)), digest_size=8).hexdigest()}"
 
 
-def has_row_id(row: Mapping[str, JSON]) -> bool:
-    """Whether a row has an id of its own."""
-    return any(row.get(name) is not None for name in ID_KEYS)
-
-
 def read_sample_index(row: Mapping[str, JSON]) -> int:
     """Return the sample number of a row."""
     index = row.get(ROLLOUT_INDEX)
@@ -165,24 +160,21 @@ def read_score(verdict: Mapping[str, JSON], row: Mapping[str, JSON]) -> Score:
         raise InvalidReward("the server's answer has no reward")
     own = verdict.get(ROLLBOOK_KEY)
     if isinstance(own, dict) and isinstance(own.get("score"), dict) and own != row.get(ROLLBOOK_KEY):
-        return _check_reward(_convert_score(own["score"]), verdict["reward"])
+        return _read_own_score(own["score"], verdict["reward"])
     parts = verdict.get(REWARD_COMPONENTS) or {}
     if not isinstance(parts, dict):
         raise InvalidReward(f"{REWARD_COMPONENTS} is {parts!r:.80}, not a number for each name")
     return Score(verdict["reward"], parts, _to_text(verdict.get(EXTRACTED_ANSWER)), _read_extra_fields(verdict, row))
 
 
-def _check_reward(score: Score, reward: JSON) -> Score:
+def _read_own_score(value: JSON, reward: JSON) -> Score:
+    try:
+        score = msgspec.convert(value, Score)
+    except msgspec.ValidationError as error:
+        raise InvalidReward(f"the score is not as it should be: {error}") from None
     if isinstance(reward, bool) or score.reward != reward:
         raise InvalidReward(f"the reward is {reward!r:.80}, and {score.reward:g} in {ROLLBOOK_KEY}.score")
     return score
-
-
-def _convert_score(value: JSON) -> Score:
-    try:
-        return msgspec.convert(value, Score)
-    except msgspec.ValidationError as error:
-        raise InvalidReward(f"the score is not as it should be: {error}") from None
 
 
 def _to_text(value: JSON) -> str | None:

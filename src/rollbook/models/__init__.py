@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AskModel,
         Completion,
         Model,
+        ModelCall,
         normalize_base_url,
         open_model,
         resolve_model,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         read_tokens,
         to_chat_tools,
     )
-    from rollbook.models.router import describe_connection_error
+    from rollbook.models.router import describe_connection_error, open_http_session
     from rollbook.models.server_errors import check_finite_logprobs, read_context_limit
     from rollbook.models.token_continuation import AnsweredCall, TokenContinuingModel, require_continuing
     from rollbook.models.weights import has_weights, pull_weights, weights_path
@@ -54,6 +55,7 @@ __all__ = [
     "Completion",
     "CreateParams",
     "Model",
+    "ModelCall",
     "TokenContinuingModel",
     "check_finite_logprobs",
     "describe_connection_error",
@@ -63,6 +65,7 @@ __all__ = [
     "make_response",
     "make_sampling_params",
     "normalize_base_url",
+    "open_http_session",
     "open_model",
     "pull_weights",
     "read_context_limit",

@@ -12,13 +12,13 @@ import os
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from time import perf_counter
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, Unpack
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, Turn
+from rollbook.core import Message, ModelSpec, Sampling, Settings, Turn
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import (
     UNSHAPED_SAMPLING,
@@ -33,7 +33,7 @@ from rollbook.models.chat_protocol import (
     text_body,
     without_reasoning,
 )
-from rollbook.models.model import Completion, normalize_base_url
+from rollbook.models.model import Completion, ModelCall, normalize_base_url
 from rollbook.models.outage import describe_outage, describe_waiting
 from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, open_http_session
 from rollbook.models.server_errors import (
@@ -193,7 +193,7 @@ class ChatModel:
 
     async def open(self) -> None:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
-        self._session = open_http_session(self._settings, self._key)
+        self._session = open_http_session(self._settings.connect_s, self._key)
         try:
             replicas = [Replica(base, self._session, self._settings.call_s, self._scrub) for base in self._bases]
             results = await self._wait_for_replicas(replicas)
@@ -217,21 +217,12 @@ class ChatModel:
             await self._session.close()
         self._router = self._session = None
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Answer once."""
-        return await self.complete_from(None, messages, sampling, seed=seed, rollout=rollout, tools=tools)
+        return await self.complete_from(None, messages, sampling, **call)
 
     async def complete_from(
-        self,
-        previous: AnsweredCall | None,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, previous: AnsweredCall | None, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]
     ) -> Completion:
         """Answer once, with the ids of an earlier call and its answer as prompt, plus what the new messages add.
 
@@ -246,11 +237,11 @@ class ChatModel:
             await self._warn_of_raw_logprobs(sampling)
         if not self.send_reasoning:
             messages = without_reasoning(messages)
-        prepared = prepare_messages(messages)
+        prepared, seed, tools = prepare_messages(messages), call["seed"], call.get("tools", ())
         plain = chat_body(self.spec.name, prepared, sampling, seed, tools, self.tokens)
         version, continued = self.version, previous if self.tokens else None
 
-        async def call(replica: Replica) -> Completion:
+        async def ask(replica: Replica) -> Completion:
             name, url, body, ids = self.spec.name, replica.chat, plain, None
             if continued:
                 prompt = await self._continuer.make_prompt(replica, name, continued, messages, sampling, tools)
@@ -268,7 +259,7 @@ class ChatModel:
             return completion
 
         try:
-            return await self._router.send(rollout, call)
+            return await self._router.send(call["rollout"], ask)
         except ContextFull as full:
             raise _max_tokens_error(str(full), sampling) or full from None
         except RolloutFailed as error:

@@ -97,8 +97,7 @@ class ServedModels(msgspec.Struct):
 
 
 _chat_decoder = msgspec.json.Decoder(ChatAnswer)
-_models_decoder = msgspec.json.Decoder(ServedModels)
-read_models = _models_decoder.decode
+read_models = msgspec.json.Decoder(ServedModels).decode
 
 
 class TextLogprobs(msgspec.Struct):
@@ -201,11 +200,10 @@ def prepare_messages(messages: Sequence[Message]) -> Sequence[Message]:
     if not any(m.tool_calls or m.items for m in messages):
         return messages
     without_items = [msgspec.structs.replace(m, items=None) if m.items else m for m in messages]
-    return [_replace_calls(m, m.tool_calls) if m.tool_calls else m for m in without_items]
-
-
-def _replace_calls(message: Message, calls: Sequence[ToolCall]) -> Message:
-    return msgspec.structs.replace(message, tool_calls=[_prepare_call(call) for call in calls])
+    return [
+        msgspec.structs.replace(m, tool_calls=[*map(_prepare_call, m.tool_calls)]) if m.tool_calls else m
+        for m in without_items
+    ]
 
 
 def _prepare_call(call: ToolCall) -> ToolCall:

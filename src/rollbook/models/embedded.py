@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import aiohttp
 import msgspec
@@ -26,7 +26,7 @@ from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, Turn, de
 from rollbook.errors import ChildFailed, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import check_extra, without_reasoning
 from rollbook.models.model import EMBEDDED_SLOTS as SLOTS
-from rollbook.models.model import Completion
+from rollbook.models.model import Completion, ModelCall
 from rollbook.models.router import Replica, open_http_session
 from rollbook.models.server_errors import WHERE, check_logprobs, make_bad_completion
 from rollbook.models.weights import ensure_weights
@@ -49,11 +49,9 @@ class TokenLogprob(msgspec.Struct):
     logprob: float | None = None
 
 
-class SampledToken(msgspec.Struct):
+class SampledToken(TokenLogprob):
     """A sampled token."""
 
-    id: int
-    logprob: float | None = None
     top_logprobs: list[TokenLogprob] = []
 
 
@@ -279,7 +277,7 @@ class EmbeddedModel:
 
     async def open(self) -> None:
         """Fetch the weights if needed, start the server and wait until it is ready."""
-        self._session = open_http_session(self._settings, connections=SLOTS)
+        self._session = open_http_session(self._settings.connect_s, connections=SLOTS)
         try:
             if self._settings.urls:
                 self._llama = LlamaServer(self._settings.urls[0], self._session, self._settings.call_s)
@@ -300,18 +298,17 @@ class EmbeddedModel:
             await self._child.kill_tree()
         self._session = self._child = self._llama = None
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Answer once."""
-        _check_supported(messages, tools)
+        rollout = call["rollout"]
+        _check_supported(messages, call.get("tools", ()))
         check_extra(sampling)
         async with self._slots:
             llama = await self._running_server()
             started, version = perf_counter(), self.version
             prompt = await llama.make_prompt(without_reasoning(messages), rollout)
             prompt_ids = prompt.ids
-            answer = await llama.sample(prompt_ids, sampling, seed)
+            answer = await llama.sample(prompt_ids, sampling, call["seed"])
             llama.remember(rollout, prompt, answer)
             logprobs = check_logprobs(
                 prompt_ids,
@@ -322,12 +319,8 @@ class EmbeddedModel:
             )
         if answer.stop_type not in _FINISH_REASONS:
             raise make_bad_completion(f"the answer was not finished: stop_type is {answer.stop_type!r}")
-        counts, finish, seconds = (
-            (len(prompt_ids), len(logprobs)),
-            _FINISH_REASONS[answer.stop_type],
-            perf_counter() - started,
-        )
-        turn = Turn(prompt_ids, answer.tokens, logprobs, *counts, finish, seconds, version)
+        counts, finish = (len(prompt_ids), len(logprobs)), _FINISH_REASONS[answer.stop_type]
+        turn = Turn(prompt_ids, answer.tokens, logprobs, *counts, finish, perf_counter() - started, version)
         return Completion(Message("assistant", answer.content), turn)
 
     @property

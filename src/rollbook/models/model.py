@@ -9,7 +9,7 @@ imported only when they are opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NotRequired, Protocol, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,12 +25,20 @@ class Completion(msgspec.Struct, frozen=True):
     turn: Turn
 
 
+class ModelCall(TypedDict):
+    """What identifies a call besides its messages and sampling. A rollout's turns may stay on one replica."""
+
+    seed: int
+    rollout: str
+    tools: NotRequired[Sequence[JSON]]
+
+
 class Model(Protocol):
     """Answers conversations.
 
     `complete` raises RolloutFailed (with a kind of FAILURE_KINDS) when no answer came, ContextFull when the prompt does
-    not fit, EndpointDown when no server answered for the whole outage allowance; `rollout` names the rollout, so that
-    its turns may stay on one replica. `version` is recorded on every turn; code that changes the weights sets it.
+    not fit, EndpointDown when no server answered for the whole outage allowance. `version` is recorded on every turn;
+    code that changes the weights sets it.
     A subclass with nothing to open or close inherits `open` and `close`.
     """
 
@@ -45,9 +53,7 @@ class Model(Protocol):
         """Close every connection and process."""
         return
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Answer once."""
         ...
 
@@ -77,9 +83,7 @@ class AbsentModel(Model):
         self.spec = spec
         self.version: str | None = None
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Fail: this run has no model."""
         raise RolloutFailed("agent_error", "model", "this run has no model: its rollouts are played elsewhere")
 

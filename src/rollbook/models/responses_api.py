@@ -43,28 +43,14 @@ def make_status_fields(finish_reason: str, ended: str = "") -> dict[str, JSON]:
     return {"status": INCOMPLETE, "incomplete_details": {**details, **({"ended": ended} if ended else {})}}
 
 
-def choose_item_status(finish_reason: str) -> str:
-    """Return the status of the last item of a model call."""
-    return INCOMPLETE if finish_reason == "length" else COMPLETED
-
-
 Part = dict[str, JSON]
 
 _INPUT_TYPES = {"text": "input_text", "video_url": "input_video"}
 _CHAT_TYPES = {"input_text": "text", "output_text": "text", "input_video": "video_url"}
 
 
-def to_input_parts(parts: Sequence[Part]) -> list[Part]:
-    """Convert chat parts to input parts; a part that only one side has stays as it is."""
-    return [_to_input_part(part) for part in parts]
-
-
-def to_chat_parts(parts: Sequence[Part]) -> list[Part]:
-    """Convert input and output parts to chat parts."""
-    return [_to_chat_part(part) for part in parts]
-
-
-def _to_input_part(part: Part) -> Part:
+def to_input_part(part: Part) -> Part:
+    """Convert a chat part to an input part; a part that only one side has stays as it is."""
     kind = part.get("type")
     if kind == "image_url" and isinstance(part.get("image_url"), dict):
         image = {"image_url" if name == "url" else name: value for name, value in part["image_url"].items()}
@@ -72,7 +58,8 @@ def _to_input_part(part: Part) -> Part:
     return {**part, "type": _INPUT_TYPES[kind]} if kind in _INPUT_TYPES else part
 
 
-def _to_chat_part(part: Part) -> Part:
+def to_chat_part(part: Part) -> Part:
+    """Convert an input or output part to a chat part."""
     kind = part.get("type")
     if kind == "input_image":
         image = {"url" if name == "image_url" else name: value for name, value in part.items() if name != "type"}
@@ -80,22 +67,10 @@ def _to_chat_part(part: Part) -> Part:
     return {**part, "type": _CHAT_TYPES[kind]} if kind in _CHAT_TYPES else part
 
 
-def join_text(parts: Sequence[Part]) -> str:
-    """Return the text of all parts; a refusal also counts as text."""
-    return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
-
-
 TurnTokens = tuple[list[int], list[int], list[float]]
 """The ids of the prompt, the ids of the answer, and their logprobs."""
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
-
-
-def make_token_fields(turn: Turn | None) -> dict[str, JSON]:
-    """Return the token fields of an item for a turn; empty if the ids were not recorded."""
-    if turn is None or turn.ids is None:
-        return {}
-    return dict(zip(TOKEN_FIELDS, (turn.prompt_ids, turn.ids, turn.logprobs), strict=True))
 
 
 def read_tokens(item: Mapping[str, JSON], where: str) -> TurnTokens | None:
@@ -155,7 +130,7 @@ def make_items(messages: Sequence[Message], turns: Sequence[Turn] = (), id_prefi
 
 def _make_input_item(message: Message) -> Item:
     """Return the item of a message that is not the model's."""
-    content = to_input_parts(message.content) if isinstance(message.content, list) else message.content or ""
+    content = [*map(to_input_part, message.content)] if isinstance(message.content, list) else message.content or ""
     if message.role == "tool":
         call = message.tool_call_id or ""
         return {"type": "function_call_output", "call_id": call, "output": content, **_get_extra_fields(message)}
@@ -177,7 +152,7 @@ def _make_output_items(message: Message, name: str, apart: bool) -> Iterator[Ite
 
 def _make_text_item(content: str | list[dict[str, JSON]] | None, name: str) -> Item:
     if isinstance(content, list):
-        return {"type": "message", "role": "assistant", "content": to_input_parts(content)}
+        return {"type": "message", "role": "assistant", "content": [*map(to_input_part, content)]}
     parts = [] if content is None else [{"type": "output_text", "text": content, "annotations": []}]
     return {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": COMPLETED, "content": parts}
 
@@ -188,10 +163,13 @@ def _make_call_item(call: ToolCall) -> Item:
 
 
 def _make_turn_fields(item: Item, turn: Turn | None) -> Item:
-    status = (
-        {"status": choose_item_status(turn.finish_reason)} if turn and item.get("status") in _FINAL_STATUSES else {}
-    )
-    return {**status, **make_token_fields(turn)}
+    """Return the fields of the last item of a model call: its status, and its tokens if they were recorded."""
+    fields: Item = {}
+    if turn and item.get("status") in _FINAL_STATUSES:
+        fields["status"] = INCOMPLETE if turn.finish_reason == "length" else COMPLETED
+    if turn and turn.ids is not None:
+        fields |= zip(TOKEN_FIELDS, (turn.prompt_ids, turn.ids, turn.logprobs), strict=True)
+    return fields
 
 
 def _get_extra_fields(message: Message) -> Item:
@@ -331,11 +309,9 @@ def _check_item(item: Item, where: str) -> None:
 
 
 def _is_parts(value: JSON) -> bool:
-    return isinstance(value, list) and all(isinstance(part, dict) and _has_text_type(part) for part in value)
-
-
-def _has_text_type(part: Item) -> bool:
-    return isinstance(part.get("type"), str | None)
+    return isinstance(value, list) and all(
+        isinstance(part, dict) and isinstance(part.get("type"), str | None) for part in value
+    )
 
 
 def _read_input_message(item: Item, where: str) -> Message:
@@ -357,7 +333,7 @@ def _read_content(value: JSON, where: str) -> str | list[dict[str, JSON]]:
         return value
     if not _is_parts(value):
         raise UsageError(f"{where} is neither text nor a list of parts")
-    return to_chat_parts(value)
+    return [*map(to_chat_part, value)]
 
 
 def _read_answer(items: Sequence[Item]) -> Message:
@@ -408,23 +384,24 @@ def _read_output_content(item: Mapping[str, JSON]) -> str | list[dict[str, JSON]
         return None
     kinds = {part.get("type") for part in content}
     only_text = kinds <= {"output_text", "refusal"} and ("output_text" in kinds or "id" in item)
-    return join_text(content) if only_text else to_chat_parts(content)
+    if not only_text:
+        return [*map(to_chat_part, content)]
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)  # a refusal counts as text
 
 
 def to_response_tools(tools: Sequence[JSON]) -> list[JSON]:
     """Convert chat tools to Responses tools. `strict` is required there, and its default differs."""
-    return [_to_response_tool(tool) for tool in tools]
+    return [
+        {"type": "function", "parameters": None, "strict": False, **tool["function"]}
+        if tool.get("type", "function") == "function"
+        else tool
+        for tool in tools
+    ]
 
 
 def to_chat_tools(tools: Sequence[JSON]) -> list[JSON]:
     """Convert Responses tools to chat tools; a tool that is not a function stays as it is."""
     return [_to_chat_tool(tool, number) for number, tool in enumerate(tools)]
-
-
-def _to_response_tool(tool: JSON) -> JSON:
-    if tool.get("type", "function") != "function":
-        return tool
-    return {"type": "function", "parameters": None, "strict": False, **tool["function"]}
 
 
 def _to_chat_tool(tool: JSON, number: int) -> JSON:
@@ -441,13 +418,13 @@ def _to_chat_tool(tool: JSON, number: int) -> JSON:
     return {"type": "function", "function": function}
 
 
-def make_usage(usage: Usage) -> dict[str, JSON]:
-    """Return a response's `usage`; what nobody counted is null, not zero."""
+def make_usage(usage: Usage, uncounted: int | None = None) -> dict[str, JSON]:
+    """Return a response's `usage`; what nobody counted is null, not zero, unless the reader needs a number."""
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": None},
+        "input_tokens_details": {"cached_tokens": uncounted},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": None},
+        "output_tokens_details": {"reasoning_tokens": uncounted},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 
@@ -461,6 +438,7 @@ def make_response(
     created: float = 0.0,
     tools: Sequence[JSON] = (),
     ended: str = "",
+    uncounted: int | None = None,
 ) -> dict[str, JSON]:
     """Return the response of one rollout; `messages` follow the prompt, `tools` are in chat completions form."""
     usage = Usage(sum(turn.prompt_tokens for turn in turns), sum(turn.completion_tokens for turn in turns))
@@ -474,7 +452,7 @@ def make_response(
         "tool_choice": "auto",
         "tools": to_response_tools(tools),
         **make_status_fields(turns[-1].finish_reason if turns else "stop", ended),
-        "usage": make_usage(usage),
+        "usage": make_usage(usage, uncounted),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import aiohttp
 from yarl import URL
 
-from rollbook.core import FAILURE_KINDS, Settings
+from rollbook.core import FAILURE_KINDS
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed
 from rollbook.models.outage import Outage, describe_outage
 from rollbook.models.server_errors import CONNECT, WHERE, make_bad_completion, make_http_error
@@ -24,16 +24,18 @@ _IDLE_CONNECTION_S = 3.0
 """Below the 5 s after which common servers close an idle connection: a POST on a closing one is lost."""
 
 
-def open_http_session(settings: Settings, key: str = "", connections: int = 0) -> aiohttp.ClientSession:
-    """Open the one session of a model: no limit on connections unless given, no cookies, no per-call timers."""
-    headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+def open_http_session(
+    connect_s: float, key: str = "", connections: int = 0, accept: str = "application/json"
+) -> aiohttp.ClientSession:
+    """Open the one session with a server: no limit on connections unless given, no cookies, no per-call timers."""
+    headers = {"Content-Type": "application/json", "Accept": accept, "Accept-Encoding": "identity"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_IDLE_CONNECTION_S, ttl_dns_cache=60),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=headers,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
     )
 
 
@@ -215,7 +217,7 @@ class Router:
         health = self._health[replica]
         health.state, health.reason, health.needs_trial = "out", reason, needs_trial
         health.epoch, health.testing = health.epoch + 1, False
-        if not self._any_in_use():
+        if not any(each.state == "in" for each in self._health.values()):
             self._outage.begin()
         if replica not in self._probe_tasks:
             self._probe_tasks[replica] = asyncio.create_task(self._probe_until_healthy(replica, health, wait_s))
@@ -228,7 +230,8 @@ class Router:
         if trial is None and sticky is not None and self._accepts_calls(sticky):
             self._sticky.move_to_end(rollout)
             return sticky
-        chosen = trial or min((r for r in self.replicas if self._accepts_calls(r)), key=_load, default=None)
+        available = (replica for replica in self.replicas if self._accepts_calls(replica))
+        chosen = trial or min(available, key=lambda replica: replica.in_flight, default=None)
         if chosen is not None:
             self._remember(rollout, chosen)
         return chosen
@@ -322,13 +325,6 @@ class Router:
         delay_s, health.delay_s = health.delay_s, min(health.delay_s * 2, SLOWEST_PROBE_S)
         return delay_s
 
-    def _any_in_use(self) -> bool:
-        return any(health.state == "in" for health in self._health.values())
-
     def _notify_waiters(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def _load(replica: Replica) -> int:
-    return replica.in_flight

@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Unpack
 
 import msgspec
 
-from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, ToolCall, Turn, iterate_lines
+from rollbook.core import Message, ModelSpec, Sampling, Settings, ToolCall, Turn, iterate_lines
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models.model import Completion, Model
+from rollbook.models.model import Completion, Model, ModelCall
 from rollbook.models.server_errors import WHERE, check_logprobs
 
 
@@ -71,12 +72,10 @@ class ScriptedModel(Model):
             raise UsageError(f"{self._path}: the script has changed since the run was planned; start a new run")
         self._lines = read_script(self._path)
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Answer once, from the script."""
         started, version = perf_counter(), self.version
-        line = self._find_line(messages, seed, rollout)
+        line = self._find_line(messages, call["seed"], call["rollout"])
         if line.delay_s:
             await asyncio.sleep(min(line.delay_s, self._call_s))
         if line.delay_s > self._call_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol, Unpack, cast
 
 import msgspec
 from yarl import URL
@@ -12,7 +12,7 @@ from yarl import URL
 from rollbook.core import JSON, Function, Message, Sampling, decode, encode
 from rollbook.errors import UsageError
 from rollbook.models.chat_protocol import prepare_messages, without_reasoning
-from rollbook.models.model import Completion, Model
+from rollbook.models.model import Completion, Model, ModelCall
 from rollbook.models.router import Replica
 from rollbook.models.server_errors import make_http_error, read_server_message
 from rollbook.tokens import CUT, Renders, Unproven, continuation
@@ -53,14 +53,7 @@ class TokenContinuingModel(Protocol):
     tokens: bool
 
     async def complete_from(
-        self,
-        previous: AnsweredCall,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        *,
-        seed: int,
-        rollout: str,
-        tools: Sequence[JSON] = (),
+        self, previous: AnsweredCall, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]
     ) -> Completion:
         """Answer once, in the tokens that an earlier call ended with where that can be proven."""
         ...

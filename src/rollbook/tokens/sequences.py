@@ -168,8 +168,8 @@ def merge(turns: Iterable[Turn]) -> list[Sequence]:
     sequences: list[Sequence] = []
     builder: _SequenceBuilder | None = None
     for index, turn in enumerate(turns):
-        if _sampled_nothing(turn):
-            continue
+        if turn.finish_reason == "context_length" and not turn.has_tokens and not turn.completion_tokens:
+            continue  # a prompt that no longer fitted was refused before any token: there is nothing to train
         prompt, ids, logprobs = require_tokens(turn, index)
         if builder is None:
             builder = _SequenceBuilder(prompt, None)
@@ -187,11 +187,6 @@ def require_tokens(turn: Turn, index: int = 0) -> tuple[list[int], list[int], li
     if len(turn.ids) != len(turn.logprobs):
         raise TokenError(f"turn {index} has {len(turn.ids)} ids and {len(turn.logprobs)} logprobs")
     return turn.prompt_ids, turn.ids, turn.logprobs
-
-
-def _sampled_nothing(turn: Turn) -> bool:
-    """A prompt that no longer fitted was refused before any token, so there is nothing to train."""
-    return turn.finish_reason == "context_length" and not turn.has_tokens and not turn.completion_tokens
 
 
 class _SequenceBuilder:

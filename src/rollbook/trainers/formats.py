@@ -61,19 +61,15 @@ def sample_of(rollout: Rollout) -> Sample:
     >>> sample_of(Rollout(task=Task("t", "?"), sample=0, seed=0, turns=turns, failure=broke)).sequences[0].mask
     [0, 0]
     """
-    if rollout.score is not None:
-        return Sample(rollout, _merge_turns(rollout), rollout.score.reward)
     try:
-        return Sample(rollout, [mask_sequence(sequence) for sequence in merge(rollout.turns)], None)
-    except TokenError:  # unknown tokens may be why it failed
-        return Sample(rollout, [], None)
-
-
-def _merge_turns(rollout: Rollout) -> list[Sequence]:
-    try:
-        return merge(rollout.turns)
+        sequences = merge(rollout.turns)
     except TokenError as error:
-        raise TokenError(f"rollout {rollout.task.id}#{rollout.sample}: {error}") from None
+        if rollout.score is not None:
+            raise TokenError(f"rollout {rollout.task.id}#{rollout.sample}: {error}") from None
+        sequences = []  # unknown tokens may be why it failed
+    if rollout.score is not None:
+        return Sample(rollout, sequences, rollout.score.reward)
+    return Sample(rollout, [mask_sequence(sequence) for sequence in sequences], None)
 
 
 def require_scored(samples: Iterable[Sample], trainer: str) -> None:

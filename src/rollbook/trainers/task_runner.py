@@ -11,7 +11,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TypeVar
 
 from rollbook.core import JSON, Limits, Rollout, Sampling, Task, encode
@@ -90,9 +89,7 @@ class TaskRunner:
     async def __aenter__(self) -> TaskRunner:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
         while self._tables:
             await self._tables.popitem()[1].close()
@@ -194,7 +191,7 @@ class _CollectorQueue:
     async def run_task(self, task: Task) -> Rollout:
         if self.broken is not None:
             raise self.broken
-        own = copy_task(task)
+        own = Task.from_line(task.line())  # a copy with an identity of its own, by which rollouts are told apart
         future: asyncio.Future[Rollout] = asyncio.get_running_loop().create_future()
         self._waiting[id(own)] = future
         self._tasks.put_nowait(own)
@@ -225,8 +222,3 @@ class _CollectorQueue:
     async def _take_tasks(self) -> AsyncIterator[Task]:
         while True:
             yield await self._tasks.get()
-
-
-def copy_task(task: Task) -> Task:
-    """Return a copy of a task with an identity of its own, by which rollouts are told apart."""
-    return Task.from_line(task.line())

@@ -250,11 +250,7 @@ class RoutedAgents(RemoteAgent):
             raise UsageError(f"{AGENT_REF}: no agent is called {name}; {hint}")
 
     async def start(self) -> None:
-        """Ask the head server for its agents."""
-        await self._refresh_agents()
-
-    async def _refresh_agents(self) -> None:
-        """Read the agents' addresses; called again when one may have moved."""
+        """Ask the head server for its agents' addresses; called again when one may have moved."""
         for name, base in (await asyncio.to_thread(find_agents, self._head)).items():
             client = self._clients.get(name)
             if client is None:
@@ -275,14 +271,9 @@ class RoutedAgents(RemoteAgent):
             await super().play(task, rollout, ask, state)
         except RolloutFailed:
             if client.unreachable:
-                await self._try_refresh_agents()
+                with suppress(UsageError):  # the head server is gone too: the failure in progress says enough
+                    await self.start()
             raise
-
-    async def _try_refresh_agents(self) -> None:
-        try:
-            await self._refresh_agents()
-        except UsageError:  # the head server is not reachable either: the failure in progress says enough
-            return
 
     def _client_of(self, task: Task) -> GymClient:
         name = str(read_agent_name(task))

@@ -37,33 +37,19 @@ from rollbook.reports import (
 from rollbook.stats import Expression
 
 
-class CollectionFiles(msgspec.Struct, frozen=True):
-    """The paths of one collection's files, derived from the path of its rollouts."""
+class CollectionFiles:
+    """The paths of one collection's files, derived from the path of its rollouts.
 
-    rollouts: Path
+    `inputs` has one row for each requested rollout, `failures` one for each failed attempt, `metrics` the statistics of
+    each agent.
+    """
 
-    def _sibling(self, ending: str) -> Path:
-        return self.rollouts.with_name(f"{self.rollouts.stem}_{ending}")
-
-    @property
-    def inputs(self) -> Path:
-        """One row for each requested rollout."""
-        return self._sibling("materialized_inputs.jsonl")
-
-    @property
-    def failures(self) -> Path:
-        """One row for each failed attempt."""
-        return self._sibling("failures.jsonl")
-
-    @property
-    def metrics(self) -> Path:
-        """Statistics, for each agent."""
-        return self._sibling("aggregate_metrics.json")
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """Every path."""
-        return self.inputs, self.failures, self.metrics, self.rollouts
+    def __init__(self, rollouts: Path) -> None:
+        self.rollouts = rollouts
+        self.inputs = rollouts.with_name(f"{rollouts.stem}_materialized_inputs.jsonl")
+        self.failures = rollouts.with_name(f"{rollouts.stem}_failures.jsonl")
+        self.metrics = rollouts.with_name(f"{rollouts.stem}_aggregate_metrics.json")
+        self.all = (self.inputs, self.failures, self.metrics, self.rollouts)
 
 
 Row = dict[str, JSON]

@@ -172,18 +172,12 @@ class ServerInstance:
             self._keeper_socket = None
 
 
-class ReservedPort:
-    """A port that nobody takes by accident until a server listens on it: bound, but not listened on."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((LOCAL_HOST, 0))
-        self.number: int = self._socket.getsockname()[1]
-
-    def release(self) -> None:
-        """Leave the port to the server that now listens on it."""
-        self._socket.close()
+def reserve_port() -> socket.socket:
+    """Return a port that nobody takes by accident until a server listens on it: bound, but not listened on."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((LOCAL_HOST, 0))
+    return reserved
 
 
 START_ATTEMPTS = 5
@@ -215,9 +209,11 @@ class ServerFleet:
         self._agents = {name: block for name, block in known.items() if block.kind == AGENTS}
         if not self._resources:
             raise UsageError(f"{path}: it names no resources server ({RESOURCES})")
-        self.notes = [
+        self.notes = [  # what needs it will fail
             f"{path}: {who} calls {whom}, which is not in it"
-            for who, whom in _find_missing_references(self._required, known)
+            for who, block in self._required.items()
+            for whom in block.references
+            if whom not in known
         ]
         self._instances: dict[str, ServerInstance] = {}
         self._servers: dict[str, ConnectedServer] = {}
@@ -278,11 +274,12 @@ class ServerFleet:
             await self._servers[name].connect(route)
 
     async def _start_all(self) -> None:
-        ports = {name: ReservedPort() for name in self._required}
+        reserved = {name: reserve_port() for name in self._required}
         try:
-            config = self._make_server_config({name: port.number for name, port in ports.items()})
+            ports: dict[str, int] = {name: port.getsockname()[1] for name, port in reserved.items()}
+            config = self._make_server_config(ports)
             for name, port in ports.items():
-                client = GymClient(f"http://{LOCAL_HOST}:{port.number}")
+                client = GymClient(f"http://{LOCAL_HOST}:{port}")
                 await client.open()
                 self._instances[name] = ServerInstance(name, client)
             async with asyncio.TaskGroup() as group:
@@ -291,8 +288,8 @@ class ServerFleet:
         except* (PortTaken, ChildFailed, UsageError) as several:
             raise several.exceptions[0] from None
         finally:
-            for port in ports.values():
-                port.release()
+            for socket_ in reserved.values():
+                socket_.close()  # the port belongs to the server that now listens on it
 
     def _make_server_config(self, ports: Mapping[str, int]) -> Config:
         """Return the configuration for the servers: their own blocks with addresses, and no agents."""
@@ -329,13 +326,6 @@ class ServerFleet:
         instances, self._instances, self._servers = self._instances, {}, {}
         await asyncio.gather(*(instance.stop() for instance in instances.values()))
         await asyncio.gather(*(instance.client.close() for instance in instances.values()))
-
-
-def _find_missing_references(
-    required: Mapping[str, ServerBlock], known: Mapping[str, ServerBlock]
-) -> list[tuple[str, str]]:
-    """Return (caller, callee) for each callee that the configuration lacks: what needs it will fail."""
-    return [(name, whom) for name, block in required.items() for whom in block.references if whom not in known]
 
 
 def list_required_servers(known: Mapping[str, ServerBlock]) -> list[str]:

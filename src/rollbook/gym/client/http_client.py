@@ -15,7 +15,7 @@ from yarl import URL
 
 from rollbook.core import FAILURE_KINDS, JSON, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models import describe_connection_error
+from rollbook.models import describe_connection_error, open_http_session
 
 
 def parse_address(text: str, scheme: str = "") -> str:
@@ -51,9 +51,6 @@ MAX_CONNECTIONS = 512
 """Connections open at once to one server; further requests wait."""
 
 MAX_REPLY_BYTES = 64 << 20
-_KEEP_ALIVE_S = 3.0
-"""Below the 5 s after which common servers close an idle connection: a POST on a closing one is lost."""
-
 _LARGE_BODY = 512 << 10
 _MAX_QUOTED_CHARS = 500
 
@@ -105,13 +102,7 @@ class GymClient:
 
     async def open(self) -> None:
         """Create the connection pool."""
-        headers = {"Content-Type": "application/json", "Accept": "*/*", "Accept-Encoding": "identity"}
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=60),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-        )
+        self._session = open_http_session(CONNECT_TIMEOUT_S, connections=MAX_CONNECTIONS, accept="*/*")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -177,15 +168,6 @@ async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def read_reply_object(reply: GymReply) -> Mapping[str, JSON] | None:
-    """Return the JSON object of a reply, accepting NaN and infinities, which some servers write."""
-    try:
-        value = parse_json(reply.body)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 PROXY_ERROR_STATUSES = (502, 503, 504)
 """The statuses with which a proxy reports that the server itself is gone."""
 
@@ -201,14 +183,14 @@ def read_named_failure(reply: GymReply) -> RolloutFailed | None:
 
 def read_json_reply(reply: GymReply, where: str, failure_kind: str) -> Mapping[str, JSON]:
     """Return the object of a reply; anything else is a failure of `failure_kind`."""
-    if reply.status in PROXY_ERROR_STATUSES:
-        raise read_named_failure(reply) or RolloutFailed(
-            "environment_error", where, f"HTTP {reply.status}: {reply.summary}"
-        )
     if reply.status != 200:
-        raise read_named_failure(reply) or RolloutFailed(failure_kind, where, f"HTTP {reply.status}: {reply.summary}")
-    value = read_reply_object(reply)
-    if value is None:
+        kind = "environment_error" if reply.status in PROXY_ERROR_STATUSES else failure_kind
+        raise read_named_failure(reply) or RolloutFailed(kind, where, f"HTTP {reply.status}: {reply.summary}")
+    try:
+        value = parse_json(reply.body)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
         raise RolloutFailed(failure_kind, where, f"HTTP 200 that is no JSON object: {reply.summary}")
     return value
 
@@ -235,6 +217,12 @@ class ConnectedServer(msgspec.Struct):
         paths = routes.get("paths") if isinstance(routes, dict) else None
         if isinstance(paths, dict) and (route not in paths or (route == VERIFY_PATH and STEP_PATH in paths)):
             raise UsageError(f"{self.client.base}: {_describe_mismatch(paths, route)}")
+
+    async def post(
+        self, path: str, value: JSON, cookies: dict[str, str], failure_kind: str = "environment_error"
+    ) -> Mapping[str, JSON]:
+        """Send a POST and return the object of the reply; anything else is a failure of `failure_kind`."""
+        return read_json_reply(await self.client.post(path, value, cookies), path, failure_kind)
 
     def check_session(self, generation: str, where: str) -> None:
         """Fail if the session is lost: a restarted server has none, and some then silently score an empty one."""

@@ -66,7 +66,7 @@ JsonObject = dict[str, JSON]
 
 
 class JsonLinesFile:
-    """A file of JSON objects, one per line, read by offset. `torn`: the last line is cut off."""
+    """A file of JSON objects, one per line. `torn`: the last line is cut off."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.torn = path, False
@@ -95,13 +95,6 @@ class JsonLinesFile:
             raise UsageError(f"{self.path}:{number}: a JSON object is needed, this is {type(value).__name__}")
         return value
 
-    def read_at(self, offset: int) -> JsonObject:
-        """Return the object at an offset."""
-        with open(self.path, "rb") as file:
-            file.seek(offset)
-            value: JsonObject = parse_json(file.readline())
-        return value
-
 
 class RolloutKey(NamedTuple):
     """A rollout by Gym's own indices."""
@@ -113,20 +106,23 @@ class RolloutKey(NamedTuple):
 class LinePosition(NamedTuple):
     """The position of a line: its file and offset."""
 
-    lines: JsonLinesFile
+    path: Path
     offset: int
 
     def read(self) -> JsonObject:
         """Return the object at this position."""
-        return self.lines.read_at(self.offset)
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            value: JsonObject = parse_json(file.readline())
+        return value
 
 
-class RequestedTask:
+class RequestedTask(msgspec.Struct):
     """One task: its agent, the position of its row, and the samples that were requested."""
 
-    def __init__(self, agent: str, position: LinePosition) -> None:
-        self.agent, self.position = agent, position
-        self.samples: set[int] = set()
+    agent: str
+    position: LinePosition
+    samples: set[int] = set()
 
 
 class GymCollection:
@@ -142,16 +138,16 @@ class GymCollection:
             for key, place, row in self._read_rows(files.inputs):
                 self._add_request(key, place, row)
         known = bool(self.tasks)
-        self._read_scored(path, known)
+        self._read_results(path, known)
         if files.failures.is_file():
-            self._read_failed(files.failures, known)
+            self._read_results(files.failures, known, all_failed=True)
         if not self.tasks:
             raise UsageError(f"{path}: holds no rollouts")
 
     def _read_rows(self, path: Path) -> Iterator[tuple[RolloutKey, LinePosition, JsonObject]]:
         lines, numbering = JsonLinesFile(path), RolloutNumbering()
         for offset, row in lines:
-            yield read_rollout_key(row, path) or numbering.next_key(row), LinePosition(lines, offset), row
+            yield read_rollout_key(row, path) or numbering.next_key(row), LinePosition(path, offset), row
         if lines.torn:
             self.notes.append(f"{path}: its last line is cut off, and was left out")
 
@@ -159,28 +155,19 @@ class GymCollection:
         request = self.tasks.setdefault(key.task, RequestedTask(read_agent_or_default(row), position))
         request.samples.add(key.sample)
 
-    def _read_scored(self, path: Path, known: bool) -> None:
+    def _read_results(self, path: Path, known: bool, *, all_failed: bool = False) -> None:
         repeated = 0
         for key, place, row in self._read_rows(path):
-            self._check_requested(key, known, path)
+            if known and key.sample not in getattr(self.tasks.get(key.task), "samples", ()):
+                raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never asked for")
             self._add_request(key, place, row)
-            repeated += key in self.scored
-            if FAILURE_CLASS in row:
+            repeated += key in self.scored and not all_failed
+            if all_failed or FAILURE_CLASS in row:
                 self.failed.setdefault(key, []).append(place)
             else:
                 self.scored.setdefault(key, place)
         if repeated:
             self.notes.append(f"{path}: {repeated} rollouts are there more than once; the first of each counts")
-
-    def _read_failed(self, path: Path, known: bool) -> None:
-        for key, place, row in self._read_rows(path):
-            self._check_requested(key, known, path)
-            self._add_request(key, place, row)
-            self.failed.setdefault(key, []).append(place)
-
-    def _check_requested(self, key: RolloutKey, known: bool, path: Path) -> None:
-        if known and key.sample not in getattr(self.tasks.get(key.task), "samples", ()):
-            raise UsageError(f"{path}: {TASK_INDEX} {key.task}, {ROLLOUT_INDEX} {key.sample} was never asked for")
 
     def tasks_by_agent(self) -> dict[str, list[int]]:
         """Return the tasks of each agent, in their order."""
@@ -316,7 +303,7 @@ def _read_tasks(
         row = position.read()
         name = choose_task_id(row, index, seen)
         numbers[name] = index
-        yield read_task_with_row(row, name, f"{position.lines.path}: {TASK_INDEX} {index}")
+        yield read_task_with_row(row, name, f"{position.path}: {TASK_INDEX} {index}")
 
 
 def plan_parts(samples: list[set[int]], first: int) -> list[Part]:
@@ -433,10 +420,4 @@ async def fill_book(book: Book, reader: CollectionReader) -> None:
 
     jobs = BookJobSource(book, round_, on_mark=progress.record, on_claim=keep_known)
     worker = Worker(jobs, reader, FixedLimit(CONCURRENCY), round_.number, dict.fromkeys(FAILURE_KINDS, 1))
-    await jobs.join()
-    try:
-        await worker.run(lambda: None)
-    finally:
-        await jobs.leave()
-    if jobs.error:
-        raise jobs.error
+    await jobs.run_worker(worker)

@@ -13,7 +13,6 @@ of the step. The reward of a rollout is the sum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -27,7 +26,6 @@ from rollbook.gym.client.http_client import (
     ConnectedServer,
     GymClient,
     parse_address,
-    read_json_reply,
     read_named_failure,
 )
 from rollbook.gym.dataset import RowDataset, check_tools, read_row_tools
@@ -43,30 +41,8 @@ class GymServerSession(msgspec.Struct):
     cookies: dict[str, str]
 
 
-class ServerSource(Protocol):
-    """Provides the servers of an environment. `notes` lists surprises in their configuration."""
-
-    notes: list[str]
-
-    def check(self, task: Task) -> None:
-        """Refuse a task that has no server."""
-
-    async def start(self, route: str) -> None:
-        """Connect to all servers; UsageError if one is missing, or lacks the route."""
-
-    async def stop(self) -> None:
-        """Disconnect from the servers, and end those that were started."""
-
-    async def wait_until_up(self, task: Task) -> None:
-        """Wait until the server of a task is up; RolloutFailed if it will not be."""
-
-    def server_for(self, task: Task) -> ConnectedServer:
-        """Return the server of a task."""
-        ...
-
-
 class SingleServer:
-    """One server at an address."""
+    """One server at an address; used like the several ones of a ServerFleet."""
 
     def __init__(self, base: str) -> None:
         self._server = ConnectedServer(GymClient(base))
@@ -76,7 +52,7 @@ class SingleServer:
         """Accept every task."""
 
     async def start(self, route: str) -> None:
-        """Connect to the server."""
+        """Connect to the server; UsageError if it is missing, or lacks the route."""
         await self._server.client.open()
         await self._server.connect(route)
 
@@ -97,7 +73,7 @@ class ServerEnvironment(Environment):
 
     route = VERIFY_PATH
 
-    def _set_up(self, servers: ServerSource, data: str | None, name: str) -> None:
+    def _set_up(self, servers: SingleServer | ServerFleet, data: str | None, name: str) -> None:
         """Do the work of `__init__`, once the servers are determined."""
         self._servers = servers
         self._rows = RowDataset(data, name, self._check, prompt_optional=self.route == STEP_PATH)
@@ -142,9 +118,7 @@ class RemoteServer(ServerEnvironment):
         server = self._servers.server_for(task)
         session = GymServerSession(server, server.client.generation, {})
         if not server.stateless or task.fields[CREATE_PARAMS].get("tools"):
-            read_json_reply(
-                await server.client.post(SEED_PATH, task.fields, session.cookies), SEED_PATH, "environment_error"
-            )
+            await server.post(SEED_PATH, task.fields, session.cookies)
         return session
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
@@ -167,8 +141,8 @@ class RemoteServer(ServerEnvironment):
         """Ask the server for a verdict, in the session of the rollout."""
         server, session = self._servers.server_for(task), rollout.outcome or {}
         server.check_session(session.get("era", ""), VERIFY_PATH)
-        reply = await server.client.post(VERIFY_PATH, make_verify_body(task, rollout), dict(session.get("cookies", {})))
-        verdict = read_json_reply(reply, VERIFY_PATH, "verifier_error")
+        body, cookies = make_verify_body(task, rollout), dict(session.get("cookies", {}))
+        verdict = await server.post(VERIFY_PATH, body, cookies, "verifier_error")
         if failure := read_failure(verdict, VERIFY_PATH, "verifier_error"):
             raise failure
         return read_score(verdict, task.fields)
@@ -232,9 +206,7 @@ class SteppedServer(ServerEnvironment):
         await self._servers.wait_until_up(task)
         server = self._servers.server_for(task)
         episode = SteppedSession(server, server.client.generation, {})
-        reply = read_json_reply(
-            await server.client.post(RESET_PATH, task.fields, episode.cookies), RESET_PATH, "environment_error"
-        )
+        reply = await server.post(RESET_PATH, task.fields, episode.cookies)
         episode.observation = _read_observation(reply, RESET_PATH)
         episode.needs_close = _read_info(reply).get("supports_explicit_close") is True
         return episode
@@ -262,9 +234,7 @@ class SteppedServer(ServerEnvironment):
         name = f"{task.id}_{rollout.sample}_{len(rollout.turns)}"
         response = make_response([completion.message], [drop_tokens(completion.turn)], name=name, model="model")
         body = _add_response(task, rollout, response)
-        reply = read_json_reply(
-            await state.server.client.post(STEP_PATH, body, state.cookies), STEP_PATH, "environment_error"
-        )
+        reply = await state.server.post(STEP_PATH, body, state.cookies)
         state.reward += _read_step_reward(reply)
         state.last = {"terminated": bool(reply.get("terminated")), "truncated": bool(reply.get("truncated"))}
         state.last |= {name: value for name, value in _read_info(reply).items() if name != "tool_outputs"}

@@ -22,11 +22,9 @@ from rollbook.core import JSON, Limits, Rollout, Sampling, Task, ToolFormat
 from rollbook.engine import RolloutJob, RolloutRunner, run_until_final
 from rollbook.environments import EnvironmentRuntime
 from rollbook.errors import RolloutFailed, Stopped
-from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.responses import make_rollout_response
 from rollbook.gym.rows import make_failed_row, make_scored_row, read_row_id, read_sample_index, read_task
-from rollbook.gym.server.http_app import SessionCookies, make_gym_app, make_openapi
-from rollbook.gym.server.resources import read_verified_rows
+from rollbook.gym.server.http_app import make_gym_app, make_openapi
 from rollbook.models import CREATE_PARAMS, CreateParams, Model, read_create_params
 from rollbook.processes import json_response, read_json_object
 
@@ -67,21 +65,11 @@ class AgentServer:
 
     def make_app(self) -> web.Application:
         """Return the aiohttp application."""
-        app = make_gym_app(SessionCookies(f"{self._name}_agent"), self._say)
-        for path in ("/", "/health"):
-            app.router.add_get(path, self._health)
-        app.router.add_get("/openapi.json", self._openapi)
+        app = make_gym_app(f"{self._name}_agent", self._say, make_openapi(self._name, POST_ROUTES, GET_ROUTES))
         app.router.add_post("/run", self._run)
         for prefix in ROUTE_PREFIXES:
             app.router.add_post(f"{prefix}/v1/responses", self._respond)
-        app.router.add_post("/aggregate_metrics", self._aggregate)
         return app
-
-    async def _health(self, _: web.Request) -> web.Response:
-        return json_response({"status": "ok"})
-
-    async def _openapi(self, _: web.Request) -> web.Response:
-        return json_response(make_openapi(self._name, POST_ROUTES, GET_ROUTES))
 
     async def _run(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)
@@ -106,9 +94,6 @@ class AgentServer:
         if rollout.failure:
             raise RolloutFailed(rollout.failure.kind, rollout.failure.where, rollout.failure.message)
         return json_response(self._make_response(rollout))
-
-    async def _aggregate(self, request: web.Request) -> web.Response:
-        return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
 
     async def _run_rollout(self, task: Task, sample: int, params: CreateParams, *, verify: bool) -> Rollout:
         """Run attempts until one is scored, or until the budget of its failure kind is used up."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Unpack
 
 import msgspec
 from aiohttp import web
@@ -24,15 +25,8 @@ from rollbook.errors import RolloutFailed
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import make_scored_row, read_sample_index, read_task
 from rollbook.gym.server.http_app import CURRENT_SESSION, describe_no_session, make_session_id
-from rollbook.models import Completion, Model
-from rollbook.processes import (
-    IDLE_TIMEOUT_S,
-    MAX_SESSIONS,
-    ExpiringSessions,
-    NoSession,
-    json_response,
-    read_json_object,
-)
+from rollbook.models import Completion, Model, ModelCall
+from rollbook.processes import ExpiringSessions, NoSession, json_response, read_json_object
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -61,19 +55,13 @@ class GymnasiumEpisode(Model):
         self._rollout_task.cancel()
         await asyncio.gather(self._rollout_task, return_exceptions=True)
 
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, *, seed: int, rollout: str, tools: Sequence[JSON] = ()
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Return the next completion that the client hands in."""
         if len(messages) <= len(self._prompt):  # run again from the prompt, where the client's model cannot follow
             raise process_lost()
         self._prompt = list(messages)
         self._completion_wanted.set()
         return await self._completions.get()
-
-    async def begin(self) -> None:
-        """Wait until the first completion is needed; an environment that does not open raises its failure."""
-        await self._wait_for_prompt()
 
     async def step(self, completion: Completion) -> StepResult:
         """Hand in the model's completion and return what the environment does next."""
@@ -82,11 +70,11 @@ class GymnasiumEpisode(Model):
         known = len(self._prompt) + 1
         self._completion_wanted.clear()
         self._completions.put_nowait(completion)
-        rollout = await self._wait_for_prompt()
+        rollout = await self.wait_for_prompt()
         return StepResult((rollout.messages if rollout else self._prompt)[known:], rollout)
 
-    async def _wait_for_prompt(self) -> Rollout | None:
-        """Wait until the next completion is needed, or return the finished rollout."""
+    async def wait_for_prompt(self) -> Rollout | None:
+        """Wait until the next completion is needed, or return the finished rollout; raise its failure if it failed."""
         wanted = asyncio.create_task(self._completion_wanted.wait())
         try:
             await asyncio.wait({wanted, self._rollout_task}, return_when=asyncio.FIRST_COMPLETED)
@@ -114,13 +102,7 @@ class GymnasiumRoutes:
     """The episodes of one environment."""
 
     def __init__(
-        self,
-        name: str,
-        runtime: EnvironmentRuntime,
-        limits: Limits,
-        *,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        max_sessions: int = MAX_SESSIONS,
+        self, name: str, runtime: EnvironmentRuntime, limits: Limits, *, idle_timeout_s: float, max_sessions: int
     ) -> None:
         self._name, self._runtime, self._limits = name, runtime, limits
         self.episodes = ExpiringSessions[GymnasiumEpisode](
@@ -145,7 +127,7 @@ class GymnasiumRoutes:
         async def made() -> GymnasiumEpisode:
             episode = GymnasiumEpisode(self._runtime, self._limits, task, sample)
             try:
-                await episode.begin()
+                await episode.wait_for_prompt()
             except BaseException:
                 await episode.close()
                 raise

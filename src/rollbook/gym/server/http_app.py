@@ -27,8 +27,9 @@ from aiohttp import web
 
 from rollbook.core import JSON
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
+from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.rows import RESOURCES
-from rollbook.processes import NoSession, json_response
+from rollbook.processes import NoSession, json_response, read_json_object
 
 _NOT_A_WORD = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -81,8 +82,12 @@ CURRENT_SESSION: ContextVar[str] = ContextVar("session")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_gym_app(cookies: SessionCookies, say: Callable[[str], None]) -> web.Application:
-    """Return an application that sets the session cookie on every reply, errors included; `say` gets each failure."""
+def make_gym_app(server: str, say: Callable[[str], None], openapi: JSON) -> web.Application:
+    """Return an application with the routes of every server: alive, its OpenAPI document, statistics over rows.
+
+    It sets the session cookie on every reply, errors included; `say` gets each failure.
+    """
+    cookies = SessionCookies(server)
 
     @web.middleware
     async def with_cookie(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -91,7 +96,29 @@ def make_gym_app(cookies: SessionCookies, say: Callable[[str], None]) -> web.App
         cookies.write(response, CURRENT_SESSION.get())
         return response
 
-    return web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[with_cookie])
+    async def health(_: web.Request) -> web.Response:
+        return json_response({"status": "ok"})
+
+    async def describe(_: web.Request) -> web.Response:
+        return json_response(openapi)
+
+    async def aggregate(request: web.Request) -> web.Response:
+        return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
+
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[with_cookie])
+    app.router.add_get("/", health)
+    app.router.add_get("/health", health)
+    app.router.add_get("/openapi.json", describe)
+    app.router.add_post("/aggregate_metrics", aggregate)
+    return app
+
+
+def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+    """Return the rows of a request for statistics."""
+    rows = body.get("verify_responses")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError("verify_responses is no list of objects")
+    return rows
 
 
 async def _handle_request(request: web.Request, handler: Handler, say: Callable[[str], None]) -> web.StreamResponse:
@@ -145,8 +172,8 @@ IMPLEMENTATION = "rollbook"
 class HeadRoutes:
     """Describe one instance: the server whose application this is added to, at the address the client used."""
 
-    def __init__(self, name: str, kind: str, domain: str = "other") -> None:
-        self._name, self._kind, self._domain = name, kind, domain
+    def __init__(self, name: str, kind: str) -> None:
+        self._name, self._kind = name, kind
         self._started_at = time.time()
 
     def add_to(self, app: web.Application) -> None:
@@ -155,7 +182,17 @@ class HeadRoutes:
         app.router.add_get("/server_instances", self._instances)
 
     async def _config(self, request: web.Request) -> web.Response:
-        return json_response(yaml.safe_dump(self.config(*_address_seen_by_client(request)), sort_keys=False))
+        """Return the parts of Gym's merged configuration that exist here."""
+        host, port = _address_seen_by_client(request)
+        settings: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
+        if self._kind == RESOURCES:
+            settings["domain"] = "other"
+        config = {
+            self._name: {self._kind: {IMPLEMENTATION: settings}},
+            "head_server": {"host": host, "port": port},
+            "dry_run": False,
+        }
+        return json_response(yaml.safe_dump(config, sort_keys=False))
 
     async def _instances(self, request: web.Request) -> web.Response:
         host, port = _address_seen_by_client(request)
@@ -175,17 +212,6 @@ class HeadRoutes:
             "uptime_seconds": time.time() - self._started_at,
         }
         return json_response([instance])
-
-    def config(self, host: str, port: int) -> dict[str, JSON]:
-        """Return the parts of Gym's merged configuration that exist here."""
-        settings: dict[str, JSON] = {"entrypoint": "app.py", "host": host, "port": port}
-        if self._kind == RESOURCES:
-            settings["domain"] = self._domain
-        return {
-            self._name: {self._kind: {IMPLEMENTATION: settings}},
-            "head_server": {"host": host, "port": port},
-            "dry_run": False,
-        }
 
 
 def _address_seen_by_client(request: web.Request) -> tuple[str, int]:

@@ -14,7 +14,7 @@ remembered when it is closed, so that a repeated request to verify gets the same
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from aiohttp import web
@@ -22,14 +22,12 @@ from aiohttp import web
 from rollbook.core import JSON, Limits, Rollout, Task, derive_seed
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.gym.metrics import aggregate_metrics
 from rollbook.gym.responses import read_response
 from rollbook.gym.rows import ROLLBOOK_KEY, make_judge_failed_row, make_scored_row, read_sample_index, read_task
 from rollbook.gym.server import gymnasium
 from rollbook.gym.server.gymnasium import GymnasiumRoutes, process_lost
 from rollbook.gym.server.http_app import (
     CURRENT_SESSION,
-    SessionCookies,
     describe_no_session,
     make_gym_app,
     make_openapi,
@@ -70,9 +68,7 @@ class GymSession:
 class GymSessions:
     """The open states by session name. At most `max_sessions` are open, and as many outcomes are remembered."""
 
-    def __init__(
-        self, runtime: EnvironmentRuntime, *, idle_timeout_s: float = IDLE_TIMEOUT_S, max_sessions: int = MAX_SESSIONS
-    ) -> None:
+    def __init__(self, runtime: EnvironmentRuntime, *, idle_timeout_s: float, max_sessions: int) -> None:
         self._runtime, self._max_sessions = runtime, max_sessions
         self._sessions = ExpiringSessions[GymSession](
             lambda state: runtime.close_session(state.session),
@@ -80,6 +76,7 @@ class GymSessions:
             idle_timeout_s=idle_timeout_s,
             max_sessions=max_sessions,
         )
+        self.cleanup_context = self._sessions.cleanup_context
         self._outcomes: dict[str, JSON | RolloutFailed] = {}
 
     def __len__(self) -> int:
@@ -140,10 +137,6 @@ class GymSessions:
         while len(self._outcomes) > self._max_sessions:
             del self._outcomes[next(iter(self._outcomes))]
 
-    def cleanup_context(self, app: object) -> AsyncIterator[None]:
-        """Return aiohttp's cleanup context: the sessions live as long as the server."""
-        return self._sessions.cleanup_context(app)
-
 
 GET_ROUTES = {"/": "alive?", "/health": "alive?", "/reverify_mode": "may a response be verified again?"}
 POST_ROUTES = {
@@ -182,15 +175,13 @@ class ResourcesServer:
 
     def make_app(self) -> web.Application:
         """Return the aiohttp application."""
-        app = make_gym_app(SessionCookies(self._name), self._say)
+        posts = {**POST_ROUTES, **(gymnasium.POST_ROUTES if self.gymnasium else {})}
+        openapi = make_openapi(self._name, posts, GET_ROUTES, self._runtime.spec.tools)
+        app = make_gym_app(self._name, self._say, openapi)
         app.cleanup_ctx.append(self.sessions.cleanup_context)
-        for path in ("/", "/health"):
-            app.router.add_get(path, self._health)
         app.router.add_get("/reverify_mode", self._reverify_mode)
-        app.router.add_get("/openapi.json", self._openapi)
         app.router.add_post("/seed_session", self._seed_session)
         app.router.add_post("/verify", self._verify)
-        app.router.add_post("/aggregate_metrics", self._aggregate)
         if self.gymnasium:
             self.gymnasium.add_to(app)
         app.router.add_post("/{tool}", self._call_tool)
@@ -200,20 +191,13 @@ class ResourcesServer:
     def _stateful(self) -> bool:
         return self._runtime.spec.state != "none"
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return json_response({"status": "ok"})
-
     async def _reverify_mode(self, _: web.Request) -> web.Response:
         """Only stateless verdicts can be repeated: a state is gone with its rollout."""
         return json_response("unsupported" if self._stateful else "stateless")
 
-    async def _openapi(self, _: web.Request) -> web.Response:
-        posts = {**POST_ROUTES, **(gymnasium.POST_ROUTES if self.gymnasium else {})}
-        return json_response(make_openapi(self._name, posts, GET_ROUTES, self._runtime.spec.tools))
-
     async def _seed_session(self, request: web.Request) -> web.Response:
         """Always open a new session: seeding again starts again."""
-        task = self._read_task(await read_json_object(request))
+        task = read_task(await read_json_object(request), self._name)
         CURRENT_SESSION.set(make_session_id())
         if self._stateful:
             await self.sessions.open(CURRENT_SESSION.get(), task)
@@ -235,7 +219,7 @@ class ResourcesServer:
 
     async def _verify(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)
-        rollout = read_rollout(body, self._read_task(body))
+        rollout = read_rollout(body, read_task(body, self._name))
         if self._stateful:
             rollout.outcome = await self.sessions.conclude(CURRENT_SESSION.get())
         try:
@@ -246,20 +230,6 @@ class ResourcesServer:
             self._say(f"/verify: {error}")
             return json_response(make_judge_failed_row(body, error))
         return json_response(make_scored_row(body, score, rollout.outcome))
-
-    async def _aggregate(self, request: web.Request) -> web.Response:
-        return json_response(aggregate_metrics(read_verified_rows(await read_json_object(request))))
-
-    def _read_task(self, row: Mapping[str, JSON]) -> Task:
-        return read_task(row, self._name)
-
-
-def read_verified_rows(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """Return the rows of a request for statistics."""
-    rows = body.get("verify_responses")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UsageError("verify_responses is no list of objects")
-    return rows
 
 
 def read_rollout(body: Mapping[str, JSON], task: Task) -> Rollout:

@@ -23,10 +23,10 @@ from rollbook.errors import UsageError
 from rollbook.trainers.formats import make_array
 from rollbook.trainers.nemo_rl.code_samples import (
     CLOSE_TAG,
+    CodeBlocks,
     CodeConfig,
     CodeOutcome,
     CodeRequest,
-    LastMessage,
     SampleRefused,
     make_problem_outcome,
     read_code_request,
@@ -97,7 +97,7 @@ class CodeSample(NamedTuple):
     """One row of a batch during a step."""
 
     metadata: SampleMetadata
-    message: LastMessage
+    message: CodeBlocks
     request: CodeRequest | None = None
     outcomes: tuple[CodeOutcome, ...] = ()
     turns: int | None = None
@@ -147,7 +147,6 @@ class CodeActor:
         return [self._refuse_shared_session(sample, uses) for sample in samples]
 
     def _read_sample(self, log: Sequence[LogMessage], given: SampleMetadata) -> CodeSample:
-        empty = LastMessage((), "")
         try:
             message = read_last_message(log)
             if not message.blocks:
@@ -156,7 +155,7 @@ class CodeActor:
                 given, message, read_code_request(message.blocks, given, self._config) if message.blocks else None
             )
         except SampleRefused as error:
-            return self._refuse(CodeSample(given, empty), str(error))
+            return self._refuse(CodeSample(given, CodeBlocks((), "")), str(error))
 
     def _refuse_shared_session(self, sample: CodeSample, uses: Counter[str]) -> CodeSample:
         """Refuse two samples of one batch in one session: they would see each other's variables."""

@@ -19,7 +19,6 @@ import textwrap
 import uuid
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from math import inf
 from numbers import Real
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -184,14 +183,7 @@ class CodeRequest(msgspec.Struct, frozen=True):
     working_dir: str | None = None
 
 
-class LastMessage(msgspec.Struct, frozen=True):
-    """The last message: its code, and the text after it."""
-
-    blocks: tuple[str, ...]
-    after: str
-
-
-def read_last_message(log: object) -> LastMessage:
+def read_last_message(log: object) -> CodeBlocks:
     """Return the blocks of a log's last message."""
     last = log[-1] if isinstance(log, Sequence) and not isinstance(log, str) and log else None
     content = last.get("content") if isinstance(last, Mapping) else None
@@ -199,10 +191,10 @@ def read_last_message(log: object) -> LastMessage:
         raise SampleRefused("the message log does not end with a message whose content is text")
     if len(content) > MAX_MESSAGE_CHARS:
         raise SampleRefused(f"the message has more than {MAX_MESSAGE_CHARS} characters")
-    blocks, after = find_blocks(content)
-    if len(blocks) > MAX_BLOCKS:
-        raise SampleRefused(f"the message has {len(blocks)} code blocks; at most {MAX_BLOCKS} are run")
-    return LastMessage(blocks, after)
+    found = find_blocks(content)
+    if len(found.blocks) > MAX_BLOCKS:
+        raise SampleRefused(f"the message has {len(found.blocks)} code blocks; at most {MAX_BLOCKS} are run")
+    return found
 
 
 def read_code_request(blocks: tuple[str, ...], metadata: object, config: CodeConfig) -> CodeRequest:
@@ -242,7 +234,7 @@ def to_float(value: Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        return inf
+        return math.inf
 
 
 def read_session_id(metadata: Mapping[str, object]) -> str:

@@ -13,12 +13,14 @@ import sys
 import threading
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -429,15 +431,30 @@ once, as NeMo RL's asynchronous rollouts call with one sample each.
 """
 
 
-class CodeWorkers(Protocol):
+class CodeWorkers(ABC):
     """All workers of an environment."""
 
+    def __init__(self, config: CodeConfig) -> None:
+        self._config = config
+
     def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
-        """Return the answers, in the batch's order."""
+        """Run all workers at once; return the answers in the batch's order."""
+        parts = split_by_worker(batch, self._config.num_workers)
+        finish = {number: self._begin(number, [batch[place] for place in places]) for number, places in parts.items()}
+        answers: dict[int, CodeAnswer] = {}
+        for number, places in parts.items():
+            answers |= zip(places, finish[number](), strict=True)
+        return [answers[place] for place in range(len(batch))]
 
+    @abstractmethod
+    def _begin(self, number: int, share: list[CodeRequest]) -> Callable[[], list[CodeAnswer]]:
+        """Start a worker's share of a batch; return a function that waits for the answers."""
+
+    @abstractmethod
     def counts(self) -> CountsByName:
-        """Return the counts since the last call."""
+        """Return the counts of all workers together since the last call."""
 
+    @abstractmethod
     def close(self) -> None:
         """End every session."""
 
@@ -467,43 +484,29 @@ def split_by_worker(batch: Sequence[CodeRequest], workers: int) -> dict[int, lis
     return places
 
 
-def order_answers(size: int, answers: Mapping[int, CodeAnswer]) -> list[CodeAnswer]:
-    """Return answers in the order of their places."""
-    return [answers[place] for place in range(size)]
-
-
-class LocalWorkers:
+class LocalWorkers(CodeWorkers):
     """Workers in this process."""
 
     def __init__(self, config: CodeConfig) -> None:
+        super().__init__(config)
         self._workers = [CodeWorker(config) for _ in range(config.num_workers)]
 
-    def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
-        """Run all workers at once."""
-        parts = split_by_worker(batch, len(self._workers))
-        finish = {
-            number: self._workers[number].begin([batch[place] for place in places]) for number, places in parts.items()
-        }
-        answers = {
-            place: answer for number in parts for place, answer in zip(parts[number], finish[number](), strict=True)
-        }
-        return order_answers(len(batch), answers)
+    def _begin(self, number: int, share: list[CodeRequest]) -> Callable[[], list[CodeAnswer]]:
+        return self._workers[number].begin(share)
 
     def counts(self) -> CountsByName:
-        """Return the counts of all workers together."""
         return sum_counts([worker.counts() for worker in self._workers])
 
     def close(self) -> None:
-        """Close every worker."""
         for worker in self._workers:
             worker.close()
 
 
-class RayWorkers:
+class RayWorkers(CodeWorkers):
     """Workers as Ray actors, spread over the cluster."""
 
     def __init__(self, config: CodeConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._actors = [self._start_actor(number) for number in range(config.num_workers)]
 
     def _start_actor(self, number: int) -> Any:
@@ -514,17 +517,11 @@ class RayWorkers:
             options |= {"name": f"rollbook-code-{self._config.worker_group}-{number}", "get_if_exists": True}
         return ray.remote(**options)(CodeWorker).remote(self._config)
 
-    def turns(self, batch: Sequence[CodeRequest]) -> list[CodeAnswer]:
-        """Run all workers at once; one that is gone is replaced, and its share is run by the new one."""
-        parts = split_by_worker(batch, len(self._actors))
-        shares = {number: [batch[place] for place in places] for number, places in parts.items()}
-        results = {number: self._actors[number].turns.remote(share) for number, share in shares.items()}
-        answers: dict[int, CodeAnswer] = {}
-        for number, places in parts.items():
-            answers |= zip(places, self._result(number, results[number], shares[number]), strict=True)
-        return order_answers(len(batch), answers)
+    def _begin(self, number: int, share: list[CodeRequest]) -> Callable[[], list[CodeAnswer]]:
+        return partial(self._result, number, self._actors[number].turns.remote(share), share)
 
     def _result(self, number: int, result: Any, share: list[CodeRequest]) -> list[CodeAnswer]:
+        """Wait for a worker's answers; one that is gone is replaced, and its share is run by the new one."""
         import ray
 
         timeout_s = self._config.batch_timeout_seconds + GRACE_S

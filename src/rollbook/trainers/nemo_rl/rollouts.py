@@ -139,7 +139,8 @@ class RolloutActor:
         self, rows: Mapping[int, dict[str, JSON]]
     ) -> AsyncIterator[tuple[int, Rollout | MissingReason]]:
         """Yield every row as it ends: its rollout, or why there is none."""
-        routed = self._runner.route_rows([_remove_index(row) for row in rows.values()])
+        unindexed = [{name: row[name] for name in row if name != ROW_INDEX_KEY} for row in rows.values()]
+        routed = self._runner.route_rows(unindexed)
         tasks = [
             asyncio.ensure_future(self._run_row(index, name, task, self._read_sampling(rows[index])))
             for index, (name, task) in zip(rows, routed, strict=True)
@@ -217,10 +218,6 @@ def index_rows(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]
             raise UsageError(f"run_rollouts: two examples have {ROW_INDEX_KEY} {index}")
         by_index[index] = row
     return by_index
-
-
-def _remove_index(row: dict[str, JSON]) -> dict[str, JSON]:
-    return {name: value for name, value in row.items() if name != ROW_INDEX_KEY}
 
 
 def _default_to_1(value: JSON) -> float:

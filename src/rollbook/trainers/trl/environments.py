@@ -53,13 +53,9 @@ class Environments:
         self._prompts = PromptIndex(loaded.instance.tasks(), limit)
         self._background, self._stack = BackgroundLoop("rollbook-trl"), AsyncExitStack()
         self._runtime = self._background.run(self._open())
-        self._class = type(
-            self._name, (TrlEnvironment,), {t["function"]["name"]: make_tool_method(t["function"]) for t in self._tools}
-        )
-
-    @property
-    def _tools(self) -> list[JSON]:
-        return self._loaded.spec.tools
+        functions = [tool["function"] for tool in loaded.spec.tools]
+        methods = {function["name"]: make_tool_method(function) for function in functions}
+        self._class = type(self._name, (TrlEnvironment,), methods)
 
     async def _open(self) -> EnvironmentRuntime:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-")))

@@ -7,7 +7,7 @@ change between releases, so a version that is not known to work is refused at th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from rollbook.core import JSON, Sampling, Task, decode, encode
+from rollbook.core import JSON, Sampling, decode, encode
 from rollbook.engine import Entry, OnFailure, read_blend
 from rollbook.errors import UsageError
-from rollbook.trainers.task_runner import TaskRunner
 
 VERL_PREFIX, TESTED_VERSION = "0.9.", "0.9.1"
 
@@ -137,11 +136,6 @@ def to_json(value: Any) -> JSON:
     if isinstance(value, list | tuple) or type(value).__name__ == "ndarray":
         return [to_json(item) for item in value]
     return value.item() if hasattr(value, "item") else value
-
-
-def route_prompts(runner: TaskRunner, prompts: Sequence[Mapping[str, Any]]) -> list[tuple[str, Task]]:
-    """Return the environment and the task of every prompt, in order."""
-    return runner.route_rows([rebuild_row(fields) for fields in prompts])
 
 
 def find_servers(llm_client: Any) -> list[str]:

@@ -25,7 +25,7 @@ from rollbook.trainers.verl.config import (
     format_version,
     read_config,
     read_sampling,
-    route_prompts,
+    rebuild_row,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RollbookAgentLoopManager:
         columns, meta = prompts.non_tensor_batch, prompts.meta_info
         rows = [{key: values[index] for key, values in columns.items()} for index in range(len(prompts))]
         validate = bool(meta.get("validate", False))
-        routed = route_prompts(self._runner, rows)
+        routed = self._runner.route_rows([rebuild_row(row) for row in rows])
         tasks = [
             (name, task, read_sampling(self._rollout, validate=validate, greedy=not row.get(DO_SAMPLE_COLUMN, True)))
             for (name, task), row in zip(routed, rows, strict=True)

@@ -23,7 +23,7 @@ from rollbook.errors import TokenError, UsageError
 from rollbook.trainers.formats import Sample, sample_of
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 from rollbook.trainers.verl.batches import Prompt, Trajectory, trajectories
-from rollbook.trainers.verl.config import DO_SAMPLE_COLUMN, SAMPLES_COLUMN, format_version, read_sampling, route_prompts
+from rollbook.trainers.verl.config import DO_SAMPLE_COLUMN, SAMPLES_COLUMN, format_version, read_sampling, rebuild_row
 
 
 def read_prompts(batch: Any) -> tuple[bool, list[Prompt]]:
@@ -89,7 +89,7 @@ class PromptSessions:
         if self._broken is not None:
             raise self._broken
         validate, requested = read_prompts(prompts)
-        routed = route_prompts(self._runner, [prompt.fields for prompt in requested])
+        routed = self._runner.route_rows([rebuild_row(prompt.fields) for prompt in requested])
         self._background.run(self._set_version(requested))
         for prompt, (name, task) in zip(requested, routed, strict=True):
             future = self._background.start(self._run_prompt(prompt, name, task, validate))
