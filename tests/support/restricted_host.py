@@ -29,6 +29,8 @@ DOCKER_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """The capabilities that Docker leaves to root."""
 FORBIDDEN = ("unshare", "setns", "mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsmount")
 PLACES = ("ordinary user", "container root", "container user")
+UNRESTRICTED = "unrestricted"
+"""The host as it is, in a process of its own."""
 LESSER_ROOT = "lesser root"
 """Root with Docker's capabilities and no forbidden calls: it can still make a user namespace, as every user can."""
 
@@ -83,11 +85,13 @@ def start_restricted_host(place: str, limits: Limits) -> Iterator[RestrictedHost
 
 def can_enter(place: str) -> bool:
     """Return whether this process can enter such a place: only root can change users or drop some of its rights."""
-    return place == "container user" or os.geteuid() == 0
+    return place in ("container user", UNRESTRICTED) or os.geteuid() == 0
 
 
 def become(place: str) -> None:
     """Turn this process into one in such a place, irrevocably."""
+    if place == UNRESTRICTED:
+        return
     is_root = os.geteuid() == 0
     if is_root:
         kernel.unshare(kernel.CLONE_NEWNS)

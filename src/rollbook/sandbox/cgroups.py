@@ -173,6 +173,8 @@ def _gives_memory(folder: Path) -> bool:
 
 REMOVE_S = 2.0
 _group_numbers = itertools.count()
+FULL_BYTES = 1 << 20
+"""A group that has less left than this has reached its limit: memory is charged in small batches."""
 
 
 class CgroupTimer(NamedTuple):
@@ -187,14 +189,25 @@ class CgroupTimer(NamedTuple):
         return int(text.split()[1 if text.startswith("usage_usec") else 0]) / self.per_second
 
 
+class MemoryCounts(NamedTuple):
+    """How many processes of a group the kernel's OOM killer has ended, and how often the group reached its limit.
+
+    The first count alone proves nothing about the group: it includes processes that were killed because the memory of
+    the machine, or of a group further up, was used up.
+    """
+
+    kills: int
+    limit_hits: int
+
+
 class ControlGroup:
     """One control group of ours. In version 1 a second group in another hierarchy counts its CPU time."""
 
     def __init__(self, path: Path, version: int, cpu_path: Path | None = None) -> None:
         self._path, self._version, self._cpu_path = path, version, cpu_path
         self._limit = 0
-        self.last_kills = 0
-        """The number of kills at the last count."""
+        self.last_counts = MemoryCounts(0, 0)
+        """The counts when they were last read."""
 
     @property
     def clock(self) -> CgroupTimer | None:
@@ -228,14 +241,23 @@ class ControlGroup:
             names = ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"]
             for name in names if size > self._limit else names[::-1]:
                 (self._write if "memsw" not in name else self._try_write)(name, str(size))
+            self._try_write("memory.max_usage_in_bytes", "0")  # what was reached below another limit does not count
         self._limit = size
 
-    def count_kills(self) -> int:
-        """Return how many processes here the kernel has killed because the memory was used up."""
+    def read_counts(self) -> MemoryCounts:
+        """Read how many processes here were killed for lack of memory, and how often the limit was reached."""
         text = self._read("memory.oom_control" if self._version == 1 else "memory.events")
         fields = dict(line.split() for line in text.splitlines())
-        self.last_kills = int(fields.get("oom_kill", 0))
-        return self.last_kills
+        before = self.last_counts.limit_hits
+        hits = int(fields.get("oom", 0)) if self._version == 2 else before + self._pop_limit_hit()
+        self.last_counts = MemoryCounts(int(fields.get("oom_kill", 0)), hits)
+        return self.last_counts
+
+    def _pop_limit_hit(self) -> bool:
+        """Return whether a group of version 1 has been full since the last call: recent kernels do not count that."""
+        is_full = int(self._read("memory.max_usage_in_bytes")) > self._limit - FULL_BYTES
+        self._try_write("memory.max_usage_in_bytes", "0")
+        return is_full
 
     def remove(self) -> None:
         """Remove the group, waiting a moment for its last process to exit; else a later process of ours removes it."""
@@ -297,7 +319,7 @@ def _can_limit_memory(groups: ControlGroups) -> bool:
         return False
     try:
         group.set_limit(1 << 30)
-        group.count_kills()
+        group.read_counts()
     except OSError:
         return False
     finally:
@@ -340,7 +362,7 @@ class MemoryAccount:
         self._group, self._own, self._base = group, own, base
         self.spare_mb = spare_mb
         """How much private memory a process may reserve beyond the limit."""
-        self._kills = group.last_kills
+        self._counts = group.last_counts
         self.procs_files = group.open_procs_files() if own else []
 
     @property
@@ -354,9 +376,14 @@ class MemoryAccount:
         _set_limit(self._group, self._base + (used_mb << 20) + _count_guest_bytes(limits))
 
     def ran_out_of_memory(self) -> bool:
-        """Return whether the kernel killed a process for lack of memory since the last call."""
-        before, self._kills = self._kills, self._group.count_kills()
-        return self._kills > before
+        """Return whether the kernel killed a process since the last call because the guest's memory was used up;
+        SandboxError if it was not the guest's but the machine's, or that of a group further up."""
+        before, self._counts = self._counts, self._group.read_counts()
+        if self._counts.kills == before.kills:
+            return False
+        if self._counts.limit_hits == before.limit_hits:
+            raise SandboxError("a guest was killed because the memory of this machine or job was used up, not its own")
+        return True
 
     def close_procs_files(self) -> None:
         """Close the descriptors once they have been sent to the guest."""

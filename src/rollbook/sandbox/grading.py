@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rollbook.core import JSON
-from rollbook.errors import TestsBroken, UsageError
+from rollbook.errors import SandboxError, TestsBroken, UsageError
 from rollbook.sandbox.guest import Guest, GuestRun
 from rollbook.sandbox.inner.plain_data import NotPlain, pack
 from rollbook.sandbox.launcher import GuestLauncher
@@ -137,8 +137,8 @@ def make_verdict(examined: Result, candidate: Result) -> Verdict:
     costs: dict[str, Any] = {"seconds": examined.seconds, "cpu_seconds": candidate.cpu_seconds}
     costs["isolation"] = candidate.isolation
     report = decode_report(examined)
-    if report is None:  # the tests ran out of time or memory with what the code gave them
-        return Verdict(False, find_reason(examined), f"the tests ended with {examined.status}", **costs)
+    if report is None:
+        return Verdict(False, find_limit(examined), f"the tests ended with {examined.status}", **costs)
     message = format_error(report.error)
     if report.verdict == "broken":
         raise TestsBroken(f"the tests do not run: {message}")
@@ -148,6 +148,16 @@ def make_verdict(examined: Result, candidate: Result) -> Verdict:
         return Verdict(False, find_reason(candidate), format_error(candidate.error), **costs)
     reason: VerdictReason = "refused" if report.verdict == "refused" else "failed"
     return Verdict(False, reason, message, weak=report.weak, **costs)
+
+
+def find_limit(examined: Result) -> VerdictReason:
+    """Return which limit tests without a report reached, with what the code gave them. Tests that left their process
+    are broken; any other end of theirs is the sandbox's failure: the code cannot bring it about."""
+    if examined.status in ("timeout", "memory", "output"):
+        return examined.status
+    if examined.status in ("ok", "error"):
+        raise TestsBroken(f"the tests left their process with exit code {examined.exit}")
+    raise SandboxError(f"the process of the tests ended with {examined.status}")
 
 
 def decode_report(examined: Result) -> ExaminerReport | None:

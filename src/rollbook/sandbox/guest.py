@@ -184,6 +184,8 @@ class Guest:
         self.isolation, self._folder = isolation, folder
         self.started = False
         self._account, self._has_processes = account, limits.processes > 1
+        # Below bwrap's first process, code with several processes can kill its own first one.
+        self._code_can_kill = self._has_processes and "bubblewrap" in isolation
         self._process: GuestProcess | None = None
         self._clock: CpuClock | None = account.clock if account and self._has_processes else None
         self._grouped = self._clock is not None
@@ -280,8 +282,14 @@ class Guest:
             raise SandboxError(f"the sandbox broke: {error}") from None
         return msgspec.convert(message, GuestExit)
 
+    def can_kill(self, process: GuestProcess) -> bool:
+        """Return whether we or the code itself can have killed one of its processes. Code cannot kill the first process
+        of its namespace; the filter denies it where its process is not the first one, or has no namespace."""
+        return process.was_killed or self._code_can_kill
+
     def ran_out_of_memory(self) -> bool:
-        """Return whether the kernel killed one of its processes for lack of memory since the last call."""
+        """Return whether the kernel killed one of its processes for lack of memory since the last call; SandboxError if
+        not the guest's memory was used up but the machine's."""
         return self._account is not None and self._account.ran_out_of_memory()
 
     def renew_memory(self, limits: Limits, own_mb: float) -> None:
@@ -374,4 +382,4 @@ class GuestRun:
             return "memory"
         if code >= 0 and self._report.error is not None:
             return status_of_report(self._report)
-        return status_of_death(code, cpu_s, self._limits)
+        return status_of_death(code, cpu_s, self._limits, can_kill=self._guest.can_kill(self._guest.process))

@@ -169,12 +169,13 @@ class SessionTurn:
         """Record that the turn ended with more memory than allowed."""
         self._status, self._report = "memory", out_of_memory(self._limits)
 
-    def set_death(self, code: int | None, cpu_s: float) -> None:
+    def set_death(self, process: GuestProcess, code: int | None, cpu_s: float) -> None:
         """Record that the process ended before it replied. Even exit code 0 is no success: the turn is unfinished."""
         if self._status is None and code in (None, -signal.SIGKILL) and self._guest.ran_out_of_memory():
             self.set_out_of_memory()
         if self._status is None:
-            self._status = status_of_death(code, self._cpu_seconds(cpu_s), self._limits)
+            can_kill = self._guest.can_kill(process)
+            self._status = status_of_death(code, self._cpu_seconds(cpu_s), self._limits, can_kill=can_kill)
         if self._status in ("ok", "error") and self._report.error is None:
             self._status = "error"
             words = f"the process exited with {code} in the middle of the turn"
@@ -242,7 +243,7 @@ class PersistentState:
         process.kill()
         end = self._guest.wait_for_exit()
         cpu_s = self._guest.cpu_s(end)
-        turn.set_death(end.ended, cpu_s)
+        turn.set_death(process, end.ended, cpu_s)
         return turn.make_result("lost", end.peak_kb / 1024, cpu_s)
 
     def _is_alone(self) -> bool:
@@ -401,6 +402,7 @@ class SnapshotState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in a fork of the state."""
+        self._check_holder()
         turn, arrival = SessionTurn(self._guest, limits), ForkArrival(self._gate, forks=1, known=self._holder.pid)
         self._guest.renew_memory(limits, self._own_mb - self._first_mb)
         self._holder.resume()
@@ -413,6 +415,14 @@ class SnapshotState:
         turn.reject("of earlier turns keeps the session from forking")
         arrival.release()
         return self._lose_state(turn)
+
+    def _check_holder(self) -> None:
+        """Raise SandboxError when the state ended between turns: it was stopped, so its code cannot have done that."""
+        if not self._holder.has_ended():
+            return
+        self._launcher.check_provider_alive()
+        if not self._guest.ran_out_of_memory():
+            raise SandboxError("the state of the session was killed from outside")
 
     def _wait_for_fork(self, arrival: ForkArrival, turn: SessionTurn, limits: Limits) -> bool:
         """Wait for the runner, or until the holder cannot fork or has died; return whether it was in time."""
@@ -444,7 +454,7 @@ class SnapshotState:
             raise SandboxError(f"process {runner.pid} does not die")
         if turn.status is None:
             self._launcher.check_provider_alive()  # either the code ended itself, or everything ended with the zygote
-        turn.set_death(runner.exit_code(), runner.cpu_s())
+        turn.set_death(runner, runner.exit_code(), runner.cpu_s())
         self._guest.channel.discard()
         lost = self._guest.process.has_ended() or self._holder.has_ended()
         result = turn.make_result("lost" if lost else "rolled back", peak_mb)

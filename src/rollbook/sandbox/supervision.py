@@ -30,6 +30,8 @@ from rollbook.sandbox.limits import MAX_THREADS, Limits
 from rollbook.sandbox.results import GuestReport, ProgramError, RunStatus
 
 KILL_ROUNDS = 16
+PF_EXITING = 4
+"""The flag of a process that has begun to exit, in /proc/PID/stat."""
 
 
 class MemorySize(NamedTuple):
@@ -45,6 +47,8 @@ class GuestProcess:
     def __init__(self, pidfd: int) -> None:
         self.pidfd = pidfd
         self.pid = read_pid(pidfd)
+        self.was_killed = False
+        """Whether we killed it, before anything else had ended it."""
         self._cpu_s = 0.0
 
     def cpu_s(self) -> float:
@@ -74,6 +78,7 @@ class GuestProcess:
 
     def kill(self) -> None:
         """Kill it."""
+        self.was_killed = self.was_killed or not is_exiting(self.pid)
         self.send_signal(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -142,6 +147,12 @@ def read_pid(pidfd: int) -> int:
 def is_dead(pid: int) -> bool:
     """Return whether a process is gone, or is a zombie that was not reaped."""
     return _read_state(pid) in "ZX"
+
+
+def is_exiting(pid: int) -> bool:
+    """Return whether a process has begun to exit: this is so before the kernel closes its descriptors."""
+    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return not fields or bool(int(fields[6]) & PF_EXITING)
 
 
 def is_asleep(pid: int) -> bool:
@@ -442,9 +453,15 @@ class Watchdog:
         self._process.kill()
 
 
-def status_of_death(code: int | None, cpu_s: float, limits: Limits) -> RunStatus:
-    """Return the status of a process that ended without a valid report."""
+def status_of_death(code: int | None, cpu_s: float, limits: Limits, *, can_kill: bool) -> RunStatus:
+    """Return the status of a process that ended without a valid report.
+
+    `can_kill`: whether we, or its own code, can have sent it a SIGKILL. If not, something else on this machine did, and
+    that says nothing about the code: SandboxError.
+    """
     if code == -signal.SIGKILL:
+        if cpu_s < limits.seconds and not can_kill:
+            raise SandboxError("the guest was killed from outside: by the machine's OOM killer, a scheduler or a user")
         return "timeout" if cpu_s >= limits.seconds else "killed"
     if code is None or code < 0:
         return "timeout" if code == -signal.SIGXCPU else "crash"

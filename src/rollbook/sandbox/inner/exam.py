@@ -19,7 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from . import guest
-from .channel import Channel, PeerChannel
+from .channel import Channel, PeerChannel, encode_frame
 from .filesystem import WORKING_FOLDER
 from .handles import run_coroutine
 from .peer import OneProcess, Peer, PeerGone
@@ -28,6 +28,7 @@ from .roles import Role, answer_messages
 
 PEER_DESCRIPTOR = 4
 HIGH_DESCRIPTOR = guest.MAX_OPEN_FILES - 4
+OUT_OF_MEMORY_FRAME = encode_frame({"error": {"type": "MemoryError", "message": "the tests"}, "memory": True})
 SOLUTION_CLASS = "Solution"
 """The class in which competitions expect the function, if it is not at module level."""
 SOLUTION_MODULE = "solution"
@@ -57,6 +58,15 @@ def is_own_container(kind: type) -> bool:
 
 def run_examiner(request: dict[str, Any], channel: Channel) -> int:
     """Run the tests against the candidate's entry point, and report the outcome."""
+    try:
+        channel.send({"value": examine(request)})
+    except MemoryError:  # what the code gave the tests leaves no room for the report
+        os.write(guest.CHANNEL, OUT_OF_MEMORY_FRAME)
+    return 0
+
+
+def examine(request: dict[str, Any]) -> str:
+    """Run the tests and return the report."""
     exam = json.loads(request["code"])
     trust = {"weak": exam["weak"], "copies": exam["copies"], "data": not exam["classes"]}
     peer = Peer(PeerChannel(PEER_DESCRIPTOR), guarded=True, **trust)
@@ -90,8 +100,7 @@ def run_examiner(request: dict[str, Any], channel: Channel) -> int:
         "side_effects": peer.has_side_effects,
         "error": failure and guest.describe_error(failure),
     }
-    channel.send({"value": json.dumps(report, ensure_ascii=False)})
-    return 0
+    return json.dumps(report, ensure_ascii=False)
 
 
 def record_suites(exam: dict[str, Any]) -> list[Any]:

@@ -79,6 +79,7 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
     # An ordinary user can read how a fork ended only if it is dumpable (there is no core file nevertheless).
     kernel.prctl(kernel.PR_SET_DUMPABLE, int(forks and config["mode"] == "user"))
     if not has_namespaces:
+        ignore_end_signals()
         die_with_zygote(config["zygote"])
     filter = (
         seccomp.cached_filter(limits["processes"] == 1, forks, request["tree"] is not None) if has_namespaces else None
@@ -104,6 +105,13 @@ def join_control_groups(procs_files: list[int], proc: int) -> None:
     for file in procs_files:
         os.write(file, b"0")
     os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc), b"1000")  # all descriptors are closed later
+
+
+def ignore_end_signals() -> None:
+    """Ignore what a scheduler sends to all processes of a job, as the first process of a pid namespace does: code that
+    ends by such a signal would look as if it had crashed."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_zygote(zygote: int) -> None:

@@ -61,7 +61,8 @@ def confine(request: dict[str, Any], handles: list[int], stays: bool) -> Channel
     guest.drop_privileges("user", 0)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.install_filter(seccomp.make_program(alone=limits["processes"] == 1))
+    # The first process of the namespace is bwrap's own.
+    kernel.install_filter(seccomp.make_program(alone=limits["processes"] == 1, first=False))
     channel = Channel(guest.CHANNEL)
     channel.send(guest.STARTED)
     return channel
