@@ -100,7 +100,7 @@ def test_nothing_of_bubblewrap_is_left() -> None:
     with Sandbox(Limits(seconds=0.2), size=1, provider="bubblewrap") as box:
         box.run_sync("while True: pass")
         provider = next(iter(box._launchers))._provider
-        assert eventually(lambda: not provider._living)  # type: ignore[attr-defined]
+        assert eventually(lambda: not provider._running)  # type: ignore[attr-defined]
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
             box.run_sync("1")

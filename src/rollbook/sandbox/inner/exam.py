@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,8 +28,8 @@ from .plain_data import CONTAINERS, pack, unpack
 from .roles import Role, answer_messages
 
 PEER_DESCRIPTOR = 4
-HIGH_DESCRIPTOR = guest.MAX_OPEN_FILES - 4
 OUT_OF_MEMORY_FRAME = encode_frame({"error": {"type": "MemoryError", "message": "the tests"}, "memory": True})
+RECURSION_LIMIT = sys.getrecursionlimit()
 SOLUTION_CLASS = "Solution"
 """The class in which competitions expect the function, if it is not at module level."""
 SOLUTION_MODULE = "solution"
@@ -195,20 +196,25 @@ def compile_code(code: str) -> CodeType:
 
 
 def run_inputs(request: dict[str, Any], channel: Channel) -> int:
-    """Run the whole program again for every input, which it reads from stdin, with new globals each time."""
+    """Run the whole program again for every input, which it reads from stdin, with new globals each time, as `python
+    main.py` would."""
     program: list[Any] = []
     # Reading all builtins copies every page they are on: only for code that mentions them.
     streams, original_builtins = duplicate_streams(), dict(vars(builtins)) if "builtins" in request["code"] else {}
+    folder, paths = os.getcwd(), list(sys.path)
 
     def run_case(body: dict[str, Any]) -> dict[str, Any]:
         def run() -> None:
             if not program:
                 program.append(compile_code(request["code"]))
+            sys.setrecursionlimit(RECURSION_LIMIT + count_frames())
             exec(program[0], module_globals)
 
-        open_streams(body["stdin"].encode(), streams)
+        open_streams(open_stdin(body["stdin"].encode(), request.get("stdin_file")), streams)
         vars(builtins).update(original_builtins)
-        module_globals, collected = guest.make_globals(), gc.get_count()[1:]
+        sys.path[:] = [folder, *paths]
+        signal.alarm(0)  # an alarm of an earlier input
+        module_globals, collected = guest.make_globals(folder=folder), gc.get_count()[1:]
         report = guest.run_program(run)
         guest.make_report(lambda: release_globals(module_globals, collected))
         return report
@@ -218,25 +224,37 @@ def run_inputs(request: dict[str, Any], channel: Channel) -> int:
 
 def duplicate_streams() -> list[int]:
     """Duplicate stdout and stderr, whatever a program does to descriptors 1 and 2."""
-    return [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR) for fd in (1, 2)]
+    return [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, guest.HIGH_DESCRIPTOR) for fd in (1, 2)]
 
 
-def open_streams(data: bytes, originals: list[int]) -> None:
-    """Open a new stdin with these bytes, as a descriptor too, and streams that no earlier input has changed."""
-    handle = open_stdin(data)
+def count_frames() -> int:
+    """Return how many calls of the recursion limit our own code takes: its frames, and `exec`."""
+    frame, count = sys._getframe(), 1
+    while frame := frame.f_back:  # type: ignore[assignment]
+        count += 1
+    return count
+
+
+def open_streams(handle: int, originals: list[int]) -> None:
+    """Make a descriptor stdin, and open streams that no earlier input has changed."""
     if handle:  # it is 0 already where an earlier program closed its stdin
         os.dup2(handle, 0)
         os.close(handle)
     for fd, stream in enumerate(originals, 1):
         os.dup2(stream, fd)
-    reader = io.BufferedReader(io.FileIO(0, closefd=False))
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(reader, errors="surrogateescape")  # type: ignore[misc]
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = open_text_writer(1), open_text_writer(2)  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = open_stream(0, "stdin", "r", "surrogateescape")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = open_stream(1, "stdout", "w", "surrogateescape")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = open_stream(2, "stderr", "w", "backslashreplace")  # type: ignore[misc]
 
 
-def open_text_writer(fd: int) -> io.TextIOWrapper:
-    """Return a text stream that writes to a descriptor."""
-    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(fd, "w", closefd=False)))
+def open_stream(fd: int, name: str, mode: str, errors: str) -> io.TextIOWrapper:
+    """Open a standard stream as Python does at its start, with all attributes: programs build their own from them."""
+    raw = io.FileIO(fd, mode, closefd=False)
+    raw.name = f"<{name}>"
+    buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=fd == 2)
+    stream.mode = mode  # type: ignore[misc]
+    return stream
 
 
 def release_globals(module_globals: dict[str, Any], collected: tuple[int, ...]) -> None:
@@ -257,10 +275,13 @@ def release_globals(module_globals: dict[str, Any], collected: tuple[int, ...]) 
         futures._shutdown = False  # type: ignore[attr-defined]
 
 
-def open_stdin(data: bytes) -> int:
-    """Return a descriptor with these bytes: a file without a name or, where it cannot hold them, a pipe."""
+def open_stdin(data: bytes, file: int | None) -> int:
+    """Return a descriptor with these bytes: a file without a name or, where it cannot hold them, a pipe.
+
+    Programs ask for the size of their stdin: where no file can be made, `file` is used again and again.
+    """
     try:
-        handle = os.open(WORKING_FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
+        handle = os.open(WORKING_FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600) if file is None else reopen_stdin(file)
     except OSError:
         return open_stdin_pipe(data)
     if not write_all(handle, data):
@@ -268,6 +289,13 @@ def open_stdin(data: bytes) -> int:
         return open_stdin_pipe(data)
     os.lseek(handle, 0, os.SEEK_SET)
     return handle
+
+
+def reopen_stdin(file: int) -> int:
+    """Return a duplicate of the file for stdin, which is empty again."""
+    os.ftruncate(file, 0)
+    os.lseek(file, 0, os.SEEK_SET)
+    return os.dup(file)
 
 
 def write_all(handle: int, data: bytes) -> bool:

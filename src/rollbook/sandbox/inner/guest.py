@@ -13,6 +13,7 @@ import traceback
 import types
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from . import filesystem, kernel, seccomp
@@ -27,6 +28,8 @@ CHANNEL = 3
 STARTED = {"started": True}
 STARTED_FRAME = encode_frame(STARTED)
 MAX_OPEN_FILES = 64
+HIGH_DESCRIPTOR = MAX_OPEN_FILES - 4
+"""From here on descriptors of ours are out of the way of a program's own."""
 NO_CORE = 1
 """Too small for any core file, and the one size that also keeps the kernel from starting a core handler."""
 BOUNDLESS = 1 << 46
@@ -40,6 +43,7 @@ COMMON_LIMITS = {
     resource.RLIMIT_SIGPENDING: MAX_SIGNALS,
 }
 """Limits of all guests and their zygote; limits of a single guest are lower, or not enforced by the kernel."""
+MAIN_ATTRIBUTES: dict[str, Any] = {"__builtins__": builtins, "__cached__": None}
 BOM = "\ufeff"
 """Some editors begin a file with it; Python skips it there."""
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 2000, 4000
@@ -79,6 +83,8 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
     # An ordinary user can read how a fork ended only if it is dumpable (there is no core file nevertheless).
     kernel.prctl(kernel.PR_SET_DUMPABLE, int(forks and config["mode"] == "user"))
     if not has_namespaces:
+        if request["role"] == "inputs":  # nothing can be written here, and the filter denies such files
+            request["stdin_file"] = fcntl.fcntl(os.memfd_create("stdin"), fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
         ignore_end_signals()
         die_with_zygote(config["zygote"])
     filter = (
@@ -309,13 +315,25 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-def make_globals(name: str = "__main__") -> dict[str, Any]:
-    """Return the globals of a program, also those of its `__main__` module; another `name` changes `__name__`."""
-    main = types.ModuleType(name)
-    main.__dict__.update(__builtins__=__builtins__, __file__=f"{filesystem.WORKING_FOLDER}/{name.strip('_')}.py")
-    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out
+def make_globals(name: str = "__main__", folder: str = filesystem.WORKING_FOLDER) -> dict[str, Any]:
+    """Return the globals of a program, also those of its `__main__` module, as Python makes them for a file; another
+    `name` changes `__name__`."""
+    main, file = types.ModuleType(name), f"{name.strip('_')}.py"
+    path = f"{folder}/{file}"
+    main.__dict__.update(MAIN_ATTRIBUTES, __file__=path, __loader__=SourceFileLoader(name, path))
+    if sys.version_info < (3, 14):  # later ones make it when it is read
+        main.__annotations__ = {}
+    sys.argv, sys.orig_argv = [file], [sys.executable, file]
     sys.modules["__main__"] = sys.modules[name] = main
     return main.__dict__
+
+
+def add_site_builtins() -> None:
+    """Add what programs expect and -S leaves out: `exit`, `quit`, `help` and others."""
+    import site  # only the zygote needs it
+
+    for add in (site.setquit, site.setcopyright, site.sethelper):
+        add()
 
 
 def flush_streams() -> None:

@@ -30,10 +30,11 @@ def main(order: int, payload: int, announce_fd: int, handles: list[int]) -> None
 
 
 def load_packages(request: dict[str, Any]) -> None:
-    """Import the chosen packages before any clock runs."""
+    """Import the chosen packages, and what Python itself would, before any clock runs."""
     sys.path.extend(request["paths"])
     for name in request["packages"]:
         __import__(name)
+    guest.add_site_builtins()
 
 
 def announce_pidfd(announce_fd: int) -> None:

@@ -106,6 +106,7 @@ def preload(config: dict[str, Any]) -> None:
         __import__(name)
     import encodings.idna  # noqa: F401 - otherwise imported late and in unexpected places
 
+    guest.add_site_builtins()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed survives a kill
     warm_up()
     gc.collect()
