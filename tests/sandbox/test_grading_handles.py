@@ -72,6 +72,28 @@ def test_a_check_that_fails_before_it_asks_is_broken(grader: Grader) -> None:
         grader.function_sync("def f(x): return x", "def check(c): nowhere", "f", check="check")
 
 
+LOOKS = {
+    "a name": ("f = lambda x: x", "assert f.__name__ == 'f'\nassert f(1) == 1", "f"),
+    "a text": ("def f(x): return x", "assert f.__doc__.startswith('Return')\nassert f(1) == 1", "f"),
+    "a member": ("class Color: pass", "assert Color.RED.value == 1", "Color"),
+    "a value of a member": ("import enum\nclass Color(enum.Enum): RED = 2", "assert Color.RED.value == 1", "Color"),
+    "a class beside it": ("class Stack: pass", "item = Item(1)\nassert Stack().push(item) is None", "Stack"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_tests_that_look_at_the_code_and_fail_are_not_broken(grader: Grader, name: str) -> None:
+    code, tests, entry = LOOKS[name]
+    assert grader.function_sync(code, tests, entry).reason == "failed"
+
+
+def test_a_look_alone_passes_no_function_but_a_class(grader: Grader) -> None:
+    with pytest.raises(TestsBroken):
+        grader.function_sync("def f(x): return 'wrong'", "print(f.__name__)\ndef test(): assert f(1) == 1", "f")
+    members = "import enum\nclass Color(enum.Enum): RED = 1"
+    assert grader.function_sync(members, "assert Color.RED.value == 1", "Color").passed
+
+
 UNCHANGED = "a = [3, 1, 2]\nassert f(a) == [1, 2, 3]\nassert a == [3, 1, 2]"
 COPY = "a = [[1], [2]]\nb = f(a)\nassert b == a and b is not a\nb[0].append(9)\nassert a == [[1], [2]]"
 

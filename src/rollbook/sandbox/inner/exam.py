@@ -75,7 +75,7 @@ def examine(request: dict[str, Any]) -> str:
     try:
         names = peer.receive_hello()
         entry = find_entry_point(peer, names, exam["entry"])
-        peer.reset_calls()  # making a Solution may have been a call, but not one of the tests
+        peer.reset_requests()  # making a Solution was a request, but not one of the tests
         phase, module_globals = "tests", guest.make_globals()
         suites = record_suites(exam)
         other_names = find_other_names(names, exam)
@@ -96,7 +96,7 @@ def examine(request: dict[str, Any]) -> str:
         failure = OneProcess(f"the tests use {failure.name}, which only the code defines")
     failure = peer.find_objection(failure)
     report = {
-        "verdict": find_verdict_word(phase, failure, peer.calls),
+        "verdict": find_verdict_word(phase, failure, exam, peer),
         "weak": peer.weakened,
         "side_effects": peer.has_side_effects,
         "error": failure and guest.describe_error(failure),
@@ -134,15 +134,27 @@ def run_part(peer: Peer, work: Callable[[], Any]) -> None:
             raise
 
 
-def find_verdict_word(phase: str, failure: BaseException | None, calls: int) -> str:
-    """Return one word for how the tests ended. They are broken if they end, well or not, before they ask anything."""
+def find_verdict_word(phase: str, failure: BaseException | None, exam: dict[str, Any], peer: Peer) -> str:
+    """Return one word for how the tests ended. They are broken if they fail before they ask the code anything, be it
+    only for an attribute: whatever comes after a question may be the code's fault. Nor do they pass anyone unless they
+    call a function, or use a class."""
     if failure is None:
-        return "passed" if calls else "broken"
+        return "passed" if peer.calls or (exam["classes"] and peer.requests) else "broken"
     if isinstance(failure, PeerGone):
         return "gone"
     if isinstance(failure, OneProcess):
         return "refused"
-    return "broken" if phase != "hello" and not calls else "failed"
+    return "failed" if phase == "hello" or peer.requests or is_missed(failure, exam) else "broken"
+
+
+def is_missed(failure: BaseException | None, exam: dict[str, Any]) -> bool:
+    """Return whether the tests ended because a class is missing that only the code could define."""
+    return isinstance(failure, NameError) and is_class_of_code(failure.name or "", exam)
+
+
+def is_class_of_code(name: str, exam: dict[str, Any]) -> bool:
+    """Return whether a name that the tests use and do not define stands for a class next to the class under test."""
+    return bool(exam["classes"] and name[:1].isupper())
 
 
 def find_entry_point(peer: Peer, names: dict[str, Any], wanted: str) -> Any:
@@ -167,9 +179,7 @@ def select_handed_over(peer: Peer, other_names: dict[str, Any], exam: dict[str, 
     """Return the names to hand over: classes next to a class under test. The tests may judge by a function, so
     functions need `weak`."""
     peer.weakened |= exam["weak"]
-    return {
-        name: value for name, value in other_names.items() if exam["weak"] or (exam["classes"] and name[0].isupper())
-    }
+    return {name: value for name, value in other_names.items() if exam["weak"] or is_class_of_code(name, exam)}
 
 
 def find_defined_names(text: str) -> set[str]:

@@ -148,7 +148,7 @@ class Peer:
         self._as_data, self._as_objects = "", False
         self.has_side_effects = False
         self.weakened = False
-        self.calls = 0
+        self.requests = self.calls = 0
 
     def expose(self, value: Any) -> int:
         """Give an object a number under which the other end may use it."""
@@ -174,9 +174,10 @@ class Peer:
             self._handles[number, kind] = self._kinds[kind](self, number)
         return self._handles[number, kind]
 
-    def reset_calls(self) -> None:
+    def reset_requests(self) -> None:
         """Forget the requests so far."""
-        self.calls, self._as_data, self._as_objects = 0, "", False
+        self.requests = self.calls = 0
+        self._as_data, self._as_objects = "", False
 
     def claim(self, what: str, number: int, *args: Any) -> Any:
         """Ask the candidate's object for a judgement, where that is allowed."""
@@ -214,6 +215,7 @@ class Peer:
     def ask(self, what: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Have the other end do something, and wait for the result. One request at a time, from any thread."""
         with self._lock:
+            self.requests += 1
             self.calls += what == "call"
             if self._kinds is REMOTE_KINDS:
                 self._note_use(what, number, args, kwargs)
