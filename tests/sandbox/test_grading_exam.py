@@ -16,8 +16,8 @@ def grader() -> Iterator[Grader]:
         yield Grader(box)
 
 
-def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
-    verdict = grader.function_sync(code, tests, entry, allow_weak=allow_weak)
+def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", **options: bool) -> tuple[str, bool]:
+    verdict = grader.function_sync(code, tests, entry, **options)
     assert verdict.passed is (verdict.reason == "passed")
     return verdict.reason, verdict.weak
 
@@ -84,7 +84,8 @@ def test_no_function_of_the_codes_hides_in_them(grader: Grader, code: str, tests
 def test_what_becomes_of_such_an_argument_is_seen(grader: Grader) -> None:
     tests = "from collections import *\nc, d = Counter('a'), defaultdict(list)\nf(c, d)\n"
     tests += "assert (c, d) == (Counter('aa'), {'x': [1]}) and type(c) is Counter and d['y'] == []"
-    assert grade(grader, "def f(c, d):\n    c['a'] += 1\n    d['x'].append(1)", tests) == ("passed", False)
+    code = "def f(c, d):\n    c['a'] += 1\n    d['x'].append(1)"
+    assert grade(grader, code, tests, in_place=True) == ("passed", False)
 
 
 STACK = "class Stack:\n    def __init__(self): self.d = [1, 2]\n    def __getitem__(self, i): return self.d[i]\n"

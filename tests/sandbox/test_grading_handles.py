@@ -17,8 +17,8 @@ def grader() -> Iterator[Grader]:
         yield Grader(box)
 
 
-def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
-    verdict = grader.function_sync(code, tests, entry, allow_weak=allow_weak)
+def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", **options: bool) -> tuple[str, bool]:
+    verdict = grader.function_sync(code, tests, entry, **options)
     assert verdict.passed is (verdict.reason == "passed")
     return verdict.reason, verdict.weak
 
@@ -334,7 +334,7 @@ def test_an_object_of_a_class_under_test_keeps_its_methods_though_it_is_a_dict(g
         "c = LRU()\nc.put(1, 2)\nc.put(3, 4)\nc.put(5, 6)\nassert c.get_or(1, -1) == -1 and c[3] == 4 and len(c) == 2\n"
         "assert c.last() == (5, 6)\nd, more = LRU(), []\nd.take(c, more)\nassert more == [2] and d[5] == 6"
     )
-    assert grade(grader, LRU, tests, entry="LRU") == ("passed", False)
+    assert grade(grader, LRU, tests, entry="LRU", in_place=True) == ("passed", False)
     assert grade(grader, LRU, "assert f() == {'a': 1}") == ("passed", False)
 
 

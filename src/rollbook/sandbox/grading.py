@@ -169,14 +169,16 @@ def decode_report(examined: Result) -> ExaminerReport | None:
 
 
 def confirm_verdict(first: Verdict, second: Verdict, allow_weak: bool) -> Verdict:
-    """Judge code that passed and also changed its arguments, or returned them: it must pass by its values alone too."""
+    """Judge code that passed and changed its arguments, or returned them: it must pass by its values alone too."""
     costs: dict[str, Any] = {"seconds": first.seconds + second.seconds}
     costs["cpu_seconds"] = first.cpu_seconds + second.cpu_seconds
     if second.passed:
         return msgspec.structs.replace(second, **costs)
     if allow_weak:
         return msgspec.structs.replace(first, weak=True, **costs)
-    why = "the code returns a value and changes its arguments too, or returns them, and passes only by that"
+    why = (
+        "the code changes its arguments, or returns them, and passes only by that; in_place=True is for such functions"
+    )
     return Verdict(False, "refused", why, isolation=first.isolation, **costs)
 
 
@@ -286,21 +288,25 @@ class Grader:
         setup: str = "",
         limits: Limits | None = None,
         allow_weak: bool = False,
+        in_place: bool = False,
     ) -> Verdict:
         """Run tests, a module in which `entry` is the code's function or class of that name.
 
         A function should return plain data: an object of the code's own is assumed to hold data and nothing else.
         `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
         their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and so is code
-        that passes only by changing its arguments in addition to returning a value; `allow_weak` accepts both.
+        that passes only by changing its arguments; `allow_weak` accepts both. `in_place`: the function is there to
+        change its arguments, and to return None.
         """
-        exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
+        exam: dict[str, JSON] = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
         for what in ("tests", "entry", "check", "setup"):
             check_text(what, exam[what])
+        if in_place:
+            exam["in_place"] = True
         run_limits = self._check_code(code, limits)
         if self._sandbox.remote:
             return self._sandbox.remote.grade("function", code, exam, run_limits, 2 * EXAMINER_TIME_FACTOR)
-        exam["classes"] = names_a_class(entry)
+        exam |= {"in_place": in_place, "classes": names_a_class(entry)}
 
         def examine(copies: bool) -> tuple[Result, Result]:
             request = exam | {"copies": copies}

@@ -69,7 +69,7 @@ def run_examiner(request: dict[str, Any], channel: Channel) -> int:
 def examine(request: dict[str, Any]) -> str:
     """Run the tests and return the report."""
     exam = json.loads(request["code"])
-    trust = {"weak": exam["weak"], "copies": exam["copies"], "data": not exam["classes"]}
+    trust = {name: exam[name] for name in ("weak", "copies", "in_place")} | {"data": not exam["classes"]}
     peer = Peer(PeerChannel(PEER_DESCRIPTOR), guarded=True, **trust)
     phase, failure, other_names = "hello", None, dict[str, Any]()
     try:

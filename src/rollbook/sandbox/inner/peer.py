@@ -7,9 +7,9 @@ over: calls of functions, public attributes and items of other objects. Where a 
 data, and the tests' end trusts no more of its result than that (`handles.py`).
 
 What a function does to its arguments is also done to the caller's, and an argument that it returns is the caller's own
-object. So code could empty a list before the tests look up the expected value in it: code that returns a value and
-changes arguments too, or returns one of them, is noted (`has_side_effects`) and must pass with `copies` as well, where
-only its value counts.
+object. So code could empty a list before the tests look up the expected value in it: code that changes arguments, or
+returns one of them, is noted (`has_side_effects`) and must pass with `copies` as well, where only its value counts.
+Where a function is there to change its arguments (`in_place`), this applies only to one that returns a value too.
 
 Exceptions cross as the nearest of Python's own, by the class and not by its name.
 """
@@ -118,8 +118,8 @@ NAME_OPERATIONS = frozenset({"attribute", "__setattr__", "__delattr__"})
 
 class Peer:
     """One end. `guarded`: this is the tests' end; `weak`: it may rest on answers of the candidate's objects; `copies`:
-    changes that the code makes to its arguments in addition to its value are not applied; `data`: only data of the
-    candidate's objects is trusted; `stays`: whether objects of a class stay here although they hold data."""
+    changes that the code makes to its arguments are not applied, unless `in_place` and it returns None; `data`: only
+    data of the candidate's objects is trusted; `stays`: whether objects of a class stay here although they hold data."""
 
     def __init__(
         self,
@@ -128,10 +128,12 @@ class Peer:
         *,
         weak: bool = False,
         copies: bool = False,
+        in_place: bool = False,
         data: bool = False,
         stays: Callable[[type], bool] | None = None,
     ) -> None:
         self._channel, self.guarded, self._weak, self._copies, self._stays = channel, guarded, weak, copies, stays
+        self._in_place = in_place
         self._kinds: Mapping[str, type[Handle]] = RETURNED_KINDS if data else REMOTE_KINDS
         self._handles: dict[tuple[int, str], Handle] = {}
         self._attributes: dict[tuple[int, str], tuple[Any, Exception | None]] = {}
@@ -247,14 +249,14 @@ class Peer:
 
     def _apply_changes(self, answer: dict[str, Any], containers: list[Any]) -> None:
         """Apply the changes that the other end made to its arguments to ours, if that is allowed."""
-        has_outcome = "raised" in answer or answer.get("value") is not None
-        if has_outcome and self._copies:
+        is_work = self._in_place and "raised" not in answer and answer.get("value") is None
+        if self._copies and not is_work:
             return
         for number, data in answer["changed"]:
             if not (isinstance(number, int) and 0 <= number < len(containers)):
                 raise NotPlain("not an answer")
             refill(containers[number], self._unpack(data, containers))
-        self.has_side_effects = self.has_side_effects or has_outcome
+        self.has_side_effects = self.has_side_effects or not is_work
 
     def _value(self, data: Any, containers: list[Any]) -> Any:
         """Return the unpacked value; with `copies`, it may not contain any of our objects."""
