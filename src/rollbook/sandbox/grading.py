@@ -289,6 +289,7 @@ class Grader:
         limits: Limits | None = None,
         allow_weak: bool = False,
         in_place: bool = False,
+        is_class: bool | None = None,
     ) -> Verdict:
         """Run tests, a module in which `entry` is the code's function or class of that name.
 
@@ -296,17 +297,19 @@ class Grader:
         `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
         their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and so is code
         that passes only by changing its arguments; `allow_weak` accepts both. `in_place`: the function is there to
-        change its arguments, and to return None.
+        change its arguments, and to return None. `is_class`: whether a class is under test, whose objects answer for
+        themselves; None: its name and how the tests use it decide.
         """
         exam: dict[str, JSON] = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
         for what in ("tests", "entry", "check", "setup"):
             check_text(what, exam[what])
-        if in_place:
-            exam["in_place"] = True
+        exam |= {"in_place": True} if in_place else {}  # a server may be older
+        exam |= {} if is_class is None else {"is_class": is_class}
         run_limits = self._check_code(code, limits)
         if self._sandbox.remote:
             return self._sandbox.remote.grade("function", code, exam, run_limits, 2 * EXAMINER_TIME_FACTOR)
-        exam |= {"in_place": in_place, "classes": names_a_class(entry)}
+        classes = names_a_class(entry) if is_class is None else is_class
+        exam |= {"in_place": in_place, "is_class": is_class, "classes": classes}
 
         def examine(copies: bool) -> tuple[Result, Result]:
             request = exam | {"copies": copies}

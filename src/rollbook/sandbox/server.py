@@ -165,6 +165,7 @@ class FunctionGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
     setup: str = ""
     weak: bool = False
     in_place: bool = False
+    is_class: bool | None = None
     limits: dict[str, int | float | None] = {}
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
@@ -178,6 +179,7 @@ class FunctionGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
             limits=limits,
             allow_weak=self.weak,
             in_place=self.in_place,
+            is_class=self.is_class,
         )
 
 

@@ -70,6 +70,7 @@ def examine(request: dict[str, Any]) -> str:
     """Run the tests and return the report."""
     exam = json.loads(request["code"])
     trust = {name: exam[name] for name in ("weak", "copies", "in_place")} | {"data": not exam["classes"]}
+    trust["objects"] = exam["is_class"] is True
     peer = Peer(PeerChannel(PEER_DESCRIPTOR), guarded=True, **trust)
     phase, failure, other_names = "hello", None, dict[str, Any]()
     try:

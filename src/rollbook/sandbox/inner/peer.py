@@ -34,9 +34,9 @@ from .handles import (
     kind_of,
 )
 from .plain_data import (
-    DATA_ATTRIBUTES,
     ERRORS,
     NONE_KNOWN,
+    READ_ATTRIBUTES,
     NotPlain,
     ReceivedArguments,
     iterate_containers,
@@ -119,7 +119,8 @@ NAME_OPERATIONS = frozenset({"attribute", "__setattr__", "__delattr__"})
 class Peer:
     """One end. `guarded`: this is the tests' end; `weak`: it may rest on answers of the candidate's objects; `copies`:
     changes that the code makes to its arguments are not applied, unless `in_place` and it returns None; `data`: only
-    data of the candidate's objects is trusted; `stays`: whether objects of a class stay here although they hold data."""
+    data of the candidate's objects is trusted; `objects`: the task says that these are what is under test; `stays`:
+    whether objects of a class stay here although they hold data."""
 
     def __init__(
         self,
@@ -130,6 +131,7 @@ class Peer:
         copies: bool = False,
         in_place: bool = False,
         data: bool = False,
+        objects: bool = False,
         stays: Callable[[type], bool] | None = None,
     ) -> None:
         self._channel, self.guarded, self._weak, self._copies, self._stays = channel, guarded, weak, copies, stays
@@ -147,7 +149,7 @@ class Peer:
         self._broken: BaseException | None = None
         self._access_error: Exception | None = None
         self._entries: frozenset[int] = frozenset()
-        self._as_data, self._as_objects = "", False
+        self._as_data, self._as_objects, self._objects_meant = "", objects, objects
         self.has_side_effects = False
         self.weakened = False
         self.requests = self.calls = 0
@@ -179,7 +181,7 @@ class Peer:
     def reset_requests(self) -> None:
         """Forget the requests so far."""
         self.requests = self.calls = 0
-        self._as_data, self._as_objects = "", False
+        self._as_data, self._as_objects = "", self._objects_meant
 
     def claim(self, what: str, number: int, *args: Any) -> Any:
         """Ask the candidate's object for a judgement, where that is allowed."""
@@ -237,11 +239,13 @@ class Peer:
             return self._value(answer.get("value"), containers)
 
     def _note_use(self, what: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note whether tests of a class use it as one: they make an instance without arguments, or use attributes that
-        data lacks. If not, they may mean a function that returns data, and an object in its place would judge
-        itself."""
+        """Note whether tests of a class use it as one: they make an instance without arguments, add to it, or use
+        attributes that data lacks. If not, they may mean a function that returns data, and an object in its place would
+        judge itself."""
         if what in NAME_OPERATIONS:
-            self._as_objects |= not (args[0] in DATA_ATTRIBUTES or args[0].startswith("__"))
+            self._as_objects |= not (args[0] in READ_ATTRIBUTES or args[0].startswith("__"))
+        elif what == "__setitem__":
+            self._as_objects = True
         elif what == "call":
             self._as_objects |= number in self._entries and not (args or kwargs)
         elif what in SELF_METHODS or what == "iterate":
