@@ -26,7 +26,7 @@ from rollbook.sandbox.cgroups import MemoryAccount
 from rollbook.sandbox.inner.channel import LENGTH, Channel, encode_frame, read_descriptors
 from rollbook.sandbox.isolation import HostFolder
 from rollbook.sandbox.limits import Limits
-from rollbook.sandbox.results import GuestReport, Result, RunStatus, decode_guest_report
+from rollbook.sandbox.results import GuestReport, ProgramError, Result, RunStatus, decode_guest_report
 from rollbook.sandbox.supervision import (
     SETUP_S,
     CpuClock,
@@ -332,7 +332,7 @@ class GuestRun:
     def __init__(self, guest: Guest, limits: Limits, shared_core: bool = False) -> None:
         self._guest, self._limits = guest, limits
         self._watchdog = Watchdog(guest.process, limits, guest.streams, clock=guest.clock, shared_core=shared_core)
-        self._report = GuestReport()
+        self._report, self._has_report = GuestReport(), False
 
     def wait_for_result(self) -> Result:
         """Wait for the end and describe it."""
@@ -349,6 +349,8 @@ class GuestRun:
         try:
             for frame in channel.read_frames():
                 self._handle_frame(frame)
+                if not channel.open:
+                    break
         except (ForgedMessage, msgspec.DecodeError):  # it wrote nonsense where it should not have
             channel.open = False
         if not channel.open:
@@ -356,11 +358,21 @@ class GuestRun:
         return False
 
     def _handle_frame(self, frame: bytes) -> None:
-        if self._guest.started:
-            self._report = decode_guest_report(frame)
-        else:
+        if not self._guest.started:
             self._guest.check_started(frame)
             self._watchdog.begin()
+        elif self._has_report:
+            self._end_forger()
+        else:
+            self._report, self._has_report = decode_guest_report(frame), True
+
+    def _end_forger(self) -> None:
+        """End a run that reports twice: at least one report is the code's own, and reading many would cost us more than
+        it costs the code to send them."""
+        self._guest.channel.open = False
+        self._watchdog.kill("killed")
+        error = ProgramError("Killed", "the code wrote on the sandbox's channel: a second report")
+        self._report = GuestReport(error=error)
 
     def _describe(self) -> Result:
         guest, watchdog, end = self._guest, self._watchdog, self._guest.wait_for_exit()

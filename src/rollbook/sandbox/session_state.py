@@ -72,7 +72,8 @@ _frame_decoder = msgspec.json.Decoder(GuestFrame)
 
 class MessageExchange:
     """One message to a guest and its reply. The reply must repeat the message's random word, so that nothing written
-    before the message counts as its reply."""
+    before the message counts as its reply. A guest waits for the answer to each question: sending more at once is
+    forgery, and would cost us more than it costs the guest."""
 
     def __init__(self, guest: Guest, answer: Callable[[bytes], JSON] | None = None) -> None:
         self._channel, self._answer = guest.channel, answer
@@ -88,7 +89,9 @@ class MessageExchange:
     def read_reply(self) -> bool:
         """Read the channel and return whether the reply has arrived; ForgedMessage for neither a reply nor a
         question."""
-        for data in self._channel.read_frames():
+        for number, data in enumerate(self._channel.read_frames()):
+            if number:
+                raise ForgedMessage("it did not wait for an answer")
             self._handle_frame(data)
         return self.reply is not None
 
