@@ -10,10 +10,10 @@ CALLS = {
     "x86_64": {
         "open": 2, "creat": 85, "mknod": 133, "openat": 257, "mknodat": 259, "openat2": 437,
         "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
-        "shutdown": 48, "bind": 49, "listen": 50, "socketpair": 53, "setsockopt": 54, "clone": 56, "fork": 57,
-        "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "semop": 65, "semctl": 66, "msgget": 68, "msgsnd": 69,
-        "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90, "fchmod": 91, "chown": 92, "fchown": 93,
-        "lchown": 94, "ptrace": 101, "syslog": 103, "rt_sigqueueinfo": 129, "utime": 132, "uselib": 134,
+        "shutdown": 48, "bind": 49, "listen": 50, "socketpair": 53, "setsockopt": 54, "getsockopt": 55, "clone": 56,
+        "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "semop": 65, "semctl": 66, "msgget": 68,
+        "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90, "fchmod": 91, "chown": 92,
+        "fchown": 93, "lchown": 94, "ptrace": 101, "syslog": 103, "rt_sigqueueinfo": 129, "utime": 132, "uselib": 134,
         "personality": 135, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "vhangup": 153,
         "modify_ldt": 154, "pivot_root": 155, "prctl": 157, "setrlimit": 160, "chroot": 161, "sync": 162, "acct": 163,
         "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "iopl": 172, "ioperm": 173,
@@ -47,8 +47,8 @@ CALLS = {
         "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140, "reboot": 142, "setrlimit": 164, "prctl": 167,
         "mq_open": 180, "mq_unlink": 181, "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "semget": 190,
         "semctl": 191, "semtimedop": 192, "semop": 193, "shmget": 194, "shmctl": 195, "shmat": 196, "socket": 198,
-        "socketpair": 199,
-        "bind": 200, "listen": 201, "accept": 202, "connect": 203, "setsockopt": 208, "shutdown": 210, "add_key": 217,
+        "socketpair": 199, "bind": 200, "listen": 201, "accept": 202, "connect": 203, "setsockopt": 208,
+        "getsockopt": 209, "shutdown": 210, "add_key": 217,
         "request_key": 218, "keyctl": 219, "clone": 220, "execve": 221, "swapon": 224, "swapoff": 225,
         "migrate_pages": 238, "move_pages": 239, "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "accept4": 242,
         "prlimit64": 261, "fanotify_init": 262, "fanotify_mark": 263, "name_to_handle_at": 264,
@@ -85,6 +85,8 @@ SIGNAL_CALLS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tg
 """Calls that send a signal, and which argument is its number. A turn shares pid namespace and user with the process
 that holds the state before it."""
 SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 7, 8, 32, 33
+SO_PASSPIDFD, SO_PEERPIDFD = 76, 77
+"""They give a descriptor of the process at the other end: of the host, or of the tests."""
 SHARED_SOCKET_CALLS = ("shutdown", "setsockopt")
 """They change a socket for every process that has it: a turn could cut the other off."""
 OWNERSHIP_CALLS = """
@@ -151,7 +153,9 @@ def make_program(
     if ARCH not in CALLS:
         raise Unsupported(f"no seccomp filter for {ARCH}")
     calls, blocks = CALLS[ARCH], {FIRST_UNKNOWN_CALL: [_deny(errno.ENOSYS)]}
-    blocks[calls["setsockopt"]] = _on_argument(2, _deny_values(SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE))
+    set_options = _deny_values(SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_PASSPIDFD)
+    blocks[calls["setsockopt"]] = _on_argument(2, set_options)
+    blocks[calls["getsockopt"]] = _on_argument(2, _deny_values(SO_PEERPIDFD))
     for name in [
         *ALWAYS_DENIED,
         *(SINGLE_PROCESS_DENIED if alone else ()),
