@@ -11,8 +11,9 @@ costs nothing more. A session has its own group, and so does a guest that may ha
 counted there. Without a group the address space of each process is limited, which also counts memory that is only
 reserved; with a group it is not. Instead the private memory of each process is limited as well, so that code that asks
 for far too much gets a MemoryError, which it may catch; this limit leaves extra room for the stacks of all threads,
-which are hardly ever used. Tests and code share a group, which cannot tell how much each uses: they get no extra room.
-Likewise the group of a snapshot session cannot tell the state from the turn that began as a copy of it: every turn may
+which are hardly ever used. Tests and code run at the same time, so the code has a group of its own, which the zygote
+keeps for the next code; neither gets extra room.
+The group of a snapshot session cannot tell the state from the turn that began as a copy of it: every turn may
 add as much as the limit, and is measured when it is over.
 
 Names of groups and temporary folders identify the process that owns them, so that leftovers of a killed process can be
@@ -349,21 +350,23 @@ def _remove_group(path: Path) -> bool:
 SLACK_MB, PROCESS_MB = 8, 4
 """What the kernel needs for a guest, and how much a copy of the interpreter grows when it runs."""
 PAIRED_ROLES = ("candidate", "examiner")
-"""Roles of which two share the zygote's group at the same time, each up to the limit."""
+"""Roles of which two run at the same time: they get no extra room."""
 STAYING_ROLES = ("session", "snapshot")
 STACKS_MB = 8 * MAX_THREADS
 STEP_MB = 8
 
 
 class MemoryAccount:
-    """Counts the memory of one guest."""
+    """Counts the memory of one guest: in the group that it was forked in, in another that it joins, or in its own."""
 
-    def __init__(self, group: ControlGroup, own: bool, base: int, spare_mb: int) -> None:
+    def __init__(
+        self, group: ControlGroup, base: int, spare_mb: int, *, own: bool = False, joins: bool = False
+    ) -> None:
         self._group, self._own, self._base = group, own, base
         self.spare_mb = spare_mb
         """How much private memory a process may reserve beyond the limit."""
         self._counts = group.last_counts
-        self.procs_files = group.open_procs_files() if own else []
+        self.procs_files = group.open_procs_files() if own or joins else []
 
     @property
     def clock(self) -> CpuClock | None:
@@ -404,6 +407,7 @@ class ZygoteMemory:
         self._groups = groups
         self._base = 0
         self._group = _make_zygote_group(groups, pid) if groups else None
+        self._candidate_group: ControlGroup | None = None
 
     @property
     def grouped(self) -> bool:
@@ -419,24 +423,32 @@ class ZygoteMemory:
         """Open the account of a new guest and set its limit; None without groups."""
         if not (self._groups and self._group):
             return None
-        several = limits.processes > 1
-        if not (role in STAYING_ROLES or several):
-            guests = 2 if role in PAIRED_ROLES else 1
-            # The group contains the zygote and its copy, the guest.
-            _set_limit(self._group, 2 * self._base + guests * _count_guest_bytes(limits))
-            return MemoryAccount(self._group, False, self._base, STACKS_MB if guests == 1 else 0)
-        group = self._groups.make(clock=several)
+        several, spare_mb = limits.processes > 1, 0 if role in PAIRED_ROLES else STACKS_MB
+        if several or role in STAYING_ROLES:
+            return self._open_own_account(limits)
+        if role == "candidate":
+            self._candidate_group = group = self._candidate_group or self._groups.make()
+            _set_limit(group, self._base + _count_guest_bytes(limits))
+            return MemoryAccount(group, self._base, spare_mb, joins=True)
+        # The group contains the zygote and its copy, the guest.
+        _set_limit(self._group, 2 * self._base + _count_guest_bytes(limits))
+        return MemoryAccount(self._group, self._base, spare_mb)
+
+    def _open_own_account(self, limits: Limits) -> MemoryAccount:
+        assert self._groups
+        group = self._groups.make(clock=limits.processes > 1)
         try:
             _set_limit(group, self._base + _count_guest_bytes(limits))
-            return MemoryAccount(group, True, self._base, STACKS_MB)
+            return MemoryAccount(group, self._base, STACKS_MB, own=True)
         except BaseException:
             group.remove()
             raise
 
     def close(self) -> None:
-        """Remove the group of a zygote that has been killed."""
-        if self._group:
-            self._group.remove()
+        """Remove the groups of a zygote that has been killed."""
+        for group in (self._group, self._candidate_group):
+            if group:
+                group.remove()
 
 
 def _count_guest_bytes(limits: Limits) -> int:
