@@ -68,6 +68,21 @@ def test_start_up_never_counts(box: Sandbox) -> None:
     assert [box.run_sync("1 + 1", limits=tiny).status for _ in range(20)] == ["ok"] * 20
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_text_without_a_newline_survives_a_timeout_too(box: Sandbox, stream: str) -> None:
+    code = f"import sys\nprint('so', end=' ', file=sys.{stream})\nsys.{stream}.write('far')\nwhile True: pass"
+    limits = Limits(seconds=0.2)
+    with box.session(limits=limits) as session:
+        for result in (box.run_sync(code, limits=limits), session.run_sync(code)):
+            assert (result.status, getattr(result, stream)) == ("timeout", "so far")
+
+
+def test_what_a_signal_interrupts_is_printed_whole(box: Sandbox) -> None:
+    code = "from signal import *\nsignal(SIGALRM, lambda *_: None)\nsetitimer(ITIMER_REAL, 1e-4, 1e-4)\n"
+    result = box.run_sync(code + "print('x' * 30_000_000)", limits=Limits(output_kb=40_000, memory_mb=512))
+    assert (result.status, len(result.stdout)) == ("ok", 30_000_001)
+
+
 def test_what_was_printed_before_a_timeout_survives(box: Sandbox) -> None:
     result = box.run_sync("print('so far', flush=True)\nwhile True: pass", limits=Limits(seconds=0.2))
     assert (result.status, result.stdout) == ("timeout", "so far\n")

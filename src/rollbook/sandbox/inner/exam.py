@@ -9,7 +9,6 @@ import ast
 import builtins
 import fcntl
 import gc
-import io
 import json
 import os
 import signal
@@ -253,19 +252,9 @@ def open_streams(handle: int, originals: list[int]) -> None:
         os.close(handle)
     for fd, stream in enumerate(originals, 1):
         os.dup2(stream, fd)
-    sys.stdin = sys.__stdin__ = open_stream(0, "stdin", "r", "surrogateescape")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = open_stream(1, "stdout", "w", "surrogateescape")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = open_stream(2, "stderr", "w", "backslashreplace")  # type: ignore[misc]
-
-
-def open_stream(fd: int, name: str, mode: str, errors: str) -> io.TextIOWrapper:
-    """Open a standard stream as Python does at its start, with all attributes: programs build their own from them."""
-    raw = io.FileIO(fd, mode, closefd=False)
-    raw.name = f"<{name}>"
-    buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
-    stream = io.TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=fd == 2)
-    stream.mode = mode  # type: ignore[misc]
-    return stream
+    sys.stdin = sys.__stdin__ = guest.open_stream(0, "stdin", "r", "surrogateescape")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = guest.open_stream(1, "stdout", "w", "surrogateescape")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = guest.open_stream(2, "stderr", "w", "backslashreplace")  # type: ignore[misc]
 
 
 def release_globals(module_globals: dict[str, Any], collected: tuple[int, ...]) -> None:

@@ -4,6 +4,7 @@ import ast
 import atexit
 import builtins
 import fcntl
+import io
 import json
 import os
 import resource
@@ -334,6 +335,36 @@ def add_site_builtins() -> None:
 
     for add in (site.setquit, site.setcopyright, site.sethelper):
         add()
+
+
+class WholeWriter(io.FileIO):
+    """Writes all of it to a descriptor, also where a signal interrupts that."""
+
+    def write(self, data: Any) -> int:
+        """Return the number of bytes."""
+        size = super().write(data)
+        while size < len(data):
+            size += super().write(memoryview(data)[size:])
+        return size
+
+
+def open_stream(fd: int, name: str, mode: str, errors: str, *, through: bool = False) -> io.TextIOWrapper:
+    """Open a standard stream as Python does at its start, with all attributes: programs build their own from them.
+
+    `through`: every text is written at once, as with `python -u`.
+    """
+    raw = (WholeWriter if through else io.FileIO)(fd, mode, closefd=False)
+    raw.name = f"<{name}>"
+    buffer = raw if through else io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=fd == 2, write_through=through)
+    stream.mode = mode  # type: ignore[misc]
+    return stream
+
+
+def write_at_once() -> None:
+    """Open stdout and stderr so that what was printed survives a kill, even without a newline."""
+    sys.stdout = sys.__stdout__ = open_stream(1, "stdout", "w", "surrogateescape", through=True)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = open_stream(2, "stderr", "w", "backslashreplace", through=True)  # type: ignore[misc]
 
 
 def flush_streams() -> None:

@@ -35,6 +35,7 @@ def load_packages(request: dict[str, Any]) -> None:
     for name in request["packages"]:
         __import__(name)
     guest.add_site_builtins()
+    guest.write_at_once()
 
 
 def announce_pidfd(announce_fd: int) -> None:

@@ -107,7 +107,7 @@ def preload(config: dict[str, Any]) -> None:
     import encodings.idna  # noqa: F401 - otherwise imported late and in unexpected places
 
     guest.add_site_builtins()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed survives a kill
+    guest.write_at_once()
     warm_up()
     gc.collect()
     gc.freeze()
