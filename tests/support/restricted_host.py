@@ -31,6 +31,8 @@ FORBIDDEN = ("unshare", "setns", "mount", "umount2", "pivot_root", "open_tree", 
 PLACES = ("ordinary user", "container root", "container user")
 UNRESTRICTED = "unrestricted"
 """The host as it is, in a process of its own."""
+PRIVATE_PYTHON = "container root with a private interpreter"
+"""Other users cannot read the standard library, so no guest can have a user of its own."""
 LESSER_ROOT = "lesser root"
 """Root with Docker's capabilities and no forbidden calls: it can still make a user namespace, as every user can."""
 
@@ -97,6 +99,8 @@ def become(place: str) -> None:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
         make_path_accessible(os.path.realpath(sys.executable))
+        if place == PRIVATE_PYTHON:
+            hide_from_others(Path(os.__file__).resolve().parent)
         kernel.mount("none", "/sys/fs/cgroup", "tmpfs", kernel.MS_RDONLY)
     else:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -120,6 +124,20 @@ def make_path_accessible(path: str) -> None:
             child.mkdir()
             kernel.mount(f"/proc/self/fd/{handle}", str(child), None, kernel.MS_BIND | kernel.MS_REC)
             os.close(handle)
+
+
+def hide_from_others(folder: Path) -> None:
+    """Let only root enter a folder, in this mount namespace."""
+    handle = os.open(folder, os.O_PATH)
+    kernel.mount("private", str(folder), "tmpfs", 0, "mode=700")
+    for entry in Path(f"/proc/self/fd/{handle}").iterdir():
+        place = folder / entry.name
+        if entry.is_dir():
+            place.mkdir()
+        else:
+            place.touch()
+        kernel.mount(str(entry), str(place), None, kernel.MS_BIND)
+    os.close(handle)
 
 
 def make_docker_filter() -> bytes:
