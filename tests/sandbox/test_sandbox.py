@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollbook.errors import UsageError
 from rollbook.processes import find_members
-from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
+from rollbook.sandbox import Grader, Limits, Result, Sandbox, SandboxError
+from rollbook.sandbox.launcher import GuestLauncher
+from rollbook.sandbox.supervision import read_cpu_s
 from support.alive import alive, eventually, open_fds
 
 
@@ -319,3 +322,45 @@ def test_the_walls_can_be_asked_for_while_threads_replace_zygotes() -> None:
         over.set()
         thread.join()
         sys.setswitchinterval(before)
+
+
+CANCELLED: dict[str, Callable[[Sandbox], Coroutine[Any, Any, object]]] = {
+    "run": lambda box: box.run("while True: pass"),
+    "function": lambda box: Grader(box).function("def f():\n    while True: pass", "f()", "f"),
+    "inputs": lambda box: Grader(box).inputs("while True: pass", [("", "")] * 3, all_of_them=True),
+    "session": lambda box: run_a_turn(box, snapshot=False),
+    "snapshot": lambda box: run_a_turn(box, snapshot=True),
+}
+
+
+async def run_a_turn(box: Sandbox, snapshot: bool) -> object:
+    async with box.session(snapshot=snapshot) as session:
+        return await session.run("while True: pass")
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_a_run_that_is_cancelled_is_killed(name: str) -> None:
+    async def cancel_while_busy(box: Sandbox) -> None:
+        running = asyncio.create_task(CANCELLED[name](box))
+        busy = lambda: any(read_cpu_s(pid) > 0.1 for pid in find_guests())  # noqa: E731
+        assert await asyncio.to_thread(eventually, busy, 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await asyncio.to_thread(eventually, lambda: not find_guests(), 20)
+
+    def find_guests() -> list[int]:
+        pids = [launcher._provider._child.pid for launcher in list_launchers(box)]  # type: ignore[attr-defined]
+        members = [process for pid in pids for process in find_members(pid)]
+        zygotes = {process.pid for process in members if process.parent in pids} | {*pids}
+        return [process.pid for process in members if process.pid not in zygotes and alive(process.pid)]
+
+    def list_launchers(box: Sandbox) -> list[GuestLauncher]:
+        shared = box._session_pool._launcher
+        return [*box._launchers, *([shared] if shared else [])]
+
+    with Sandbox(Limits(seconds=40, wall_seconds=40), size=1) as box:
+        before = list_launchers(box)
+        asyncio.run(cancel_while_busy(box))
+        assert box.run_sync("6 * 7").value == "42"
+        assert set(before) <= set(list_launchers(box)), "the zygote is kept"

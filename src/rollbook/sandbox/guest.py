@@ -15,8 +15,12 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -39,6 +43,7 @@ from rollbook.sandbox.supervision import (
     status_of_report,
 )
 
+T = TypeVar("T")
 CHANNEL_BLOCK = 1 << 16
 MAX_ESCAPED_BYTES = 8
 """An upper bound of the bytes that one character can become in JSON."""
@@ -326,6 +331,53 @@ class Guest:
             self._folder.close()
 
 
+_thread = threading.local()
+
+
+class Cancellation:
+    """Kills the guest that a piece of work waits for when the work is cancelled, which happens in another thread."""
+
+    def __init__(self) -> None:
+        self._lock, self._cancelled = threading.Lock(), False
+        self._process: GuestProcess | None = None
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run the work in this thread."""
+        _thread.cancellation = self
+        try:
+            return work()
+        finally:
+            _thread.cancellation = None
+
+    def watch(self, process: GuestProcess | None) -> None:
+        """Note what to kill, as long as its pidfd is open; CancelledError if the work is cancelled already."""
+        with self._lock:
+            if process and self._cancelled:
+                raise CancelledError
+            self._process = process
+
+    def cancel(self) -> None:
+        """Kill what the work waits for, and let it start nothing more."""
+        with self._lock:
+            self._cancelled = True
+            if self._process:
+                self._process.kill()
+
+
+@contextmanager
+def killed_when_cancelled(guest: Guest) -> Iterator[None]:
+    """Let a cancellation of the work of this thread kill a guest."""
+    cancellation: Cancellation | None = getattr(_thread, "cancellation", None)
+    if cancellation is None:
+        yield
+        return
+    cancellation.watch(guest.process)
+    try:
+        yield
+    finally:
+        cancellation.watch(None)
+
+
 class GuestRun:
     """A program running in a guest of the role `run`."""
 
@@ -337,7 +389,8 @@ class GuestRun:
     def wait_for_result(self) -> Result:
         """Wait for the end and describe it."""
         guest = self._guest
-        self._watchdog.wait({guest.channel.fileno(): self._read_channel, guest.control: lambda: True})
+        with killed_when_cancelled(guest):
+            self._watchdog.wait({guest.channel.fileno(): self._read_channel, guest.control: lambda: True})
         if guest.channel.open:
             self._read_channel()
         if not guest.started:

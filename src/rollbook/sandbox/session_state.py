@@ -35,7 +35,7 @@ import msgspec
 
 from rollbook.core import JSON
 from rollbook.errors import SandboxError
-from rollbook.sandbox.guest import GUEST_KILL_S, ForgedMessage, Guest, max_frame_bytes
+from rollbook.sandbox.guest import GUEST_KILL_S, ForgedMessage, Guest, killed_when_cancelled, max_frame_bytes
 from rollbook.sandbox.inner.kernel import ARCH
 from rollbook.sandbox.inner.seccomp import CALLS, HELLO_CALL
 from rollbook.sandbox.launcher import GuestLauncher
@@ -232,6 +232,10 @@ class PersistentState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in the state."""
+        with killed_when_cancelled(self._guest):
+            return self._run_turn(body, limits)
+
+    def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         process, turn = self._guest.process, SessionTurn(self._guest, limits)
         turn.start_watchdog(process, self._guest.clock)
         move_to_this_core(process.pid)
@@ -405,6 +409,10 @@ class SnapshotState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in a fork of the state."""
+        with killed_when_cancelled(self._guest):
+            return self._run_turn(body, limits)
+
+    def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         self._check_holder()
         turn, arrival = SessionTurn(self._guest, limits), ForkArrival(self._gate, forks=1, known=self._holder.pid)
         self._guest.renew_memory(limits, self._own_mb - self._first_mb)
