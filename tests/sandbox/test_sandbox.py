@@ -324,6 +324,30 @@ def test_the_walls_can_be_asked_for_while_threads_replace_zygotes() -> None:
         sys.setswitchinterval(before)
 
 
+FORKS = (
+    "import os, time\n"
+    "def fork():\n    if os.fork() == 0:\n        time.sleep({nap})\n        os._exit(0)\n"
+    "for _ in range({children}): fork()\n"
+    "for _ in range({children}): os.wait()\n"
+)
+
+
+def test_no_more_processes_live_at_a_time_than_allowed(box: Sandbox) -> None:
+    limits = Limits(seconds=5, processes=3, wall_seconds=30)
+    assert box.run_sync(FORKS.format(children=2, nap=0.3), limits=limits).status == "ok"
+    one_by_one = "import os\nfor _ in range(20):\n    if os.fork() == 0: os._exit(0)\n    os.wait()"
+    assert box.run_sync(one_by_one, limits=limits).status == "ok"
+    with box.session(limits=limits) as session:
+        for run in (lambda code: box.run_sync(code, limits=limits), session.run_sync):
+            result = run(FORKS.format(children=3, nap=20))
+            assert (result.status, result.error and result.error.message) == (
+                "killed",
+                "killed: more than 3 processes at a time",
+            )
+    threads = "import threading, time\nfor _ in range(40): threading.Thread(target=time.sleep, args=(0.3,)).start()"
+    assert box.run_sync(threads, limits=limits).status == "ok"
+
+
 CANCELLED: dict[str, Callable[[Sandbox], Coroutine[Any, Any, object]]] = {
     "run": lambda box: box.run("while True: pass"),
     "function": lambda box: Grader(box).function("def f():\n    while True: pass", "f()", "f"),

@@ -433,7 +433,7 @@ class GuestRun:
         status = watchdog.kill_status or self._find_status(end.ended, cpu)
         result = Result(
             status=status,
-            error=self._report.error,
+            error=watchdog.kill_error or self._report.error,
             exit=end.ended if end.ended >= 0 else None,
             seconds=watchdog.seconds,
             cpu_seconds=cpu,

@@ -162,6 +162,8 @@ class SessionTurn:
         assert self._watchdog
         self._watchdog.wait({self._guest.channel.fileno(): self.read_reply, process.pidfd: lambda: True, **handlers})
         self._status = self._watchdog.kill_status or self._status
+        if self._watchdog.kill_error:
+            self._report = GuestReport(error=self._watchdog.kill_error)
         return self._status in ("ok", "error", "memory")
 
     def reject(self, why: str) -> None:

@@ -213,6 +213,12 @@ def list_descendants(root: int) -> list[int]:
     return pids
 
 
+def count_processes(pid: int) -> int:
+    """Return how many living processes a guest has, with its first one and orphans, without a program around it."""
+    root = find_namespace_init(pid)
+    return sum(not is_dead(member) for member in list_descendants(root)) - (root != pid)
+
+
 def list_children(pid: int) -> list[int]:
     """Return the children of all threads of a process; none when it is gone."""
     if not HAS_CHILD_LISTS:
@@ -352,6 +358,8 @@ MAX_DYING_S = 30.0
 MAX_POLL_S = 3600.0
 """Nothing is waited for longer without a check: the kernel counts milliseconds in few bits."""
 FLOOD_BYTES = 64 << 20
+COUNT_S = 0.05
+"""How often processes are counted."""
 CORES = max(1, min(os.cpu_count() or 1, MAX_THREADS))
 
 
@@ -378,6 +386,8 @@ class Watchdog:
         self._began: float | None = None
         self._cpu_before = 0.0
         self._shared_core, self._release_at = shared_core, math.inf
+        self.kill_error: ProgramError | None = None
+        self._count_at = 0.0 if limits.processes > 1 else math.inf
         self._poll = select.poll()
 
     def begin(self) -> None:
@@ -425,7 +435,7 @@ class Watchdog:
 
     def _poll_timeout_s(self) -> float:
         """Return how long no limit can be reached: on every core CPU time runs no faster than the wall clock."""
-        wall = min(self._deadline, self._release_at) - time.monotonic()
+        wall = min(self._deadline, self._release_at, max(self._count_at, self._began or math.inf)) - time.monotonic()
         if self._began is None or self.kill_status:
             return wall
         return max(0.002, min(wall, (self._limits.seconds - self.cpu_seconds) / CORES))
@@ -445,6 +455,16 @@ class Watchdog:
             self.kill("timeout")
         elif sum(stream.total for stream in self._streams) > FLOOD_BYTES:
             self.kill("output")
+        elif now > self._count_at:
+            self._count_at = now + COUNT_S
+            self._check_processes()
+
+    def _check_processes(self) -> None:
+        """Kill code that has more processes than it may have: the kernel counts threads too, which may be many."""
+        most = self._limits.processes
+        if count_processes(self._process.pid) > most:
+            self.kill_error = ProgramError("Killed", f"killed: more than {most} processes at a time")
+            self.kill("killed")
 
     def kill(self, status: RunStatus) -> None:
         """Kill the process; the first reason is the one recorded."""
