@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.sandbox import Limits, Sandbox, cgroups
+from rollbook.sandbox import Grader, Limits, Sandbox, cgroups
 from rollbook.sandbox.cgroups import (
     CGROUP_ENV,
     ControlGroups,
@@ -113,6 +113,15 @@ def test_what_is_used_does_however_it_is_had(groups: ControlGroups, snapshot: bo
                     result = session.run_sync(code)
             assert (result.status, result.error and result.error.type) == ("memory", "OutOfMemory")
             assert result.peak_mb < 200
+
+
+def test_graded_code_has_its_memory_once(groups: ControlGroups) -> None:
+    """Shared memory is counted by the group alone, which it does not share with the tests."""
+    code = "import mmap\ndef f(mb):\n    held = mmap.mmap(-1, mb << 20)\n"
+    code += "    for at in range(0, mb << 20, 4096): held[at] = 1\n    return mb\n"
+    with Sandbox(Limits(memory_mb=64), size=1) as box:
+        verdicts = [Grader(box).function_sync(code, f"assert f({mb}) == {mb}", "f") for mb in (50, 150, 50)]
+        assert [verdict.reason for verdict in verdicts] == ["passed", "memory", "passed"]
 
 
 def test_nor_can_it_by_memory_that_forks_share(groups: ControlGroups) -> None:

@@ -222,13 +222,23 @@ def test_emptying_the_arguments_does_not_empty_the_tests(grader: Grader) -> None
 IN_PLACE = "xs = [3, 1, 2]\norder(xs)\nassert xs == [1, 2, 3]"
 
 
-def test_what_is_changed_in_place_is_seen(grader: Grader) -> None:
-    right = grade_function(grader, "def order(xs): xs.sort()", IN_PLACE, "order", check="")
+def test_what_is_changed_in_place_is_seen_where_the_task_says_so(grader: Grader) -> None:
+    options = {"check": "", "in_place": True}
+    right = grade_function(grader, "def order(xs): xs.sort()", IN_PLACE, "order", **options)
     assert (right.passed, right.weak) == (True, False)
     solution = "class Solution:\n    def order(self, xs): xs.sort()"
-    assert grade_function(grader, solution, IN_PLACE, "order", check="").passed
+    assert grade_function(grader, solution, IN_PLACE, "order", **options).passed
     for wrong in ("def order(xs): return sorted(xs)", "def order(xs): xs.clear()", "def order(xs): pass"):
-        assert grade_function(grader, wrong, IN_PLACE, "order", check="").reason == "failed"
+        assert grade_function(grader, wrong, IN_PLACE, "order", **options).reason == "failed"
+    unsaid = grade_function(grader, "def order(xs): xs.sort()", IN_PLACE, "order", check="")
+    assert (unsaid.reason, "in_place" in unsaid.detail) == ("refused", True)
+
+
+def test_code_that_empties_what_the_tests_compare_with_passes_by_no_value(grader: Grader) -> None:
+    tests = "def ref(a): return max(a, key=len) if a else None\na = ['x', 'yy']\nassert longest(a) == ref(a)"
+    assert grade_function(grader, "def longest(a): a.clear()", tests, "longest", check="").reason == "refused"
+    honest = "def longest(a):\n    a.sort(key=len)\n    return a[-1]"
+    assert grade_function(grader, honest, tests, "longest", check="").passed
 
 
 def test_a_value_and_a_change_at_once_are_refused_unless_its_word_will_do(grader: Grader) -> None:

@@ -16,8 +16,8 @@ def grader() -> Iterator[Grader]:
         yield Grader(box)
 
 
-def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
-    verdict = grader.function_sync(code, tests, entry, allow_weak=allow_weak)
+def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", **options: bool) -> tuple[str, bool]:
+    verdict = grader.function_sync(code, tests, entry, **options)
     assert verdict.passed is (verdict.reason == "passed")
     return verdict.reason, verdict.weak
 
@@ -53,6 +53,93 @@ def test_a_class_that_is_used_as_one_answers_as_one(grader: Grader, use: str) ->
     assert grade(grader, code, f"assert {use}\nassert len(Bag(2)) == 3", entry="Bag") == ("passed", False)
 
 
+BOUNDED_QUEUE = """
+class BoundedQueue:
+    def __init__(self, size): self.size, self.data = size, []
+    def append(self, x):
+        if len(self.data) == self.size: raise OverflowError
+        self.data.append(x)
+    def pop(self): return self.data.pop(0)
+    def __len__(self): return len(self.data)
+"""
+COUNTDOWN = """
+class Countdown:
+    def __init__(self, start): self.start = start
+    def __iter__(self):
+        n = self.start
+        while n > 0:
+            yield n
+            n -= 1
+"""
+CACHE = """
+class Cache:
+    def __init__(self, size): self.size, self.data = size, {}
+    def __setitem__(self, key, value):
+        self.data[key] = value
+        while len(self.data) > self.size: del self.data[next(iter(self.data))]
+    def __getitem__(self, key): return self.data[key]
+    def __len__(self): return len(self.data)
+"""
+RATIO = """
+class Ratio:
+    def __init__(self, a, b): self.numerator, self.denominator = a, b
+    def __float__(self): return self.numerator / self.denominator
+    def __str__(self): return f"{self.numerator}/{self.denominator}"
+"""
+SENTENCE = """
+class Sentence:
+    def __init__(self, text): self.words = text.split()
+    def __len__(self): return len(self.words)
+    def __getitem__(self, i): return self.words[i]
+    def __iter__(self): return iter(self.words)
+    def __str__(self): return " ".join(self.words)
+"""
+CONTAINERS = {
+    "append, pop, len": (
+        BOUNDED_QUEUE,
+        "q = BoundedQueue(2)\nq.append(1)\nq.append(2)\nassert len(q) == 2\n"
+        "try: q.append(3)\nexcept OverflowError: pass\nelse: assert 0\nassert q.pop() == 1 and len(q) == 1",
+    ),
+    "start and iteration": (COUNTDOWN, "c = Countdown(3)\nassert c.start == 3\nassert list(c) == [3, 2, 1] == list(c)"),
+    "items that are set": (CACHE, "c = Cache(1)\nc['a'] = 1\nc['b'] = 2\nassert len(c) == 1 and c['b'] == 2"),
+    "parts of a number": (RATIO, "r = Ratio(1, 2)\nassert r.numerator == 1 and float(r) == 0.5 and str(r) == '1/2'"),
+}
+READ_ONLY = "s = Sentence('a b')\nassert len(s) == 2 and s[1] == 'b' and list(s) == ['a', 'b'] and str(s) == 'a b'"
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_ordinary_container_classes_need_no_word_of_the_task(grader: Grader, name: str) -> None:
+    code, tests = CONTAINERS[name]
+    entry = code.split()[1].rstrip(":")
+    assert grade(grader, code, tests, entry=entry) == ("passed", False)
+    broken = code.replace("data.pop(0)", "data.pop()").replace("n > 0", "n > 1").replace("> self.size", "> 9")
+    assert grade(grader, broken.replace("{self.numerator}/", "{9}/"), tests, entry=entry) == ("failed", False)
+
+
+def test_a_class_that_is_only_read_is_one_if_the_task_says_so(grader: Grader) -> None:
+    """Without that it could be a function whose result judges itself."""
+    assert grade(grader, SENTENCE, READ_ONLY, entry="Sentence") == ("refused", False)
+    assert grade(grader, SENTENCE, READ_ONLY, entry="Sentence", is_class=True) == ("passed", False)
+    wrong = SENTENCE.replace("return len(self.words)", "return 3")
+    assert grade(grader, wrong, READ_ONLY, entry="Sentence", is_class=True) == ("failed", False)
+    lower = (SENTENCE.replace("Sentence", "sentence"), READ_ONLY.replace("Sentence", "sentence"))
+    assert grade(grader, *lower, entry="sentence") == ("refused", False)
+    assert grade(grader, *lower, entry="sentence", is_class=True) == ("passed", False)
+
+
+def test_a_class_is_none_if_the_task_says_so(grader: Grader) -> None:
+    code, tests = CONTAINERS["append, pop, len"]
+    assert grade(grader, code, tests, entry="BoundedQueue", is_class=False) == ("refused", False)
+
+
+def test_what_a_function_returns_is_not_judged_by_its_own_remove(grader: Grader) -> None:
+    code = (
+        "class Sort:\n    def __init__(self, a): pass\n    def remove(self, x): pass\n    def __len__(self): return 0"
+    )
+    tests = "r = Sort([3, 1])\nfor x in (1, 3): r.remove(x)\nassert len(r) == 0"
+    assert grade(grader, code, tests, entry="Sort") == ("refused", False)
+
+
 @pytest.mark.parametrize(
     ("gives", "test"),
     [
@@ -84,7 +171,8 @@ def test_no_function_of_the_codes_hides_in_them(grader: Grader, code: str, tests
 def test_what_becomes_of_such_an_argument_is_seen(grader: Grader) -> None:
     tests = "from collections import *\nc, d = Counter('a'), defaultdict(list)\nf(c, d)\n"
     tests += "assert (c, d) == (Counter('aa'), {'x': [1]}) and type(c) is Counter and d['y'] == []"
-    assert grade(grader, "def f(c, d):\n    c['a'] += 1\n    d['x'].append(1)", tests) == ("passed", False)
+    code = "def f(c, d):\n    c['a'] += 1\n    d['x'].append(1)"
+    assert grade(grader, code, tests, in_place=True) == ("passed", False)
 
 
 STACK = "class Stack:\n    def __init__(self): self.d = [1, 2]\n    def __getitem__(self, i): return self.d[i]\n"

@@ -17,8 +17,8 @@ def grader() -> Iterator[Grader]:
         yield Grader(box)
 
 
-def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", allow_weak: bool = False) -> tuple[str, bool]:
-    verdict = grader.function_sync(code, tests, entry, allow_weak=allow_weak)
+def grade(grader: Grader, code: str, tests: str, *, entry: str = "f", **options: bool) -> tuple[str, bool]:
+    verdict = grader.function_sync(code, tests, entry, **options)
     assert verdict.passed is (verdict.reason == "passed")
     return verdict.reason, verdict.weak
 
@@ -70,6 +70,28 @@ def test_failures_that_unittest_keeps_to_itself_are_found(grader: Grader) -> Non
 def test_a_check_that_fails_before_it_asks_is_broken(grader: Grader) -> None:
     with pytest.raises(TestsBroken):
         grader.function_sync("def f(x): return x", "def check(c): nowhere", "f", check="check")
+
+
+LOOKS = {
+    "a name": ("f = lambda x: x", "assert f.__name__ == 'f'\nassert f(1) == 1", "f"),
+    "a text": ("def f(x): return x", "assert f.__doc__.startswith('Return')\nassert f(1) == 1", "f"),
+    "a member": ("class Color: pass", "assert Color.RED.value == 1", "Color"),
+    "a value of a member": ("import enum\nclass Color(enum.Enum): RED = 2", "assert Color.RED.value == 1", "Color"),
+    "a class beside it": ("class Stack: pass", "item = Item(1)\nassert Stack().push(item) is None", "Stack"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_tests_that_look_at_the_code_and_fail_are_not_broken(grader: Grader, name: str) -> None:
+    code, tests, entry = LOOKS[name]
+    assert grader.function_sync(code, tests, entry).reason == "failed"
+
+
+def test_a_look_alone_passes_no_function_but_a_class(grader: Grader) -> None:
+    with pytest.raises(TestsBroken):
+        grader.function_sync("def f(x): return 'wrong'", "print(f.__name__)\ndef test(): assert f(1) == 1", "f")
+    members = "import enum\nclass Color(enum.Enum): RED = 1"
+    assert grader.function_sync(members, "assert Color.RED.value == 1", "Color").passed
 
 
 UNCHANGED = "a = [3, 1, 2]\nassert f(a) == [1, 2, 3]\nassert a == [3, 1, 2]"
@@ -312,7 +334,7 @@ def test_an_object_of_a_class_under_test_keeps_its_methods_though_it_is_a_dict(g
         "c = LRU()\nc.put(1, 2)\nc.put(3, 4)\nc.put(5, 6)\nassert c.get_or(1, -1) == -1 and c[3] == 4 and len(c) == 2\n"
         "assert c.last() == (5, 6)\nd, more = LRU(), []\nd.take(c, more)\nassert more == [2] and d[5] == 6"
     )
-    assert grade(grader, LRU, tests, entry="LRU") == ("passed", False)
+    assert grade(grader, LRU, tests, entry="LRU", in_place=True) == ("passed", False)
     assert grade(grader, LRU, "assert f() == {'a': 1}") == ("passed", False)
 
 

@@ -16,7 +16,7 @@ from rollbook.sandbox import Limits, Sandbox, SandboxError
 from rollbook.sandbox.isolation import PACKAGE_FOLDER
 from rollbook.sandbox.launcher import prove_isolation
 from support.alive import alive, eventually
-from support.restricted_host import LESSER_ROOT, RestrictedHost, can_enter, start_restricted_host
+from support.restricted_host import LESSER_ROOT, PRIVATE_PYTHON, RestrictedHost, can_enter, start_restricted_host
 
 LIMITS = Limits(seconds=1.0, memory_mb=128)
 LAYERS = {
@@ -119,6 +119,18 @@ def test_root_without_privileges_is_an_ordinary_user_but_for_the_count_of_proces
             "memory",
             "timeout",
         )
+
+
+def test_root_runs_no_code_as_root() -> None:
+    """Where no guest can have a user of its own, and there are no namespaces."""
+    if not can_enter(PRIVATE_PYTHON):
+        pytest.skip("only root can put itself there")
+    place = [sys.executable, "-m", "support.restricted_host", PRIVATE_PYTHON, "{}"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(place, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert "ready" not in done.stdout
+    assert "same-user: root does not run code as root" in done.stderr
+    assert "readable for every user?" in done.stderr
 
 
 def test_a_wall_that_does_not_stand_is_no_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

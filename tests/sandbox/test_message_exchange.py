@@ -66,6 +66,14 @@ def test_a_guest_can_ask_the_host_before_it_replies(guest: Guest) -> None:
     assert asked == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_who_asks_again_without_waiting_is_forging(guest: Guest) -> None:
+    asked: list[bytes] = []
+    flood = "frame = sys.modules['inner.channel'].encode_frame({'ask': 1})\nimport os\nos.write(3, frame * 1000)"
+    with pytest.raises(ForgedMessage, match="did not wait"):
+        exchange(guest, MessageExchange(guest, asked.append), CHANNEL + flood)
+    assert len(asked) == 1
+
+
 def test_who_is_not_asked_must_not_be_told(guest: Guest) -> None:
     with pytest.raises(ForgedMessage, match="no reply"):
         exchange(guest, MessageExchange(guest), CHANNEL + "Channel(3).send({'ask': 1})\nwhile True: pass")

@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollbook.errors import UsageError
 from rollbook.processes import find_members
-from rollbook.sandbox import Limits, Result, Sandbox, SandboxError
+from rollbook.sandbox import Grader, Limits, Result, Sandbox, SandboxError
+from rollbook.sandbox.launcher import GuestLauncher
+from rollbook.sandbox.supervision import read_cpu_s
 from support.alive import alive, eventually, open_fds
 
 
@@ -66,6 +69,21 @@ def test_every_run_is_fresh(box: Sandbox) -> None:
 def test_start_up_never_counts(box: Sandbox) -> None:
     tiny = Limits(seconds=0.05, memory_mb=128)
     assert [box.run_sync("1 + 1", limits=tiny).status for _ in range(20)] == ["ok"] * 20
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_text_without_a_newline_survives_a_timeout_too(box: Sandbox, stream: str) -> None:
+    code = f"import sys\nprint('so', end=' ', file=sys.{stream})\nsys.{stream}.write('far')\nwhile True: pass"
+    limits = Limits(seconds=0.2)
+    with box.session(limits=limits) as session:
+        for result in (box.run_sync(code, limits=limits), session.run_sync(code)):
+            assert (result.status, getattr(result, stream)) == ("timeout", "so far")
+
+
+def test_what_a_signal_interrupts_is_printed_whole(box: Sandbox) -> None:
+    code = "from signal import *\nsignal(SIGALRM, lambda *_: None)\nsetitimer(ITIMER_REAL, 1e-4, 1e-4)\n"
+    result = box.run_sync(code + "print('x' * 30_000_000)", limits=Limits(output_kb=40_000, memory_mb=512))
+    assert (result.status, len(result.stdout)) == ("ok", 30_000_001)
 
 
 def test_what_was_printed_before_a_timeout_survives(box: Sandbox) -> None:
@@ -304,3 +322,69 @@ def test_the_walls_can_be_asked_for_while_threads_replace_zygotes() -> None:
         over.set()
         thread.join()
         sys.setswitchinterval(before)
+
+
+FORKS = (
+    "import os, time\n"
+    "def fork():\n    if os.fork() == 0:\n        time.sleep({nap})\n        os._exit(0)\n"
+    "for _ in range({children}): fork()\n"
+    "for _ in range({children}): os.wait()\n"
+)
+
+
+def test_no_more_processes_live_at_a_time_than_allowed(box: Sandbox) -> None:
+    limits = Limits(seconds=5, processes=3, wall_seconds=30)
+    assert box.run_sync(FORKS.format(children=2, nap=0.3), limits=limits).status == "ok"
+    one_by_one = "import os\nfor _ in range(20):\n    if os.fork() == 0: os._exit(0)\n    os.wait()"
+    assert box.run_sync(one_by_one, limits=limits).status == "ok"
+    with box.session(limits=limits) as session:
+        for run in (lambda code: box.run_sync(code, limits=limits), session.run_sync):
+            result = run(FORKS.format(children=3, nap=20))
+            assert (result.status, result.error and result.error.message) == (
+                "killed",
+                "killed: more than 3 processes at a time",
+            )
+    threads = "import threading, time\nfor _ in range(40): threading.Thread(target=time.sleep, args=(0.3,)).start()"
+    assert box.run_sync(threads, limits=limits).status == "ok"
+
+
+CANCELLED: dict[str, Callable[[Sandbox], Coroutine[Any, Any, object]]] = {
+    "run": lambda box: box.run("while True: pass"),
+    "function": lambda box: Grader(box).function("def f():\n    while True: pass", "f()", "f"),
+    "inputs": lambda box: Grader(box).inputs("while True: pass", [("", "")] * 3, all_of_them=True),
+    "session": lambda box: run_a_turn(box, snapshot=False),
+    "snapshot": lambda box: run_a_turn(box, snapshot=True),
+}
+
+
+async def run_a_turn(box: Sandbox, snapshot: bool) -> object:
+    async with box.session(snapshot=snapshot) as session:
+        return await session.run("while True: pass")
+
+
+@pytest.mark.parametrize("name", CANCELLED)
+def test_a_run_that_is_cancelled_is_killed(name: str) -> None:
+    async def cancel_while_busy(box: Sandbox) -> None:
+        running = asyncio.create_task(CANCELLED[name](box))
+        busy = lambda: any(read_cpu_s(pid) > 0.1 for pid in find_guests())  # noqa: E731
+        assert await asyncio.to_thread(eventually, busy, 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await asyncio.to_thread(eventually, lambda: not find_guests(), 20)
+
+    def find_guests() -> list[int]:
+        pids = [launcher._provider._child.pid for launcher in list_launchers(box)]  # type: ignore[attr-defined]
+        members = [process for pid in pids for process in find_members(pid)]
+        zygotes = {process.pid for process in members if process.parent in pids} | {*pids}
+        return [process.pid for process in members if process.pid not in zygotes and alive(process.pid)]
+
+    def list_launchers(box: Sandbox) -> list[GuestLauncher]:
+        shared = box._session_pool._launcher
+        return [*box._launchers, *([shared] if shared else [])]
+
+    with Sandbox(Limits(seconds=40, wall_seconds=40), size=1) as box:
+        before = list_launchers(box)
+        asyncio.run(cancel_while_busy(box))
+        assert box.run_sync("6 * 7").value == "42"
+        assert set(before) <= set(list_launchers(box)), "the zygote is kept"

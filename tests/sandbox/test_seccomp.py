@@ -61,7 +61,17 @@ def test_only_those_calls_are_denied_that_are_named() -> None:
         {CALLS[name] for name in (*seccomp.ALWAYS_DENIED, *seccomp.SINGLE_PROCESS_DENIED) if name in CALLS},
     )
     denied = {call for call in range(seccomp.FIRST_UNKNOWN_CALL) if run_filter(program, call) != ALLOW}
-    assert denied == named | {CALLS["clone"], CALLS["clone3"], CALLS["socketpair"]}
+    assert denied == named | {CALLS[name] for name in ("clone", "clone3", "socketpair", "setrlimit")}
+
+
+def test_a_limit_of_cpu_time_is_read_but_not_set() -> None:
+    ignored, limit = seccomp._ERRNO, CALLS["prlimit64"]
+    for program in (seccomp.make_program(True), seccomp.make_program(False), seccomp.make_program(True, apart=False)):
+        assert run_filter(program, limit, 0, seccomp.RLIMIT_CPU, 0, 1) == ALLOW
+        assert [run_filter(program, limit, 0, seccomp.RLIMIT_CPU, new) for new in (1, 1 << 32)] == [ignored] * 2
+        assert run_filter(program, limit, 0, 3, 1) == ALLOW
+        assert run_filter(program, CALLS["setrlimit"], seccomp.RLIMIT_CPU) == ignored
+        assert run_filter(program, CALLS["setrlimit"], 3) == ALLOW
 
 
 def test_threads_are_allowed_and_processes_only_where_they_are() -> None:

@@ -29,6 +29,10 @@ DOCKER_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """The capabilities that Docker leaves to root."""
 FORBIDDEN = ("unshare", "setns", "mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsmount")
 PLACES = ("ordinary user", "container root", "container user")
+UNRESTRICTED = "unrestricted"
+"""The host as it is, in a process of its own."""
+PRIVATE_PYTHON = "container root with a private interpreter"
+"""Other users cannot read the standard library, so no guest can have a user of its own."""
 LESSER_ROOT = "lesser root"
 """Root with Docker's capabilities and no forbidden calls: it can still make a user namespace, as every user can."""
 
@@ -83,16 +87,20 @@ def start_restricted_host(place: str, limits: Limits) -> Iterator[RestrictedHost
 
 def can_enter(place: str) -> bool:
     """Return whether this process can enter such a place: only root can change users or drop some of its rights."""
-    return place == "container user" or os.geteuid() == 0
+    return place in ("container user", UNRESTRICTED) or os.geteuid() == 0
 
 
 def become(place: str) -> None:
     """Turn this process into one in such a place, irrevocably."""
+    if place == UNRESTRICTED:
+        return
     is_root = os.geteuid() == 0
     if is_root:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
         make_path_accessible(os.path.realpath(sys.executable))
+        if place == PRIVATE_PYTHON:
+            hide_from_others(Path(os.__file__).resolve().parent)
         kernel.mount("none", "/sys/fs/cgroup", "tmpfs", kernel.MS_RDONLY)
     else:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -116,6 +124,20 @@ def make_path_accessible(path: str) -> None:
             child.mkdir()
             kernel.mount(f"/proc/self/fd/{handle}", str(child), None, kernel.MS_BIND | kernel.MS_REC)
             os.close(handle)
+
+
+def hide_from_others(folder: Path) -> None:
+    """Let only root enter a folder, in this mount namespace."""
+    handle = os.open(folder, os.O_PATH)
+    kernel.mount("private", str(folder), "tmpfs", 0, "mode=700")
+    for entry in Path(f"/proc/self/fd/{handle}").iterdir():
+        place = folder / entry.name
+        if entry.is_dir():
+            place.mkdir()
+        else:
+            place.touch()
+        kernel.mount(str(entry), str(place), None, kernel.MS_BIND)
+    os.close(handle)
 
 
 def make_docker_filter() -> bytes:

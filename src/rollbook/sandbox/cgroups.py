@@ -11,8 +11,9 @@ costs nothing more. A session has its own group, and so does a guest that may ha
 counted there. Without a group the address space of each process is limited, which also counts memory that is only
 reserved; with a group it is not. Instead the private memory of each process is limited as well, so that code that asks
 for far too much gets a MemoryError, which it may catch; this limit leaves extra room for the stacks of all threads,
-which are hardly ever used. Tests and code share a group, which cannot tell how much each uses: they get no extra room.
-Likewise the group of a snapshot session cannot tell the state from the turn that began as a copy of it: every turn may
+which are hardly ever used. Tests and code run at the same time, so the code has a group of its own, which the zygote
+keeps for the next code; neither gets extra room.
+The group of a snapshot session cannot tell the state from the turn that began as a copy of it: every turn may
 add as much as the limit, and is measured when it is over.
 
 Names of groups and temporary folders identify the process that owns them, so that leftovers of a killed process can be
@@ -173,6 +174,8 @@ def _gives_memory(folder: Path) -> bool:
 
 REMOVE_S = 2.0
 _group_numbers = itertools.count()
+FULL_BYTES = 1 << 20
+"""A group that has less left than this has reached its limit: memory is charged in small batches."""
 
 
 class CgroupTimer(NamedTuple):
@@ -187,14 +190,25 @@ class CgroupTimer(NamedTuple):
         return int(text.split()[1 if text.startswith("usage_usec") else 0]) / self.per_second
 
 
+class MemoryCounts(NamedTuple):
+    """How many processes of a group the kernel's OOM killer has ended, and how often the group reached its limit.
+
+    The first count alone proves nothing about the group: it includes processes that were killed because the memory of
+    the machine, or of a group further up, was used up.
+    """
+
+    kills: int
+    limit_hits: int
+
+
 class ControlGroup:
     """One control group of ours. In version 1 a second group in another hierarchy counts its CPU time."""
 
     def __init__(self, path: Path, version: int, cpu_path: Path | None = None) -> None:
         self._path, self._version, self._cpu_path = path, version, cpu_path
         self._limit = 0
-        self.last_kills = 0
-        """The number of kills at the last count."""
+        self.last_counts = MemoryCounts(0, 0)
+        """The counts when they were last read."""
 
     @property
     def clock(self) -> CgroupTimer | None:
@@ -228,14 +242,23 @@ class ControlGroup:
             names = ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"]
             for name in names if size > self._limit else names[::-1]:
                 (self._write if "memsw" not in name else self._try_write)(name, str(size))
+            self._try_write("memory.max_usage_in_bytes", "0")  # what was reached below another limit does not count
         self._limit = size
 
-    def count_kills(self) -> int:
-        """Return how many processes here the kernel has killed because the memory was used up."""
+    def read_counts(self) -> MemoryCounts:
+        """Read how many processes here were killed for lack of memory, and how often the limit was reached."""
         text = self._read("memory.oom_control" if self._version == 1 else "memory.events")
         fields = dict(line.split() for line in text.splitlines())
-        self.last_kills = int(fields.get("oom_kill", 0))
-        return self.last_kills
+        before = self.last_counts.limit_hits
+        hits = int(fields.get("oom", 0)) if self._version == 2 else before + self._pop_limit_hit()
+        self.last_counts = MemoryCounts(int(fields.get("oom_kill", 0)), hits)
+        return self.last_counts
+
+    def _pop_limit_hit(self) -> bool:
+        """Return whether a group of version 1 has been full since the last call: recent kernels do not count that."""
+        is_full = int(self._read("memory.max_usage_in_bytes")) > self._limit - FULL_BYTES
+        self._try_write("memory.max_usage_in_bytes", "0")
+        return is_full
 
     def remove(self) -> None:
         """Remove the group, waiting a moment for its last process to exit; else a later process of ours removes it."""
@@ -297,7 +320,7 @@ def _can_limit_memory(groups: ControlGroups) -> bool:
         return False
     try:
         group.set_limit(1 << 30)
-        group.count_kills()
+        group.read_counts()
     except OSError:
         return False
     finally:
@@ -327,21 +350,23 @@ def _remove_group(path: Path) -> bool:
 SLACK_MB, PROCESS_MB = 8, 4
 """What the kernel needs for a guest, and how much a copy of the interpreter grows when it runs."""
 PAIRED_ROLES = ("candidate", "examiner")
-"""Roles of which two share the zygote's group at the same time, each up to the limit."""
+"""Roles of which two run at the same time: they get no extra room."""
 STAYING_ROLES = ("session", "snapshot")
 STACKS_MB = 8 * MAX_THREADS
 STEP_MB = 8
 
 
 class MemoryAccount:
-    """Counts the memory of one guest."""
+    """Counts the memory of one guest: in the group that it was forked in, in another that it joins, or in its own."""
 
-    def __init__(self, group: ControlGroup, own: bool, base: int, spare_mb: int) -> None:
+    def __init__(
+        self, group: ControlGroup, base: int, spare_mb: int, *, own: bool = False, joins: bool = False
+    ) -> None:
         self._group, self._own, self._base = group, own, base
         self.spare_mb = spare_mb
         """How much private memory a process may reserve beyond the limit."""
-        self._kills = group.last_kills
-        self.procs_files = group.open_procs_files() if own else []
+        self._counts = group.last_counts
+        self.procs_files = group.open_procs_files() if own or joins else []
 
     @property
     def clock(self) -> CpuClock | None:
@@ -354,9 +379,14 @@ class MemoryAccount:
         _set_limit(self._group, self._base + (used_mb << 20) + _count_guest_bytes(limits))
 
     def ran_out_of_memory(self) -> bool:
-        """Return whether the kernel killed a process for lack of memory since the last call."""
-        before, self._kills = self._kills, self._group.count_kills()
-        return self._kills > before
+        """Return whether the kernel killed a process since the last call because the guest's memory was used up;
+        SandboxError if it was not the guest's but the machine's, or that of a group further up."""
+        before, self._counts = self._counts, self._group.read_counts()
+        if self._counts.kills == before.kills:
+            return False
+        if self._counts.limit_hits == before.limit_hits:
+            raise SandboxError("a guest was killed because the memory of this machine or job was used up, not its own")
+        return True
 
     def close_procs_files(self) -> None:
         """Close the descriptors once they have been sent to the guest."""
@@ -377,6 +407,7 @@ class ZygoteMemory:
         self._groups = groups
         self._base = 0
         self._group = _make_zygote_group(groups, pid) if groups else None
+        self._candidate_group: ControlGroup | None = None
 
     @property
     def grouped(self) -> bool:
@@ -392,24 +423,32 @@ class ZygoteMemory:
         """Open the account of a new guest and set its limit; None without groups."""
         if not (self._groups and self._group):
             return None
-        several = limits.processes > 1
-        if not (role in STAYING_ROLES or several):
-            guests = 2 if role in PAIRED_ROLES else 1
-            # The group contains the zygote and its copy, the guest.
-            _set_limit(self._group, 2 * self._base + guests * _count_guest_bytes(limits))
-            return MemoryAccount(self._group, False, self._base, STACKS_MB if guests == 1 else 0)
-        group = self._groups.make(clock=several)
+        several, spare_mb = limits.processes > 1, 0 if role in PAIRED_ROLES else STACKS_MB
+        if several or role in STAYING_ROLES:
+            return self._open_own_account(limits)
+        if role == "candidate":
+            self._candidate_group = group = self._candidate_group or self._groups.make()
+            _set_limit(group, self._base + _count_guest_bytes(limits))
+            return MemoryAccount(group, self._base, spare_mb, joins=True)
+        # The group contains the zygote and its copy, the guest.
+        _set_limit(self._group, 2 * self._base + _count_guest_bytes(limits))
+        return MemoryAccount(self._group, self._base, spare_mb)
+
+    def _open_own_account(self, limits: Limits) -> MemoryAccount:
+        assert self._groups
+        group = self._groups.make(clock=limits.processes > 1)
         try:
             _set_limit(group, self._base + _count_guest_bytes(limits))
-            return MemoryAccount(group, True, self._base, STACKS_MB)
+            return MemoryAccount(group, self._base, STACKS_MB, own=True)
         except BaseException:
             group.remove()
             raise
 
     def close(self) -> None:
-        """Remove the group of a zygote that has been killed."""
-        if self._group:
-            self._group.remove()
+        """Remove the groups of a zygote that has been killed."""
+        for group in (self._group, self._candidate_group):
+            if group:
+                group.remove()
 
 
 def _count_guest_bytes(limits: Limits) -> int:

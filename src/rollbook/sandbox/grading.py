@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rollbook.core import JSON
-from rollbook.errors import TestsBroken, UsageError
+from rollbook.errors import SandboxError, TestsBroken, UsageError
 from rollbook.sandbox.guest import Guest, GuestRun
 from rollbook.sandbox.inner.plain_data import NotPlain, pack
 from rollbook.sandbox.launcher import GuestLauncher
@@ -137,8 +137,8 @@ def make_verdict(examined: Result, candidate: Result) -> Verdict:
     costs: dict[str, Any] = {"seconds": examined.seconds, "cpu_seconds": candidate.cpu_seconds}
     costs["isolation"] = candidate.isolation
     report = decode_report(examined)
-    if report is None:  # the tests ran out of time or memory with what the code gave them
-        return Verdict(False, find_reason(examined), f"the tests ended with {examined.status}", **costs)
+    if report is None:
+        return Verdict(False, find_limit(examined), f"the tests ended with {examined.status}", **costs)
     message = format_error(report.error)
     if report.verdict == "broken":
         raise TestsBroken(f"the tests do not run: {message}")
@@ -150,6 +150,16 @@ def make_verdict(examined: Result, candidate: Result) -> Verdict:
     return Verdict(False, reason, message, weak=report.weak, **costs)
 
 
+def find_limit(examined: Result) -> VerdictReason:
+    """Return which limit tests without a report reached, with what the code gave them. Tests that left their process
+    are broken; any other end of theirs is the sandbox's failure: the code cannot bring it about."""
+    if examined.status in ("timeout", "memory", "output"):
+        return examined.status
+    if examined.status in ("ok", "error"):
+        raise TestsBroken(f"the tests left their process with exit code {examined.exit}")
+    raise SandboxError(f"the process of the tests ended with {examined.status}")
+
+
 def decode_report(examined: Result) -> ExaminerReport | None:
     """Return the examiner's report, if there is one."""
     try:
@@ -159,14 +169,16 @@ def decode_report(examined: Result) -> ExaminerReport | None:
 
 
 def confirm_verdict(first: Verdict, second: Verdict, allow_weak: bool) -> Verdict:
-    """Judge code that passed and also changed its arguments, or returned them: it must pass by its values alone too."""
+    """Judge code that passed and changed its arguments, or returned them: it must pass by its values alone too."""
     costs: dict[str, Any] = {"seconds": first.seconds + second.seconds}
     costs["cpu_seconds"] = first.cpu_seconds + second.cpu_seconds
     if second.passed:
         return msgspec.structs.replace(second, **costs)
     if allow_weak:
         return msgspec.structs.replace(first, weak=True, **costs)
-    why = "the code returns a value and changes its arguments too, or returns them, and passes only by that"
+    why = (
+        "the code changes its arguments, or returns them, and passes only by that; in_place=True is for such functions"
+    )
     return Verdict(False, "refused", why, isolation=first.isolation, **costs)
 
 
@@ -276,21 +288,28 @@ class Grader:
         setup: str = "",
         limits: Limits | None = None,
         allow_weak: bool = False,
+        in_place: bool = False,
+        is_class: bool | None = None,
     ) -> Verdict:
         """Run tests, a module in which `entry` is the code's function or class of that name.
 
         A function should return plain data: an object of the code's own is assumed to hold data and nothing else.
         `check`: a function of the tests that is then called with the entry point. `setup` runs before the tests and on
         their side: trusted helpers. Tests that compare objects of the code's own classes are refused, and so is code
-        that passes only by changing its arguments in addition to returning a value; `allow_weak` accepts both.
+        that passes only by changing its arguments; `allow_weak` accepts both. `in_place`: the function is there to
+        change its arguments, and to return None. `is_class`: whether a class is under test, whose objects answer for
+        themselves; None: its name and how the tests use it decide.
         """
-        exam = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
+        exam: dict[str, JSON] = {"tests": tests, "entry": entry, "check": check, "setup": setup, "weak": allow_weak}
         for what in ("tests", "entry", "check", "setup"):
             check_text(what, exam[what])
+        exam |= {"in_place": True} if in_place else {}  # a server may be older
+        exam |= {} if is_class is None else {"is_class": is_class}
         run_limits = self._check_code(code, limits)
         if self._sandbox.remote:
             return self._sandbox.remote.grade("function", code, exam, run_limits, 2 * EXAMINER_TIME_FACTOR)
-        exam["classes"] = names_a_class(entry)
+        classes = names_a_class(entry) if is_class is None else is_class
+        exam |= {"in_place": in_place, "is_class": is_class, "classes": classes}
 
         def examine(copies: bool) -> tuple[Result, Result]:
             request = exam | {"copies": copies}

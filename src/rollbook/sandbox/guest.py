@@ -15,8 +15,12 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -26,7 +30,7 @@ from rollbook.sandbox.cgroups import MemoryAccount
 from rollbook.sandbox.inner.channel import LENGTH, Channel, encode_frame, read_descriptors
 from rollbook.sandbox.isolation import HostFolder
 from rollbook.sandbox.limits import Limits
-from rollbook.sandbox.results import GuestReport, Result, RunStatus, decode_guest_report
+from rollbook.sandbox.results import GuestReport, ProgramError, Result, RunStatus, decode_guest_report
 from rollbook.sandbox.supervision import (
     SETUP_S,
     CpuClock,
@@ -39,6 +43,7 @@ from rollbook.sandbox.supervision import (
     status_of_report,
 )
 
+T = TypeVar("T")
 CHANNEL_BLOCK = 1 << 16
 MAX_ESCAPED_BYTES = 8
 """An upper bound of the bytes that one character can become in JSON."""
@@ -184,6 +189,8 @@ class Guest:
         self.isolation, self._folder = isolation, folder
         self.started = False
         self._account, self._has_processes = account, limits.processes > 1
+        # Below bwrap's first process, code with several processes can kill its own first one.
+        self._code_can_kill = self._has_processes and "bubblewrap" in isolation
         self._process: GuestProcess | None = None
         self._clock: CpuClock | None = account.clock if account and self._has_processes else None
         self._grouped = self._clock is not None
@@ -280,8 +287,14 @@ class Guest:
             raise SandboxError(f"the sandbox broke: {error}") from None
         return msgspec.convert(message, GuestExit)
 
+    def can_kill(self, process: GuestProcess) -> bool:
+        """Return whether we or the code itself can have killed one of its processes. Code cannot kill the first process
+        of its namespace; the filter denies it where its process is not the first one, or has no namespace."""
+        return process.was_killed or self._code_can_kill
+
     def ran_out_of_memory(self) -> bool:
-        """Return whether the kernel killed one of its processes for lack of memory since the last call."""
+        """Return whether the kernel killed one of its processes for lack of memory since the last call; SandboxError if
+        not the guest's memory was used up but the machine's."""
         return self._account is not None and self._account.ran_out_of_memory()
 
     def renew_memory(self, limits: Limits, own_mb: float) -> None:
@@ -318,18 +331,66 @@ class Guest:
             self._folder.close()
 
 
+_thread = threading.local()
+
+
+class Cancellation:
+    """Kills the guest that a piece of work waits for when the work is cancelled, which happens in another thread."""
+
+    def __init__(self) -> None:
+        self._lock, self._cancelled = threading.Lock(), False
+        self._process: GuestProcess | None = None
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run the work in this thread."""
+        _thread.cancellation = self
+        try:
+            return work()
+        finally:
+            _thread.cancellation = None
+
+    def watch(self, process: GuestProcess | None) -> None:
+        """Note what to kill, as long as its pidfd is open; CancelledError if the work is cancelled already."""
+        with self._lock:
+            if process and self._cancelled:
+                raise CancelledError
+            self._process = process
+
+    def cancel(self) -> None:
+        """Kill what the work waits for, and let it start nothing more."""
+        with self._lock:
+            self._cancelled = True
+            if self._process:
+                self._process.kill()
+
+
+@contextmanager
+def killed_when_cancelled(guest: Guest) -> Iterator[None]:
+    """Let a cancellation of the work of this thread kill a guest."""
+    cancellation: Cancellation | None = getattr(_thread, "cancellation", None)
+    if cancellation is None:
+        yield
+        return
+    cancellation.watch(guest.process)
+    try:
+        yield
+    finally:
+        cancellation.watch(None)
+
+
 class GuestRun:
     """A program running in a guest of the role `run`."""
 
     def __init__(self, guest: Guest, limits: Limits, shared_core: bool = False) -> None:
         self._guest, self._limits = guest, limits
         self._watchdog = Watchdog(guest.process, limits, guest.streams, clock=guest.clock, shared_core=shared_core)
-        self._report = GuestReport()
+        self._report, self._has_report = GuestReport(), False
 
     def wait_for_result(self) -> Result:
         """Wait for the end and describe it."""
         guest = self._guest
-        self._watchdog.wait({guest.channel.fileno(): self._read_channel, guest.control: lambda: True})
+        with killed_when_cancelled(guest):
+            self._watchdog.wait({guest.channel.fileno(): self._read_channel, guest.control: lambda: True})
         if guest.channel.open:
             self._read_channel()
         if not guest.started:
@@ -341,6 +402,8 @@ class GuestRun:
         try:
             for frame in channel.read_frames():
                 self._handle_frame(frame)
+                if not channel.open:
+                    break
         except (ForgedMessage, msgspec.DecodeError):  # it wrote nonsense where it should not have
             channel.open = False
         if not channel.open:
@@ -348,11 +411,21 @@ class GuestRun:
         return False
 
     def _handle_frame(self, frame: bytes) -> None:
-        if self._guest.started:
-            self._report = decode_guest_report(frame)
-        else:
+        if not self._guest.started:
             self._guest.check_started(frame)
             self._watchdog.begin()
+        elif self._has_report:
+            self._end_forger()
+        else:
+            self._report, self._has_report = decode_guest_report(frame), True
+
+    def _end_forger(self) -> None:
+        """End a run that reports twice: at least one report is the code's own, and reading many would cost us more than
+        it costs the code to send them."""
+        self._guest.channel.open = False
+        self._watchdog.kill("killed")
+        error = ProgramError("Killed", "the code wrote on the sandbox's channel: a second report")
+        self._report = GuestReport(error=error)
 
     def _describe(self) -> Result:
         guest, watchdog, end = self._guest, self._watchdog, self._guest.wait_for_exit()
@@ -360,7 +433,7 @@ class GuestRun:
         status = watchdog.kill_status or self._find_status(end.ended, cpu)
         result = Result(
             status=status,
-            error=self._report.error,
+            error=watchdog.kill_error or self._report.error,
             exit=end.ended if end.ended >= 0 else None,
             seconds=watchdog.seconds,
             cpu_seconds=cpu,
@@ -374,4 +447,4 @@ class GuestRun:
             return "memory"
         if code >= 0 and self._report.error is not None:
             return status_of_report(self._report)
-        return status_of_death(code, cpu_s, self._limits)
+        return status_of_death(code, cpu_s, self._limits, can_kill=self._guest.can_kill(self._guest.process))

@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True):
     output_kb: int = 64
     """How much is kept of each of stdout, stderr and the value; the rest is read and dropped."""
     processes: int = 1
-    """1 forbids other processes; threads are always allowed."""
+    """1 forbids other processes; more at a time than this are killed. Threads are always allowed."""
     files_mb: int = 16
     wall_seconds: float | None = None
     """Limit of the elapsed time; max(1, 4 x seconds) by default."""

@@ -36,7 +36,8 @@ class Result(msgspec.Struct, frozen=True):
 
     ok: ended by itself with 0. error: an exception or another exit code. timeout: out of CPU or wall time. memory: a
     MemoryError that the program could have caught, or a kill by the kernel, which it could not: error.type tells them
-    apart. output: printed without end. crash: died of a signal. killed: another process killed it.
+    apart. output: printed without end. crash: died of a signal. killed: the host ended it because of what the code did
+    outside its task. A kill from outside is no result but a SandboxError.
     """
 
     status: RunStatus

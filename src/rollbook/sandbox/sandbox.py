@@ -6,7 +6,7 @@ import asyncio
 import os
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from os import PathLike
 from threading import BoundedSemaphore, Semaphore
@@ -178,7 +178,7 @@ class Sandbox:
             launcher = launcher or self._add_launcher()
             result = work(launcher)
             keep = True
-        except SandboxUnsupported:
+        except (SandboxUnsupported, CancelledError):
             keep = True
             raise
         finally:

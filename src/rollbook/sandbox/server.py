@@ -164,12 +164,23 @@ class FunctionGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
     check: str = ""
     setup: str = ""
     weak: bool = False
+    in_place: bool = False
+    is_class: bool | None = None
     limits: dict[str, int | float | None] = {}
 
     async def grade(self, grader: Grader, limits: Limits) -> Verdict:
         """Run the tests."""
-        more = {"check": self.check, "setup": self.setup}
-        return await grader.function(self.code, self.tests, self.entry, **more, limits=limits, allow_weak=self.weak)
+        return await grader.function(
+            self.code,
+            self.tests,
+            self.entry,
+            check=self.check,
+            setup=self.setup,
+            limits=limits,
+            allow_weak=self.weak,
+            in_place=self.in_place,
+            is_class=self.is_class,
+        )
 
 
 class InputsGradeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -20,6 +20,7 @@ import msgspec
 
 from rollbook.core import JSON
 from rollbook.errors import SandboxError, SandboxFull, UsageError
+from rollbook.sandbox.guest import Cancellation
 from rollbook.sandbox.launcher import GuestLauncher
 from rollbook.sandbox.limits import Limits, check_text, choose_limits
 from rollbook.sandbox.results import Result
@@ -39,11 +40,17 @@ W = TypeVar("W", bound=ThreadOwner)
 
 
 def async_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
-    """Make a method that runs the body in one of its owner's threads and awaits it."""
+    """Make a method that runs the body in one of its owner's threads and awaits it; cancelled, its guest is killed."""
 
     @wraps(body)
     async def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = await asyncio.wrap_future(self._submit(partial(body, self, *args, **kwargs)))
+        cancellation = Cancellation()
+        future = self._submit(partial(cancellation.run, partial(body, self, *args, **kwargs)))
+        try:
+            result: T = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            cancellation.cancel()
+            raise
         return result
 
     return call

@@ -35,7 +35,7 @@ import msgspec
 
 from rollbook.core import JSON
 from rollbook.errors import SandboxError
-from rollbook.sandbox.guest import GUEST_KILL_S, ForgedMessage, Guest, max_frame_bytes
+from rollbook.sandbox.guest import GUEST_KILL_S, ForgedMessage, Guest, killed_when_cancelled, max_frame_bytes
 from rollbook.sandbox.inner.kernel import ARCH
 from rollbook.sandbox.inner.seccomp import CALLS, HELLO_CALL
 from rollbook.sandbox.launcher import GuestLauncher
@@ -72,7 +72,8 @@ _frame_decoder = msgspec.json.Decoder(GuestFrame)
 
 class MessageExchange:
     """One message to a guest and its reply. The reply must repeat the message's random word, so that nothing written
-    before the message counts as its reply."""
+    before the message counts as its reply. A guest waits for the answer to each question: sending more at once is
+    forgery, and would cost us more than it costs the guest."""
 
     def __init__(self, guest: Guest, answer: Callable[[bytes], JSON] | None = None) -> None:
         self._channel, self._answer = guest.channel, answer
@@ -88,7 +89,9 @@ class MessageExchange:
     def read_reply(self) -> bool:
         """Read the channel and return whether the reply has arrived; ForgedMessage for neither a reply nor a
         question."""
-        for data in self._channel.read_frames():
+        for number, data in enumerate(self._channel.read_frames()):
+            if number:
+                raise ForgedMessage("it did not wait for an answer")
             self._handle_frame(data)
         return self.reply is not None
 
@@ -159,6 +162,8 @@ class SessionTurn:
         assert self._watchdog
         self._watchdog.wait({self._guest.channel.fileno(): self.read_reply, process.pidfd: lambda: True, **handlers})
         self._status = self._watchdog.kill_status or self._status
+        if self._watchdog.kill_error:
+            self._report = GuestReport(error=self._watchdog.kill_error)
         return self._status in ("ok", "error", "memory")
 
     def reject(self, why: str) -> None:
@@ -169,12 +174,13 @@ class SessionTurn:
         """Record that the turn ended with more memory than allowed."""
         self._status, self._report = "memory", out_of_memory(self._limits)
 
-    def set_death(self, code: int | None, cpu_s: float) -> None:
+    def set_death(self, process: GuestProcess, code: int | None, cpu_s: float) -> None:
         """Record that the process ended before it replied. Even exit code 0 is no success: the turn is unfinished."""
         if self._status is None and code in (None, -signal.SIGKILL) and self._guest.ran_out_of_memory():
             self.set_out_of_memory()
         if self._status is None:
-            self._status = status_of_death(code, self._cpu_seconds(cpu_s), self._limits)
+            can_kill = self._guest.can_kill(process)
+            self._status = status_of_death(code, self._cpu_seconds(cpu_s), self._limits, can_kill=can_kill)
         if self._status in ("ok", "error") and self._report.error is None:
             self._status = "error"
             words = f"the process exited with {code} in the middle of the turn"
@@ -228,6 +234,10 @@ class PersistentState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in the state."""
+        with killed_when_cancelled(self._guest):
+            return self._run_turn(body, limits)
+
+    def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         process, turn = self._guest.process, SessionTurn(self._guest, limits)
         turn.start_watchdog(process, self._guest.clock)
         move_to_this_core(process.pid)
@@ -242,7 +252,7 @@ class PersistentState:
         process.kill()
         end = self._guest.wait_for_exit()
         cpu_s = self._guest.cpu_s(end)
-        turn.set_death(end.ended, cpu_s)
+        turn.set_death(process, end.ended, cpu_s)
         return turn.make_result("lost", end.peak_kb / 1024, cpu_s)
 
     def _is_alone(self) -> bool:
@@ -401,6 +411,11 @@ class SnapshotState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in a fork of the state."""
+        with killed_when_cancelled(self._guest):
+            return self._run_turn(body, limits)
+
+    def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
+        self._check_holder()
         turn, arrival = SessionTurn(self._guest, limits), ForkArrival(self._gate, forks=1, known=self._holder.pid)
         self._guest.renew_memory(limits, self._own_mb - self._first_mb)
         self._holder.resume()
@@ -413,6 +428,14 @@ class SnapshotState:
         turn.reject("of earlier turns keeps the session from forking")
         arrival.release()
         return self._lose_state(turn)
+
+    def _check_holder(self) -> None:
+        """Raise SandboxError when the state ended between turns: it was stopped, so its code cannot have done that."""
+        if not self._holder.has_ended():
+            return
+        self._launcher.check_provider_alive()
+        if not self._guest.ran_out_of_memory():
+            raise SandboxError("the state of the session was killed from outside")
 
     def _wait_for_fork(self, arrival: ForkArrival, turn: SessionTurn, limits: Limits) -> bool:
         """Wait for the runner, or until the holder cannot fork or has died; return whether it was in time."""
@@ -444,7 +467,7 @@ class SnapshotState:
             raise SandboxError(f"process {runner.pid} does not die")
         if turn.status is None:
             self._launcher.check_provider_alive()  # either the code ended itself, or everything ended with the zygote
-        turn.set_death(runner.exit_code(), runner.cpu_s())
+        turn.set_death(runner, runner.exit_code(), runner.cpu_s())
         self._guest.channel.discard()
         lost = self._guest.process.has_ended() or self._holder.has_ended()
         result = turn.make_result("lost" if lost else "rolled back", peak_mb)

@@ -30,6 +30,8 @@ from rollbook.sandbox.limits import MAX_THREADS, Limits
 from rollbook.sandbox.results import GuestReport, ProgramError, RunStatus
 
 KILL_ROUNDS = 16
+PF_EXITING = 4
+"""The flag of a process that has begun to exit, in /proc/PID/stat."""
 
 
 class MemorySize(NamedTuple):
@@ -45,6 +47,8 @@ class GuestProcess:
     def __init__(self, pidfd: int) -> None:
         self.pidfd = pidfd
         self.pid = read_pid(pidfd)
+        self.was_killed = False
+        """Whether we killed it, before anything else had ended it."""
         self._cpu_s = 0.0
 
     def cpu_s(self) -> float:
@@ -74,6 +78,7 @@ class GuestProcess:
 
     def kill(self) -> None:
         """Kill it."""
+        self.was_killed = self.was_killed or not is_exiting(self.pid)
         self.send_signal(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -144,6 +149,12 @@ def is_dead(pid: int) -> bool:
     return _read_state(pid) in "ZX"
 
 
+def is_exiting(pid: int) -> bool:
+    """Return whether a process has begun to exit: this is so before the kernel closes its descriptors."""
+    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return not fields or bool(int(fields[6]) & PF_EXITING)
+
+
 def is_asleep(pid: int) -> bool:
     """Return whether a process's first thread waits for something else than a core."""
     return _read_state(pid) == "S"
@@ -200,6 +211,12 @@ def list_descendants(root: int) -> list[int]:
     for pid in pids:
         pids += list_children(pid)
     return pids
+
+
+def count_processes(pid: int) -> int:
+    """Return how many living processes a guest has, with its first one and orphans, without a program around it."""
+    root = find_namespace_init(pid)
+    return sum(not is_dead(member) for member in list_descendants(root)) - (root != pid)
 
 
 def list_children(pid: int) -> list[int]:
@@ -341,6 +358,8 @@ MAX_DYING_S = 30.0
 MAX_POLL_S = 3600.0
 """Nothing is waited for longer without a check: the kernel counts milliseconds in few bits."""
 FLOOD_BYTES = 64 << 20
+COUNT_S = 0.05
+"""How often processes are counted."""
 CORES = max(1, min(os.cpu_count() or 1, MAX_THREADS))
 
 
@@ -367,6 +386,8 @@ class Watchdog:
         self._began: float | None = None
         self._cpu_before = 0.0
         self._shared_core, self._release_at = shared_core, math.inf
+        self.kill_error: ProgramError | None = None
+        self._count_at = 0.0 if limits.processes > 1 else math.inf
         self._poll = select.poll()
 
     def begin(self) -> None:
@@ -414,7 +435,7 @@ class Watchdog:
 
     def _poll_timeout_s(self) -> float:
         """Return how long no limit can be reached: on every core CPU time runs no faster than the wall clock."""
-        wall = min(self._deadline, self._release_at) - time.monotonic()
+        wall = min(self._deadline, self._release_at, max(self._count_at, self._began or math.inf)) - time.monotonic()
         if self._began is None or self.kill_status:
             return wall
         return max(0.002, min(wall, (self._limits.seconds - self.cpu_seconds) / CORES))
@@ -434,6 +455,16 @@ class Watchdog:
             self.kill("timeout")
         elif sum(stream.total for stream in self._streams) > FLOOD_BYTES:
             self.kill("output")
+        elif now > self._count_at:
+            self._count_at = now + COUNT_S
+            self._check_processes()
+
+    def _check_processes(self) -> None:
+        """Kill code that has more processes than it may have: the kernel counts threads too, which may be many."""
+        most = self._limits.processes
+        if count_processes(self._process.pid) > most:
+            self.kill_error = ProgramError("Killed", f"killed: more than {most} processes at a time")
+            self.kill("killed")
 
     def kill(self, status: RunStatus) -> None:
         """Kill the process; the first reason is the one recorded."""
@@ -442,9 +473,15 @@ class Watchdog:
         self._process.kill()
 
 
-def status_of_death(code: int | None, cpu_s: float, limits: Limits) -> RunStatus:
-    """Return the status of a process that ended without a valid report."""
+def status_of_death(code: int | None, cpu_s: float, limits: Limits, *, can_kill: bool) -> RunStatus:
+    """Return the status of a process that ended without a valid report.
+
+    `can_kill`: whether we, or its own code, can have sent it a SIGKILL. If not, something else on this machine did, and
+    that says nothing about the code: SandboxError.
+    """
     if code == -signal.SIGKILL:
+        if cpu_s < limits.seconds and not can_kill:
+            raise SandboxError("the guest was killed from outside: by the machine's OOM killer, a scheduler or a user")
         return "timeout" if cpu_s >= limits.seconds else "killed"
     if code is None or code < 0:
         return "timeout" if code == -signal.SIGXCPU else "crash"

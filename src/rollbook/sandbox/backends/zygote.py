@@ -146,7 +146,8 @@ class ZygoteFactory:
     """Starts zygotes: the first start finds the strongest isolation level available, later ones use the same.
 
     namespaces: of users, processes, mounts, network and IPC, with Landlock and seccomp. Weaker, and only if allowed:
-    user, where root can give each guest a user of its own; same-user, where only Landlock separates guests.
+    user, where root can give each guest a user of its own; same-user, where only Landlock separates guests of an
+    ordinary user.
     """
 
     def __init__(self, packages: list[str], user_ids: UserIds, requirements: IsolationRequirements) -> None:
@@ -179,11 +180,19 @@ class ZygoteFactory:
         raise SandboxError(self._explain_refusal(reasons))
 
     def _list_levels(self) -> Iterator[dict[str, str]]:
+        is_root = os.geteuid() == 0
         for level in NAMESPACE_LEVELS + (WEAKER_LEVELS if self._requirements.allow_weaker else []):
-            if level["mode"] == "user" or os.geteuid() == 0:
-                yield level
+            if level["mode"] == "root" and not is_root:
+                continue
+            if level["level"] == "same-user" and is_root:
+                continue  # the code would be root, and Landlock alone would stand between it and everything
+            yield level
 
     def _explain_refusal(self, reasons: list[str]) -> str:
+        if self._requirements.allow_weaker and os.geteuid() == 0:
+            # Most often other users cannot reach the interpreter, in a home folder for instance.
+            python = f"is {base_python()} readable for every user?"
+            return f"no sandbox here ({'; '.join(reasons)}; same-user: root does not run code as root; {python})"
         ways = f"; allow weaker walls with allow_weaker=True, --allow-weaker of `rollbook sandbox`, or {WEAKER_ENV}=1"
         return f"no sandbox here ({'; '.join(reasons)}){'' if self._requirements.allow_weaker else ways}"
 

@@ -9,9 +9,9 @@ import ast
 import builtins
 import fcntl
 import gc
-import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from . import guest
-from .channel import Channel, PeerChannel
+from .channel import Channel, PeerChannel, encode_frame
 from .filesystem import WORKING_FOLDER
 from .handles import run_coroutine
 from .peer import OneProcess, Peer, PeerGone
@@ -27,7 +27,8 @@ from .plain_data import CONTAINERS, pack, unpack
 from .roles import Role, answer_messages
 
 PEER_DESCRIPTOR = 4
-HIGH_DESCRIPTOR = guest.MAX_OPEN_FILES - 4
+OUT_OF_MEMORY_FRAME = encode_frame({"error": {"type": "MemoryError", "message": "the tests"}, "memory": True})
+RECURSION_LIMIT = sys.getrecursionlimit()
 SOLUTION_CLASS = "Solution"
 """The class in which competitions expect the function, if it is not at module level."""
 SOLUTION_MODULE = "solution"
@@ -57,14 +58,24 @@ def is_own_container(kind: type) -> bool:
 
 def run_examiner(request: dict[str, Any], channel: Channel) -> int:
     """Run the tests against the candidate's entry point, and report the outcome."""
+    try:
+        channel.send({"value": examine(request)})
+    except MemoryError:  # what the code gave the tests leaves no room for the report
+        os.write(guest.CHANNEL, OUT_OF_MEMORY_FRAME)
+    return 0
+
+
+def examine(request: dict[str, Any]) -> str:
+    """Run the tests and return the report."""
     exam = json.loads(request["code"])
-    trust = {"weak": exam["weak"], "copies": exam["copies"], "data": not exam["classes"]}
+    trust = {name: exam[name] for name in ("weak", "copies", "in_place")} | {"data": not exam["classes"]}
+    trust["objects"] = exam["is_class"] is True
     peer = Peer(PeerChannel(PEER_DESCRIPTOR), guarded=True, **trust)
     phase, failure, other_names = "hello", None, dict[str, Any]()
     try:
         names = peer.receive_hello()
         entry = find_entry_point(peer, names, exam["entry"])
-        peer.reset_calls()  # making a Solution may have been a call, but not one of the tests
+        peer.reset_requests()  # making a Solution was a request, but not one of the tests
         phase, module_globals = "tests", guest.make_globals()
         suites = record_suites(exam)
         other_names = find_other_names(names, exam)
@@ -85,13 +96,12 @@ def run_examiner(request: dict[str, Any], channel: Channel) -> int:
         failure = OneProcess(f"the tests use {failure.name}, which only the code defines")
     failure = peer.find_objection(failure)
     report = {
-        "verdict": find_verdict_word(phase, failure, peer.calls),
+        "verdict": find_verdict_word(phase, failure, exam, peer),
         "weak": peer.weakened,
         "side_effects": peer.has_side_effects,
         "error": failure and guest.describe_error(failure),
     }
-    channel.send({"value": json.dumps(report, ensure_ascii=False)})
-    return 0
+    return json.dumps(report, ensure_ascii=False)
 
 
 def record_suites(exam: dict[str, Any]) -> list[Any]:
@@ -124,15 +134,27 @@ def run_part(peer: Peer, work: Callable[[], Any]) -> None:
             raise
 
 
-def find_verdict_word(phase: str, failure: BaseException | None, calls: int) -> str:
-    """Return one word for how the tests ended. They are broken if they end, well or not, before they ask anything."""
+def find_verdict_word(phase: str, failure: BaseException | None, exam: dict[str, Any], peer: Peer) -> str:
+    """Return one word for how the tests ended. They are broken if they fail before they ask the code anything, be it
+    only for an attribute: whatever comes after a question may be the code's fault. Nor do they pass anyone unless they
+    call a function, or use a class."""
     if failure is None:
-        return "passed" if calls else "broken"
+        return "passed" if peer.calls or (exam["classes"] and peer.requests) else "broken"
     if isinstance(failure, PeerGone):
         return "gone"
     if isinstance(failure, OneProcess):
         return "refused"
-    return "broken" if phase != "hello" and not calls else "failed"
+    return "failed" if phase == "hello" or peer.requests or is_missed(failure, exam) else "broken"
+
+
+def is_missed(failure: BaseException | None, exam: dict[str, Any]) -> bool:
+    """Return whether the tests ended because a class is missing that only the code could define."""
+    return isinstance(failure, NameError) and is_class_of_code(failure.name or "", exam)
+
+
+def is_class_of_code(name: str, exam: dict[str, Any]) -> bool:
+    """Return whether a name that the tests use and do not define stands for a class next to the class under test."""
+    return bool(exam["classes"] and name[:1].isupper())
 
 
 def find_entry_point(peer: Peer, names: dict[str, Any], wanted: str) -> Any:
@@ -157,9 +179,7 @@ def select_handed_over(peer: Peer, other_names: dict[str, Any], exam: dict[str, 
     """Return the names to hand over: classes next to a class under test. The tests may judge by a function, so
     functions need `weak`."""
     peer.weakened |= exam["weak"]
-    return {
-        name: value for name, value in other_names.items() if exam["weak"] or (exam["classes"] and name[0].isupper())
-    }
+    return {name: value for name, value in other_names.items() if exam["weak"] or is_class_of_code(name, exam)}
 
 
 def find_defined_names(text: str) -> set[str]:
@@ -186,20 +206,25 @@ def compile_code(code: str) -> CodeType:
 
 
 def run_inputs(request: dict[str, Any], channel: Channel) -> int:
-    """Run the whole program again for every input, which it reads from stdin, with new globals each time."""
+    """Run the whole program again for every input, which it reads from stdin, with new globals each time, as `python
+    main.py` would."""
     program: list[Any] = []
     # Reading all builtins copies every page they are on: only for code that mentions them.
     streams, original_builtins = duplicate_streams(), dict(vars(builtins)) if "builtins" in request["code"] else {}
+    folder, paths = os.getcwd(), list(sys.path)
 
     def run_case(body: dict[str, Any]) -> dict[str, Any]:
         def run() -> None:
             if not program:
                 program.append(compile_code(request["code"]))
+            sys.setrecursionlimit(RECURSION_LIMIT + count_frames())
             exec(program[0], module_globals)
 
-        open_streams(body["stdin"].encode(), streams)
+        open_streams(open_stdin(body["stdin"].encode(), request.get("stdin_file")), streams)
         vars(builtins).update(original_builtins)
-        module_globals, collected = guest.make_globals(), gc.get_count()[1:]
+        sys.path[:] = [folder, *paths]
+        signal.alarm(0)  # an alarm of an earlier input
+        module_globals, collected = guest.make_globals(folder=folder), gc.get_count()[1:]
         report = guest.run_program(run)
         guest.make_report(lambda: release_globals(module_globals, collected))
         return report
@@ -209,25 +234,27 @@ def run_inputs(request: dict[str, Any], channel: Channel) -> int:
 
 def duplicate_streams() -> list[int]:
     """Duplicate stdout and stderr, whatever a program does to descriptors 1 and 2."""
-    return [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR) for fd in (1, 2)]
+    return [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, guest.HIGH_DESCRIPTOR) for fd in (1, 2)]
 
 
-def open_streams(data: bytes, originals: list[int]) -> None:
-    """Open a new stdin with these bytes, as a descriptor too, and streams that no earlier input has changed."""
-    handle = open_stdin(data)
+def count_frames() -> int:
+    """Return how many calls of the recursion limit our own code takes: its frames, and `exec`."""
+    frame, count = sys._getframe(), 1
+    while frame := frame.f_back:  # type: ignore[assignment]
+        count += 1
+    return count
+
+
+def open_streams(handle: int, originals: list[int]) -> None:
+    """Make a descriptor stdin, and open streams that no earlier input has changed."""
     if handle:  # it is 0 already where an earlier program closed its stdin
         os.dup2(handle, 0)
         os.close(handle)
     for fd, stream in enumerate(originals, 1):
         os.dup2(stream, fd)
-    reader = io.BufferedReader(io.FileIO(0, closefd=False))
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(reader, errors="surrogateescape")  # type: ignore[misc]
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = open_text_writer(1), open_text_writer(2)  # type: ignore[misc]
-
-
-def open_text_writer(fd: int) -> io.TextIOWrapper:
-    """Return a text stream that writes to a descriptor."""
-    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(fd, "w", closefd=False)))
+    sys.stdin = sys.__stdin__ = guest.open_stream(0, "stdin", "r", "surrogateescape")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = guest.open_stream(1, "stdout", "w", "surrogateescape")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = guest.open_stream(2, "stderr", "w", "backslashreplace")  # type: ignore[misc]
 
 
 def release_globals(module_globals: dict[str, Any], collected: tuple[int, ...]) -> None:
@@ -248,10 +275,13 @@ def release_globals(module_globals: dict[str, Any], collected: tuple[int, ...]) 
         futures._shutdown = False  # type: ignore[attr-defined]
 
 
-def open_stdin(data: bytes) -> int:
-    """Return a descriptor with these bytes: a file without a name or, where it cannot hold them, a pipe."""
+def open_stdin(data: bytes, file: int | None) -> int:
+    """Return a descriptor with these bytes: a file without a name or, where it cannot hold them, a pipe.
+
+    Programs ask for the size of their stdin: where no file can be made, `file` is used again and again.
+    """
     try:
-        handle = os.open(WORKING_FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600)
+        handle = os.open(WORKING_FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600) if file is None else reopen_stdin(file)
     except OSError:
         return open_stdin_pipe(data)
     if not write_all(handle, data):
@@ -259,6 +289,13 @@ def open_stdin(data: bytes) -> int:
         return open_stdin_pipe(data)
     os.lseek(handle, 0, os.SEEK_SET)
     return handle
+
+
+def reopen_stdin(file: int) -> int:
+    """Return a duplicate of the file for stdin, which is empty again."""
+    os.ftruncate(file, 0)
+    os.lseek(file, 0, os.SEEK_SET)
+    return os.dup(file)
 
 
 def write_all(handle: int, data: bytes) -> bool:

@@ -4,6 +4,7 @@ import ast
 import atexit
 import builtins
 import fcntl
+import io
 import json
 import os
 import resource
@@ -13,6 +14,7 @@ import traceback
 import types
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from . import filesystem, kernel, seccomp
@@ -27,6 +29,8 @@ CHANNEL = 3
 STARTED = {"started": True}
 STARTED_FRAME = encode_frame(STARTED)
 MAX_OPEN_FILES = 64
+HIGH_DESCRIPTOR = MAX_OPEN_FILES - 4
+"""From here on descriptors of ours are out of the way of a program's own."""
 NO_CORE = 1
 """Too small for any core file, and the one size that also keeps the kernel from starting a core handler."""
 BOUNDLESS = 1 << 46
@@ -40,6 +44,7 @@ COMMON_LIMITS = {
     resource.RLIMIT_SIGPENDING: MAX_SIGNALS,
 }
 """Limits of all guests and their zygote; limits of a single guest are lower, or not enforced by the kernel."""
+MAIN_ATTRIBUTES: dict[str, Any] = {"__builtins__": builtins, "__cached__": None}
 BOM = "\ufeff"
 """Some editors begin a file with it; Python skips it there."""
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 2000, 4000
@@ -79,6 +84,9 @@ def confine(request: dict[str, Any], config: dict[str, Any], handles: list[int],
     # An ordinary user can read how a fork ended only if it is dumpable (there is no core file nevertheless).
     kernel.prctl(kernel.PR_SET_DUMPABLE, int(forks and config["mode"] == "user"))
     if not has_namespaces:
+        if request["role"] == "inputs":  # nothing can be written here, and the filter denies such files
+            request["stdin_file"] = fcntl.fcntl(os.memfd_create("stdin"), fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+        ignore_end_signals()
         die_with_zygote(config["zygote"])
     filter = (
         seccomp.cached_filter(limits["processes"] == 1, forks, request["tree"] is not None) if has_namespaces else None
@@ -104,6 +112,13 @@ def join_control_groups(procs_files: list[int], proc: int) -> None:
     for file in procs_files:
         os.write(file, b"0")
     os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc), b"1000")  # all descriptors are closed later
+
+
+def ignore_end_signals() -> None:
+    """Ignore what a scheduler sends to all processes of a job, as the first process of a pid namespace does: code that
+    ends by such a signal would look as if it had crashed."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_zygote(zygote: int) -> None:
@@ -301,13 +316,55 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     }
 
 
-def make_globals(name: str = "__main__") -> dict[str, Any]:
-    """Return the globals of a program, also those of its `__main__` module; another `name` changes `__name__`."""
-    main = types.ModuleType(name)
-    main.__dict__.update(__builtins__=__builtins__, __file__=f"{filesystem.WORKING_FOLDER}/{name.strip('_')}.py")
-    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # programs expect what -S leaves out
+def make_globals(name: str = "__main__", folder: str = filesystem.WORKING_FOLDER) -> dict[str, Any]:
+    """Return the globals of a program, also those of its `__main__` module, as Python makes them for a file; another
+    `name` changes `__name__`."""
+    main, file = types.ModuleType(name), f"{name.strip('_')}.py"
+    path = f"{folder}/{file}"
+    main.__dict__.update(MAIN_ATTRIBUTES, __file__=path, __loader__=SourceFileLoader(name, path))
+    if sys.version_info < (3, 14):  # later ones make it when it is read
+        main.__annotations__ = {}
+    sys.argv, sys.orig_argv = [file], [sys.executable, file]
     sys.modules["__main__"] = sys.modules[name] = main
     return main.__dict__
+
+
+def add_site_builtins() -> None:
+    """Add what programs expect and -S leaves out: `exit`, `quit`, `help` and others."""
+    import site  # only the zygote needs it
+
+    for add in (site.setquit, site.setcopyright, site.sethelper):
+        add()
+
+
+class WholeWriter(io.FileIO):
+    """Writes all of it to a descriptor, also where a signal interrupts that."""
+
+    def write(self, data: Any) -> int:
+        """Return the number of bytes."""
+        size = super().write(data)
+        while size < len(data):
+            size += super().write(memoryview(data)[size:])
+        return size
+
+
+def open_stream(fd: int, name: str, mode: str, errors: str, *, through: bool = False) -> io.TextIOWrapper:
+    """Open a standard stream as Python does at its start, with all attributes: programs build their own from them.
+
+    `through`: every text is written at once, as with `python -u`.
+    """
+    raw = (WholeWriter if through else io.FileIO)(fd, mode, closefd=False)
+    raw.name = f"<{name}>"
+    buffer = raw if through else io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=fd == 2, write_through=through)
+    stream.mode = mode  # type: ignore[misc]
+    return stream
+
+
+def write_at_once() -> None:
+    """Open stdout and stderr so that what was printed survives a kill, even without a newline."""
+    sys.stdout = sys.__stdout__ = open_stream(1, "stdout", "w", "surrogateescape", through=True)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = open_stream(2, "stderr", "w", "backslashreplace", through=True)  # type: ignore[misc]
 
 
 def flush_streams() -> None:

@@ -7,9 +7,9 @@ over: calls of functions, public attributes and items of other objects. Where a 
 data, and the tests' end trusts no more of its result than that (`handles.py`).
 
 What a function does to its arguments is also done to the caller's, and an argument that it returns is the caller's own
-object. So code could empty a list before the tests look up the expected value in it: code that returns a value and
-changes arguments too, or returns one of them, is noted (`has_side_effects`) and must pass with `copies` as well, where
-only its value counts.
+object. So code could empty a list before the tests look up the expected value in it: code that changes arguments, or
+returns one of them, is noted (`has_side_effects`) and must pass with `copies` as well, where only its value counts.
+Where a function is there to change its arguments (`in_place`), this applies only to one that returns a value too.
 
 Exceptions cross as the nearest of Python's own, by the class and not by its name.
 """
@@ -34,9 +34,9 @@ from .handles import (
     kind_of,
 )
 from .plain_data import (
-    DATA_ATTRIBUTES,
     ERRORS,
     NONE_KNOWN,
+    READ_ATTRIBUTES,
     NotPlain,
     ReceivedArguments,
     iterate_containers,
@@ -118,8 +118,9 @@ NAME_OPERATIONS = frozenset({"attribute", "__setattr__", "__delattr__"})
 
 class Peer:
     """One end. `guarded`: this is the tests' end; `weak`: it may rest on answers of the candidate's objects; `copies`:
-    changes that the code makes to its arguments in addition to its value are not applied; `data`: only data of the
-    candidate's objects is trusted; `stays`: whether objects of a class stay here although they hold data."""
+    changes that the code makes to its arguments are not applied, unless `in_place` and it returns None; `data`: only
+    data of the candidate's objects is trusted; `objects`: the task says that these are what is under test; `stays`:
+    whether objects of a class stay here although they hold data."""
 
     def __init__(
         self,
@@ -128,10 +129,13 @@ class Peer:
         *,
         weak: bool = False,
         copies: bool = False,
+        in_place: bool = False,
         data: bool = False,
+        objects: bool = False,
         stays: Callable[[type], bool] | None = None,
     ) -> None:
         self._channel, self.guarded, self._weak, self._copies, self._stays = channel, guarded, weak, copies, stays
+        self._in_place = in_place
         self._kinds: Mapping[str, type[Handle]] = RETURNED_KINDS if data else REMOTE_KINDS
         self._handles: dict[tuple[int, str], Handle] = {}
         self._attributes: dict[tuple[int, str], tuple[Any, Exception | None]] = {}
@@ -145,10 +149,10 @@ class Peer:
         self._broken: BaseException | None = None
         self._access_error: Exception | None = None
         self._entries: frozenset[int] = frozenset()
-        self._as_data, self._as_objects = "", False
+        self._as_data, self._as_objects, self._objects_meant = "", objects, objects
         self.has_side_effects = False
         self.weakened = False
-        self.calls = 0
+        self.requests = self.calls = 0
 
     def expose(self, value: Any) -> int:
         """Give an object a number under which the other end may use it."""
@@ -174,9 +178,10 @@ class Peer:
             self._handles[number, kind] = self._kinds[kind](self, number)
         return self._handles[number, kind]
 
-    def reset_calls(self) -> None:
+    def reset_requests(self) -> None:
         """Forget the requests so far."""
-        self.calls, self._as_data, self._as_objects = 0, "", False
+        self.requests = self.calls = 0
+        self._as_data, self._as_objects = "", self._objects_meant
 
     def claim(self, what: str, number: int, *args: Any) -> Any:
         """Ask the candidate's object for a judgement, where that is allowed."""
@@ -214,6 +219,7 @@ class Peer:
     def ask(self, what: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Have the other end do something, and wait for the result. One request at a time, from any thread."""
         with self._lock:
+            self.requests += 1
             self.calls += what == "call"
             if self._kinds is REMOTE_KINDS:
                 self._note_use(what, number, args, kwargs)
@@ -233,11 +239,13 @@ class Peer:
             return self._value(answer.get("value"), containers)
 
     def _note_use(self, what: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note whether tests of a class use it as one: they make an instance without arguments, or use attributes that
-        data lacks. If not, they may mean a function that returns data, and an object in its place would judge
-        itself."""
+        """Note whether tests of a class use it as one: they make an instance without arguments, add to it, or use
+        attributes that data lacks. If not, they may mean a function that returns data, and an object in its place would
+        judge itself."""
         if what in NAME_OPERATIONS:
-            self._as_objects |= not (args[0] in DATA_ATTRIBUTES or args[0].startswith("__"))
+            self._as_objects |= not (args[0] in READ_ATTRIBUTES or args[0].startswith("__"))
+        elif what == "__setitem__":
+            self._as_objects = True
         elif what == "call":
             self._as_objects |= number in self._entries and not (args or kwargs)
         elif what in SELF_METHODS or what == "iterate":
@@ -245,14 +253,14 @@ class Peer:
 
     def _apply_changes(self, answer: dict[str, Any], containers: list[Any]) -> None:
         """Apply the changes that the other end made to its arguments to ours, if that is allowed."""
-        has_outcome = "raised" in answer or answer.get("value") is not None
-        if has_outcome and self._copies:
+        is_work = self._in_place and "raised" not in answer and answer.get("value") is None
+        if self._copies and not is_work:
             return
         for number, data in answer["changed"]:
             if not (isinstance(number, int) and 0 <= number < len(containers)):
                 raise NotPlain("not an answer")
             refill(containers[number], self._unpack(data, containers))
-        self.has_side_effects = self.has_side_effects or has_outcome
+        self.has_side_effects = self.has_side_effects or not is_work
 
     def _value(self, data: Any, containers: list[Any]) -> Any:
         """Return the unpacked value; with `copies`, it may not contain any of our objects."""

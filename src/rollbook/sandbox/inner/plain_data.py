@@ -55,8 +55,11 @@ _CLASSES: dict[str, type] = {**{kind.__name__: kind for kind in _DATA}, **ERRORS
 _CLASS_NAMES = {kind: name for name, kind in _CLASSES.items()}
 
 
-DATA_ATTRIBUTES = frozenset(name for kind in (*_DATA, deque) for name in dir(kind))
-"""Attributes that plain data has too."""
+_ADDITIONS = ("add", "append", "appendleft", "extend", "extendleft", "insert", "update")
+_PARTS = ("start", "stop", "step", "real", "imag", "numerator", "denominator")
+READ_ATTRIBUTES = frozenset(name for kind in (*_DATA, deque) for name in dir(kind)) - {*_ADDITIONS, *_PARTS}
+"""Attributes by which tests look at plain data. They do not add to what a function has returned, nor take a number or a
+range apart: tests that do so mean an object. But they may judge by `remove`, which raises for what is not there."""
 
 
 class NotPlain(Exception):

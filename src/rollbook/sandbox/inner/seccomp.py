@@ -10,17 +10,18 @@ CALLS = {
     "x86_64": {
         "open": 2, "creat": 85, "mknod": 133, "openat": 257, "mknodat": 259, "openat2": 437,
         "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
-        "shutdown": 48, "bind": 49, "listen": 50, "socketpair": 53, "setsockopt": 54, "clone": 56, "fork": 57,
-        "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "semop": 65, "semctl": 66, "msgget": 68, "msgsnd": 69,
-        "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90, "fchmod": 91, "chown": 92, "fchown": 93,
-        "lchown": 94, "ptrace": 101, "syslog": 103, "rt_sigqueueinfo": 129, "utime": 132, "uselib": 134,
+        "shutdown": 48, "bind": 49, "listen": 50, "socketpair": 53, "setsockopt": 54, "getsockopt": 55, "clone": 56,
+        "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "semop": 65, "semctl": 66, "msgget": 68,
+        "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90, "fchmod": 91, "chown": 92,
+        "fchown": 93, "lchown": 94, "ptrace": 101, "syslog": 103, "rt_sigqueueinfo": 129, "utime": 132, "uselib": 134,
         "personality": 135, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "vhangup": 153,
-        "modify_ldt": 154, "pivot_root": 155, "prctl": 157, "chroot": 161, "sync": 162, "acct": 163, "mount": 165,
-        "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "iopl": 172, "ioperm": 173, "init_module": 175,
+        "modify_ldt": 154, "pivot_root": 155, "prctl": 157, "setrlimit": 160, "chroot": 161, "sync": 162, "acct": 163,
+        "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "iopl": 172, "ioperm": 173,
+        "init_module": 175,
         "delete_module": 176, "quotactl": 179, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
         "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200, "sched_setaffinity": 203,
-        "io_setup": 206,
-        "lookup_dcookie": 212, "semtimedop": 220, "tgkill": 234, "utimes": 235, "mq_open": 240, "mq_unlink": 241,
+        "io_setup": 206, "lookup_dcookie": 212, "semtimedop": 220, "timer_create": 222, "tgkill": 234, "utimes": 235,
+        "mq_open": 240, "mq_unlink": 241,
         "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251, "inotify_init": 253,
         "migrate_pages": 256, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272, "move_pages": 279,
         "utimensat": 280, "accept4": 288, "inotify_init1": 294, "rt_tgsigqueueinfo": 297, "perf_event_open": 298,
@@ -40,12 +41,14 @@ CALLS = {
         "lookup_dcookie": 18, "fcntl": 25, "inotify_init1": 26, "ioctl": 29, "ioprio_set": 30, "umount2": 39,
         "mount": 40, "pivot_root": 41, "truncate": 45, "chroot": 51, "fchmod": 52, "fchmodat": 53, "fchownat": 54,
         "fchown": 55, "vhangup": 58, "quotactl": 60, "sync": 81, "utimensat": 88, "acct": 89, "personality": 92,
-        "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "syslog": 116, "ptrace": 117,
+        "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "timer_create": 107, "syslog": 116,
+        "ptrace": 117,
         "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122, "kill": 129, "tkill": 130,
-        "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140, "reboot": 142, "prctl": 167, "mq_open": 180,
-        "mq_unlink": 181, "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "semget": 190, "semctl": 191,
-        "semtimedop": 192, "semop": 193, "shmget": 194, "shmctl": 195, "shmat": 196, "socket": 198, "socketpair": 199,
-        "bind": 200, "listen": 201, "accept": 202, "connect": 203, "setsockopt": 208, "shutdown": 210, "add_key": 217,
+        "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140, "reboot": 142, "setrlimit": 164, "prctl": 167,
+        "mq_open": 180, "mq_unlink": 181, "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "semget": 190,
+        "semctl": 191, "semtimedop": 192, "semop": 193, "shmget": 194, "shmctl": 195, "shmat": 196, "socket": 198,
+        "socketpair": 199, "bind": 200, "listen": 201, "accept": 202, "connect": 203, "setsockopt": 208,
+        "getsockopt": 209, "shutdown": 210, "add_key": 217,
         "request_key": 218, "keyctl": 219, "clone": 220, "execve": 221, "swapon": 224, "swapoff": 225,
         "migrate_pages": 238, "move_pages": 239, "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "accept4": 242,
         "prlimit64": 261, "fanotify_init": 262, "fanotify_mark": 263, "name_to_handle_at": 264,
@@ -78,9 +81,12 @@ ALWAYS_DENIED = """
 SINGLE_PROCESS_DENIED = ("fork", "vfork", "execve")
 HELLO_CALL = "personality"
 """Not needed by programs, so it has another meaning where forks are watched: a fork announces itself to the host."""
-SIGNAL_CALLS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
-"""A turn shares pid namespace and user with the process that holds the state before it."""
+SIGNAL_CALLS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
+"""Calls that send a signal, and which argument is its number. A turn shares pid namespace and user with the process
+that holds the state before it."""
 SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 7, 8, 32, 33
+SO_PASSPIDFD, SO_PEERPIDFD = 76, 77
+"""They give a descriptor of the process at the other end: of the host, or of the tests."""
 SHARED_SOCKET_CALLS = ("shutdown", "setsockopt")
 """They change a socket for every process that has it: a turn could cut the other off."""
 OWNERSHIP_CALLS = """
@@ -94,7 +100,8 @@ _ALLOW, _ASK, _ERRNO, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 CLONE_THREAD, NEW_NAMESPACES = 0x00010000, 0x7E020000
 AF_UNIX, SOCK_STREAM, SOCK_SEQPACKET = 1, 1, 5
-F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP, PR_SET_PDEATHSIG = 8, 15, 0x8901, 0x8902, 1
+F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP, PR_SET_PDEATHSIG = 8, 10, 15, 0x8901, 0x8902, 1
+RLIMIT_CPU, SIGKILL = 0, 9
 MODE_ARGUMENTS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "open": 2, "openat": 3, "creat": 1} | {
     "mknod": 1,
     "mknodat": 2,
@@ -133,14 +140,22 @@ def make_own_filter(alone: bool, pid: int) -> SeccompFilter:
 
 
 @cache
-def make_program(alone: bool, forks: bool = False, apart: bool = True, hosted: bool = False) -> bytes:
+def make_program(
+    alone: bool, forks: bool = False, apart: bool = True, hosted: bool = False, first: bool = True
+) -> bytes:
     """Return the filter program. `alone` forbids other processes (threads are allowed); `forks` asks the host about
     each fork, and about the hello call; not `apart`: there are no namespaces, so the host's processes and files have
-    names; `hosted`: the working folder is the host's."""
+    names; `hosted`: the working folder is the host's; not `first`: the process is not the first of its namespace, which
+    the kernel protects from a SIGKILL of its own code.
+
+    Code never ends by a SIGKILL of its own, so that one from outside can be told from what the code did.
+    """
     if ARCH not in CALLS:
         raise Unsupported(f"no seccomp filter for {ARCH}")
     calls, blocks = CALLS[ARCH], {FIRST_UNKNOWN_CALL: [_deny(errno.ENOSYS)]}
-    blocks[calls["setsockopt"]] = _on_argument(2, _deny_values(SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE))
+    set_options = _deny_values(SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_PASSPIDFD)
+    blocks[calls["setsockopt"]] = _on_argument(2, set_options)
+    blocks[calls["getsockopt"]] = _on_argument(2, _deny_values(SO_PEERPIDFD))
     for name in [
         *ALWAYS_DENIED,
         *(SINGLE_PROCESS_DENIED if alone else ()),
@@ -155,6 +170,9 @@ def make_program(alone: bool, forks: bool = False, apart: bool = True, hosted: b
         blocks[calls[HELLO_CALL]] = [_op(_RET, _ASK)]
     if forks or not apart:
         blocks |= _protect_other_processes(calls)
+    blocks |= _keep_cpu_limit(calls, own_only=forks or not apart)
+    if alone and not first:
+        blocks |= _deny_own_kill(calls)
     if not apart:
         blocks |= _protect_host(calls)
     if hosted:
@@ -179,18 +197,40 @@ def _pair_rules() -> Instructions:
 
 
 def _protect_other_processes(calls: dict[str, int]) -> dict[int, Instructions]:
-    """Deny signals through a descriptor's owner, and limits for another process."""
+    """Deny signals through a descriptor's owner, and through timers, which can send SIGKILL."""
     return {
-        calls["fcntl"]: _on_argument(1, _deny_values(F_SETOWN, F_SETOWN_EX)),
+        calls["fcntl"]: _on_argument(1, _deny_values(F_SETOWN, F_SETSIG, F_SETOWN_EX)),
         calls["ioctl"]: _on_argument(1, _deny_values(FIOSETOWN, SIOCSPGRP)),
-        calls["prlimit64"]: _on_argument(0, [_op(_JEQ, 0, 1, 0), _deny(errno.EPERM)]),
+        calls["timer_create"]: [_deny(errno.EPERM)],
+    }
+
+
+def _keep_cpu_limit(calls: dict[str, int], own_only: bool) -> dict[int, Instructions]:
+    """Ignore new limits of CPU time: a lower one would end the code by SIGKILL. `own_only` denies those of others."""
+    ignore, new, high = _op(_RET, _ERRNO), _ARGUMENTS + 8 * 2, 4
+    rules = [_op(_JEQ, RLIMIT_CPU, 0, 5), _op(_LOAD, new), _op(_JEQ, 0, 0, 2), _op(_LOAD, new + high), _op(_JEQ, 0, 1)]
+    check = _check(0, 0) if own_only else []
+    return {
+        calls["prlimit64"]: [*check, *_on_argument(1, [*rules, ignore])],
+        calls["setrlimit"]: _on_argument(0, [_op(_JEQ, RLIMIT_CPU, 0, 1), ignore]),
+    }
+
+
+def _deny_own_kill(calls: dict[str, int]) -> dict[int, Instructions]:
+    """Deny every way to send oneself SIGKILL, where only this code can be reached by a signal anyway."""
+    no_kill = _deny_values(SIGKILL)
+    blocks = {calls[name]: _on_argument(index, no_kill) for name, index in SIGNAL_CALLS.items()}
+    return blocks | {
+        calls["fcntl"]: _on_argument(1, _deny_values(F_SETSIG)),
+        calls["timer_create"]: [_deny(errno.EPERM)],
     }
 
 
 def _protect_host(calls: dict[str, int]) -> dict[int, Instructions]:
-    """Deny signals to other processes, changes of files' ownership, modes and times, and ways to outlive the zygote."""
-    only_self = _on_argument(0, [_op(_JEQ, PID_PLACEHOLDER, 1, 0), _deny(errno.EPERM)])
-    blocks = {calls[name]: only_self for name in SIGNAL_CALLS if name != "tkill"}
+    """Deny signals to other processes and SIGKILL to oneself, changes of files' ownership, modes and times, and ways to
+    outlive the zygote."""
+    only_self, no_kill = _check(0, PID_PLACEHOLDER), _deny_values(SIGKILL)
+    blocks = {calls[name]: [*only_self, *_on_argument(index, no_kill)] for name, index in SIGNAL_CALLS.items()}
     blocks |= {calls[name]: [_deny(errno.EPERM)] for name in [*OWNERSHIP_CALLS, "tkill"] if name in calls}
     return blocks | {calls["prctl"]: _on_argument(0, _deny_values(PR_SET_PDEATHSIG))}
 

@@ -30,10 +30,12 @@ def main(order: int, payload: int, announce_fd: int, handles: list[int]) -> None
 
 
 def load_packages(request: dict[str, Any]) -> None:
-    """Import the chosen packages before any clock runs."""
+    """Import the chosen packages, and what Python itself would, before any clock runs."""
     sys.path.extend(request["paths"])
     for name in request["packages"]:
         __import__(name)
+    guest.add_site_builtins()
+    guest.write_at_once()
 
 
 def announce_pidfd(announce_fd: int) -> None:
@@ -61,7 +63,8 @@ def confine(request: dict[str, Any], handles: list[int], stays: bool) -> Channel
     guest.drop_privileges("user", 0)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.install_filter(seccomp.make_program(alone=limits["processes"] == 1))
+    # The first process of the namespace is bwrap's own.
+    kernel.install_filter(seccomp.make_program(alone=limits["processes"] == 1, first=False))
     channel = Channel(guest.CHANNEL)
     channel.send(guest.STARTED)
     return channel

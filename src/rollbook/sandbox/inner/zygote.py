@@ -106,7 +106,8 @@ def preload(config: dict[str, Any]) -> None:
         __import__(name)
     import encodings.idna  # noqa: F401 - otherwise imported late and in unexpected places
 
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed survives a kill
+    guest.add_site_builtins()
+    guest.write_at_once()
     warm_up()
     gc.collect()
     gc.freeze()
