@@ -14,7 +14,13 @@ from rollbook.core import Task, decode, encode
 from rollbook.errors import UsageError
 from rollbook.tokens import merge
 from rollbook.trainers.formats import message_log
-from rollbook.trainers.nemo_rl import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
+from rollbook.trainers.nemo_rl import (
+    DataFailure,
+    InfraFailure,
+    RolloutEnvironment,
+    RowsMissing,
+    start_rollout_actor,
+)
 from rollbook.trainers.nemo_rl.rollouts import MissingReason, make_rows_missing
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_sums
@@ -36,7 +42,7 @@ def collected(folder: Path, endpoint: Endpoint, source: str = SUMS, count: int =
             env = RolloutEnvironment({"environments": [entry], "base_urls": [endpoint.url], **more})
             came: list[Any] = []
             try:
-                async for one in env.run_rollouts(examples(count), "gym"):
+                async for one in env.run_rollouts(examples(count), "gym", False):  # by position, as NeMo RL does
                     came.append(one)
             except RowsMissing as error:
                 came.append(error)
@@ -124,3 +130,8 @@ def test_nonsense_is_refused() -> None:
         asyncio.run(ask([]))
     with pytest.raises(UsageError, match="two examples"):
         asyncio.run(ask([{"_rowidx": 1}, {"_rowidx": 1}]))
+
+
+def test_settings_for_nemo_rls_set_up_are_in_a_block_of_their_own() -> None:
+    with pytest.raises(UsageError, match="no `rollbook:` block"):
+        start_rollout_actor({"nemo_gym": {}}, base_urls=["http://localhost:1/v1"], model_name="m", tokenizer=None)

@@ -8,7 +8,13 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.trainers.nemo_rl.code_environment import CodeEnvironment, StepReturn, register
-    from rollbook.trainers.nemo_rl.rollouts import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
+    from rollbook.trainers.nemo_rl.rollouts import (
+        DataFailure,
+        InfraFailure,
+        RolloutEnvironment,
+        RowsMissing,
+        start_rollout_actor,
+    )
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
@@ -20,4 +26,5 @@ __all__ = [
     "RowsMissing",
     "StepReturn",
     "register",
+    "start_rollout_actor",
 ]

@@ -111,11 +111,15 @@ class RolloutActor:
         )
 
     async def run_rollouts(
-        self, examples: Sequence[dict[str, JSON]], timer_prefix: str = ""
+        self,
+        examples: Sequence[dict[str, JSON]],
+        timer_prefix: str = "",
+        deduplicate_multimodal_data: bool = False,
     ) -> AsyncIterator[RowResult]:
         """Yield (row index, result, timing) of every row as it ends; the timing comes with the last.
 
-        If fewer rows came back than were requested, that is raised at the end, before any other error.
+        If fewer rows came back than were requested, that is raised at the end, before any other error. NeMo RL passes
+        `deduplicate_multimodal_data` by position; it changes nothing here, because no media are returned.
         """
         rows = index_rows(examples)
         missing: dict[int, MissingReason] = {}
@@ -203,6 +207,20 @@ class RolloutEnvironment(RolloutActor):
     def remote(cls, cfg: Mapping[str, object]) -> Any:
         """Start a new actor."""
         return cls.options().remote(cfg)
+
+
+def start_rollout_actor(
+    env_configs: Mapping[str, Any], base_urls: Sequence[str | None], model_name: str, **_: object
+) -> Any:
+    """Start the actor with what NeMo RL's set-up passes to `spinup_nemo_gym_actor`, for which it is a replacement.
+
+    The settings are in `env.nemo_gym.rollbook`; endpoints and model are those of NeMo RL's own servers.
+    """
+    block = env_configs.get("nemo_gym", {}).get("rollbook")
+    if not isinstance(block, Mapping):
+        raise UsageError("env.nemo_gym has no `rollbook:` block; write it, and beneath it `environments:`")
+    servers = {"base_urls": [url for url in base_urls if url], "model_name": model_name}
+    return RolloutEnvironment.remote({**servers, **block})
 
 
 def index_rows(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]]:
