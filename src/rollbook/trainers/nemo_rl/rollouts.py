@@ -9,59 +9,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from rollbook.core import JSON, FailureSide, Rollout, Sampling, Task
+from rollbook.core import JSON, Rollout, Sampling, Task
 from rollbook.engine import Entry, OnFailure
 from rollbook.errors import RollbookError, Stopped, TokenError, UsageError
 from rollbook.trainers.formats import sample_of, to_nemo_rl
+from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_side, get_reason
 from rollbook.trainers.nemo_rl.code_environment import RayRemoteClass
 from rollbook.trainers.rows import PARAMS_KEY
 from rollbook.trainers.task_runner import TaskRunner
 
-MAX_ROWS_SHOWN = 16
-"""How many rows a message names; the exception has them all."""
+
+def _find_failure_bases() -> tuple[type[Exception], type[Exception]]:
+    """Return the classes by which NeMo RL tells failures apart, where it is installed: infra is dispatched again."""
+    try:
+        from nemo_rl.experience.failures import RolloutDataFailure, RolloutInfraFailure
+    except ImportError:
+        return Exception, Exception
+    return RolloutInfraFailure, RolloutDataFailure
 
 
-class RowsMissing(RollbookError):
-    """Fewer rollouts came back than were requested. `rows` are the missing indices, `reasons` what is known of each."""
-
-    side = "data"
-
-    def __init__(self, requested: int, rows: Sequence[int], reasons: Mapping[int, str]) -> None:
-        self.requested, self.rows, self.reasons = requested, list(rows), dict(reasons)
-        super().__init__(requested, list(rows), dict(reasons))
-
-    def __str__(self) -> str:
-        shown = ", ".join(map(str, self.rows[:MAX_ROWS_SHOWN])) + (", ..." if len(self.rows) > MAX_ROWS_SHOWN else "")
-        reason = next((self.reasons[row] for row in self.rows if row in self.reasons), "no reason is known")
-        returned = self.requested - len(self.rows)
-        return f"{returned} of {self.requested} rollouts came back; missing rows: {shown}; {self.side}: {reason}"
+_InfraBase, _DataBase = _find_failure_bases()
 
 
-class DataFailure(RowsMissing):
+class DataFailure(RowsMissing, _DataBase):  # type: ignore[misc, valid-type]
     """At least one of them would fail again."""
 
 
-class InfraFailure(RowsMissing):
+class InfraFailure(RowsMissing, _InfraBase):  # type: ignore[misc, valid-type]
     """All of them failed for reasons unrelated to the rows: requesting them again may help."""
-
-    side = "infra"
-
-
-class MissingReason(NamedTuple):
-    """Why a row did not come back."""
-
-    side: FailureSide
-    why: str
 
 
 def make_rows_missing(requested: int, lost: Mapping[int, MissingReason]) -> RowsMissing:
     """Return the exception for rows that did not come back."""
-    kind = DataFailure if any(reason.side == "data" for reason in lost.values()) else InfraFailure
-    return kind(requested, sorted(lost), {row: reason.why for row, reason in lost.items()})
+    kind = InfraFailure if find_side(lost.values()) == "infra" else DataFailure
+    return kind(requested, {row: lost[row] for row in sorted(lost)})
 
 
 ROW_INDEX_KEY = "_rowidx"
@@ -163,8 +148,7 @@ class RolloutActor:
             rollout = await self._runner.run_task(name, task, sampling)
         except RollbookError as error:  # for example an outage of the endpoint, which ends every waiting row
             return index, MissingReason("infra" if isinstance(error, Stopped) else "data", str(error))
-        failure = rollout.failure
-        return index, MissingReason(failure.side, f"{failure.kind}: {failure.message}") if failure else rollout
+        return index, get_reason(rollout) or rollout
 
     def _read_sampling(self, row: Mapping[str, JSON]) -> Sampling:
         params = row.get(PARAMS_KEY)
