@@ -78,7 +78,7 @@ def test_missing_rows_are_named_after_the_others_came_and_before_anything_else(t
     (error,) = came
     assert isinstance(error, DataFailure)
     assert (error.requested, error.rows) == (4, [1, 3])
-    assert "2 of 4 rollouts came back; missing rows: 1, 3; data: verifier_error" in str(error)
+    assert "2 of 4 rows came back; missing rows: 1, 3; data: verifier_error" in str(error)
 
 
 def test_rows_without_tokens_are_missing_too(tmp_path: Path) -> None:
@@ -92,6 +92,13 @@ def test_an_endpoint_that_fails_is_the_infrastructures_fault(tmp_path: Path) -> 
     (error,) = collected(tmp_path, Endpoint("garbage"), count=1, attempts={"bad_completion": 1})
     assert isinstance(error, InfraFailure)
     assert error.rows == [0]
+
+
+def test_a_dead_endpoint_is_the_infrastructures_fault_of_every_row_after_one_outage(tmp_path: Path) -> None:
+    (error,) = collected(tmp_path, Endpoint(), base_urls=["http://127.0.0.1:9/v1"], outage_s=0.5)
+    assert isinstance(error, InfraFailure)
+    assert (error.rows, error.pending) == ([0, 1, 2, 3], 4)
+    assert "no model answered for 0.5 s" in str(error)
 
 
 @pytest.mark.parametrize("side", ["infra", "data"])

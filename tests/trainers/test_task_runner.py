@@ -11,6 +11,7 @@ from rollbook import Rollout, Task
 from rollbook.core import Sampling
 from rollbook.engine import Entry
 from rollbook.errors import EndpointDown, Stopped, UsageError
+from rollbook.trainers.missing_rows import MissingReason, find_missing
 from rollbook.trainers.task_runner import TaskRunner, _CollectorQueue
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_sums
@@ -80,6 +81,50 @@ def test_an_endpoint_that_stays_away_is_raised_to_everyone_who_waits(tmp_path: P
             assert (await runner.run_task("sums", task(1), Sampling())).turns[0].model_version == "7", "it is back"
 
     asyncio.run(go())
+
+
+def test_an_endpoint_that_is_dead_at_the_start_costs_one_outage_for_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    really = _CollectorQueue.open
+
+    async def open(table: _CollectorQueue) -> None:
+        events.append("begun")
+        try:
+            await really(table)
+        finally:
+            events.append("ended")
+
+    monkeypatch.setattr(_CollectorQueue, "open", open)
+
+    async def go() -> list[Rollout | MissingReason]:
+        sums = Entry(env=write_sums(tmp_path))
+        async with TaskRunner({"a": sums, "b": sums}, ["http://127.0.0.1:9/v1"], outage_s=0.5) as runner:
+            rows = [runner.try_task("ab"[n % 2], task(n), Sampling()) for n in range(6)]
+            return await asyncio.gather(*rows)
+
+    outcomes = asyncio.run(go())
+    assert events == ["begun", "begun", "ended", "ended"], "one opening of each environment, side by side"
+    assert {
+        (reason.side, "no model answered for 0.5 s" in reason.why) for reason in find_missing(outcomes).values()
+    } == {("infra", True)}
+    assert len(find_missing(outcomes)) == 6
+
+
+def test_a_row_that_is_given_up_does_not_end_the_opening_for_others(tmp_path: Path) -> None:
+    async def go() -> Rollout:
+        async with (
+            Endpoint() as endpoint,
+            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as runner,
+        ):
+            first = asyncio.ensure_future(runner.run_task("sums", task(1), Sampling()))
+            second = asyncio.ensure_future(runner.run_task("sums", task(2), Sampling()))
+            await asyncio.sleep(0)
+            first.cancel()
+            return await second
+
+    assert asyncio.run(go()).task.id == "sum-2"
 
 
 def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:

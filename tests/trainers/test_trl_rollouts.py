@@ -11,8 +11,9 @@ import pytest
 
 from rollbook import Task
 from rollbook.core import Turn
-from rollbook.errors import Shortfall, UsageError
+from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
+from rollbook.trainers.missing_rows import RowsMissing
 from rollbook.trainers.task_runner import BackgroundLoop
 from rollbook.trainers.trl import Rollouts, to_trl
 from rollbook.trainers.trl.rollouts import PromptIndex, read_messages, read_sampling
@@ -79,7 +80,7 @@ def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: End
     spec = write_sums(tmp_path, BROKEN)
     raising, masking = Rollouts(spec, endpoint.url, limit=2), Rollouts(spec, endpoint.url, limit=2, on_failure="mask")
     prompts = [row["prompt"] for row in raising.rows()]
-    with pytest.raises(Shortfall, match="sum-1#0"):
+    with pytest.raises(RowsMissing, match=r"1 of 2 rows came back; missing rows: 1; data: .*sum-1#0"):
         raising(prompts, TRAINER)
     result = masking(prompts, TRAINER)
     raising.close()
@@ -89,6 +90,13 @@ def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: End
     assert masking.masked == 1
     with pytest.raises(UsageError, match="drop_group"):
         Rollouts(spec, endpoint.url, on_failure="drop_group")
+
+
+def test_a_dead_endpoint_names_every_row_also_where_failures_are_masked(tmp_path: Path) -> None:
+    rollouts = Rollouts(write_sums(tmp_path), "http://127.0.0.1:9/v1", limit=3, on_failure="mask", outage_s=0.5)
+    with pytest.raises(RowsMissing, match=r"0 of 3 rows came back; missing rows: 0, 1, 2; infra: no model answered"):
+        rollouts([row["prompt"] for row in rollouts.rows()], TRAINER)
+    rollouts.close()
 
 
 def test_tasks_are_found_by_what_a_dataset_makes_of_their_prompts() -> None:

@@ -24,7 +24,8 @@ from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class  # noqa:
 from verl.utils.import_utils import load_class_from_fqn  # noqa: E402
 
 from rollbook.core import Task, decode, encode  # noqa: E402
-from rollbook.errors import Shortfall, UsageError  # noqa: E402
+from rollbook.errors import UsageError  # noqa: E402
+from rollbook.trainers.missing_rows import RowsMissing  # noqa: E402
 from rollbook.trainers.rows import make_environment  # noqa: E402
 from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from rollbook.trainers.verl import GymDataset, RollbookAgentLoopManager  # noqa: E402
@@ -172,13 +173,24 @@ def temperatures(endpoint: Endpoint) -> list[float]:
 def test_v0_raises_and_names_what_is_missing(tmp_path: Path, endpoint: Endpoint) -> None:
     broken = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
     manager = created(config(tmp_path, endpoint, source=broken))
-    with pytest.raises(Shortfall, match=r"4 of 6 .* sum-1#0, sum-1#1"):
+    with pytest.raises(RowsMissing, match=r"4 of 6 rows .* missing rows: 2, 3; data: verifier_error: .*sum-1#"):
         manager.generate_sequences(make_batch(rows(tmp_path, 3), 2))
     manager.close()
     masking = created(config(tmp_path, endpoint, on_failure="mask"))
     with pytest.raises(UsageError, match="on_failure: mask: verl's V0"):
         masking.generate_sequences(make_batch(rows(tmp_path, 1), 2))
     masking.close()
+
+
+def test_a_dead_endpoint_costs_one_outage_and_every_row_is_named(tmp_path: Path, endpoint: Endpoint) -> None:
+    sent = config(tmp_path, endpoint)
+    block = Path(sent.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    block.write_text(block.read_text().replace(endpoint.url, "http://127.0.0.1:9/v1") + "  outage_s: 0.5\n")
+    manager = created(sent)
+    with pytest.raises(RowsMissing, match=r"0 of 6 rows .* missing rows: 0, 1, 2, 3, 4, 5; infra: no model") as caught:
+        manager.generate_sequences(make_batch(rows(tmp_path, 3), 2))
+    manager.close()
+    assert set(caught.value.reasons) == set(range(6))
 
 
 def test_a_row_for_nobody_is_named(tmp_path: Path, endpoint: Endpoint) -> None:
@@ -346,7 +358,7 @@ def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
         assert entries[f"{step}-1"]["status"] == "failure"
         assert not [key for key in entries if key.startswith(f"{step}-1_")]
         if on_failure == "raise":
-            with pytest.raises(Shortfall, match="sum-1"):
+            with pytest.raises(RowsMissing, match=r"1 of 2 rows .* missing rows: 8-1; data: task sum-1: "):
                 manager.generate_sequences(batch)
         else:
             assert (manager.counts.dropped_failed, manager.counts.given) == (1, 1)

@@ -28,7 +28,7 @@ class MissingReason(NamedTuple):
 
 
 class RowsMissing(Shortfall):
-    """Fewer rollouts came back than were requested. `rows` are the missing ones, `reasons` what is known of each."""
+    """Fewer rows came back than were requested. `rows` are the missing ones, `reasons` what is known of each."""
 
     def __init__(self, requested: int, missing: Mapping[RowName, MissingReason]) -> None:
         kinds = Counter(reason.kind for reason in missing.values() if reason.kind)
@@ -40,7 +40,7 @@ class RowsMissing(Shortfall):
     def __str__(self) -> str:
         shown = ", ".join(map(str, self.rows[:MAX_ROWS_SHOWN])) + (", ..." if len(self.rows) > MAX_ROWS_SHOWN else "")
         reason = next(iter(self.reasons.values()), "no reason is known")
-        return f"{self.scored} of {self.requested} rollouts came back; missing rows: {shown}; {self.side}: {reason}"
+        return f"{self.scored} of {self.requested} rows came back; missing rows: {shown}; {self.side}: {reason}"
 
 
 def find_side(reasons: Iterable[MissingReason]) -> FailureSide:

@@ -15,7 +15,7 @@ import msgspec
 
 from rollbook.core import JSON, Rollout, Sampling, Task
 from rollbook.engine import Entry, OnFailure
-from rollbook.errors import RollbookError, Stopped, TokenError, UsageError
+from rollbook.errors import TokenError, UsageError
 from rollbook.trainers.formats import sample_of, to_nemo_rl
 from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_side, get_reason
 from rollbook.trainers.nemo_rl.code_environment import RayRemoteClass
@@ -66,6 +66,8 @@ class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
     attempts: dict[str, int] = {}
     """How often each kind of failure is tried; by default as in a run."""
+    outage_s: float = 300.0
+    """How long all rows together wait for endpoints that do not answer."""
     max_tokens: int = 1024
     """For a row that does not set it."""
 
@@ -93,6 +95,7 @@ class RolloutActor:
             seed=config.seed,
             concurrency=config.concurrency,
             attempts=config.attempts,
+            outage_s=config.outage_s,
         )
 
     async def run_rollouts(
@@ -144,11 +147,8 @@ class RolloutActor:
     async def _run_row(
         self, index: int, name: str, task: Task, sampling: Sampling
     ) -> tuple[int, Rollout | MissingReason]:
-        try:
-            rollout = await self._runner.run_task(name, task, sampling)
-        except RollbookError as error:  # for example an outage of the endpoint, which ends every waiting row
-            return index, MissingReason("infra" if isinstance(error, Stopped) else "data", str(error))
-        return index, get_reason(rollout) or rollout
+        outcome = await self._runner.try_task(name, task, sampling)
+        return index, get_reason(outcome) or outcome
 
     def _read_sampling(self, row: Mapping[str, JSON]) -> Sampling:
         params = row.get(PARAMS_KEY)

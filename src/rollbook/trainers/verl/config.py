@@ -52,6 +52,8 @@ class VerlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrency: int = 256
     """Rollouts in flight at once, for each environment."""
     attempts: dict[str, int] = {}
+    outage_s: float = 300.0
+    """How long all rows together wait for endpoints that do not answer."""
     seed: int = 0
     pad_id: int | None = None
     """By default that of the model's tokenizer."""

@@ -13,9 +13,10 @@ import torch
 from verl import DataProto
 
 from rollbook.core import Rollout, Sampling, Task
-from rollbook.engine import GroupCounts, GroupPolicy, group_shortfall
+from rollbook.engine import GroupCounts, GroupPolicy
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
+from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 from rollbook.trainers.verl.batches import pad_batch
 from rollbook.trainers.verl.config import (
@@ -56,6 +57,7 @@ class RollbookAgentLoopManager:
             seed=self._block.seed,
             concurrency=self._block.concurrency,
             attempts=self._block.attempts,
+            outage_s=self._block.outage_s,
         )
         self._sessions: PromptSessions | None = None
 
@@ -90,14 +92,14 @@ class RollbookAgentLoopManager:
             (name, task, read_sampling(self._rollout, validate=validate, greedy=not row.get(DO_SAMPLE_COLUMN, True)))
             for (name, task), row in zip(routed, rows, strict=True)
         ]
-        rollouts = self._background.run(self._run_tasks(tasks, meta.get("global_steps")))
-        if any(rollout.failure for rollout in rollouts):
-            raise group_shortfall(rollouts)
-        return self._make_proto(rollouts, columns, meta)
+        outcomes = self._background.run(self._run_tasks(tasks, meta.get("global_steps")))
+        if missing := find_missing(outcomes):
+            raise RowsMissing(len(tasks), missing)
+        return self._make_proto([outcome for outcome in outcomes if isinstance(outcome, Rollout)], columns, meta)
 
-    async def _run_tasks(self, tasks: list[tuple[str, Task, Sampling]], step: Any) -> list[Rollout]:
+    async def _run_tasks(self, tasks: list[tuple[str, Task, Sampling]], step: Any) -> list[Rollout | MissingReason]:
         self._runner.resume(format_version(step))
-        return await asyncio.gather(*(self._runner.run_task(*arguments) for arguments in tasks))
+        return await asyncio.gather(*(self._runner.try_task(*arguments) for arguments in tasks))
 
     def _make_proto(self, rollouts: list[Rollout], columns: Mapping[str, Any], meta: Mapping[str, Any]) -> DataProto:
         lengths = int(self._rollout.prompt_length), int(self._rollout.response_length)
