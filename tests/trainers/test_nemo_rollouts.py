@@ -88,6 +88,12 @@ def test_rows_without_tokens_are_missing_too(tmp_path: Path) -> None:
     assert "turn 0 has no token ids" in str(error)
 
 
+def test_a_prompt_that_overflows_is_a_missing_row_and_not_an_empty_log(tmp_path: Path) -> None:
+    (error,) = collected(tmp_path, Endpoint("context", vllm=True), count=2)
+    assert isinstance(error, DataFailure)
+    assert (error.rows, error.failed) == ([0, 1], {"no_tokens": 2})
+
+
 def test_an_endpoint_that_fails_is_the_infrastructures_fault(tmp_path: Path) -> None:
     (error,) = collected(tmp_path, Endpoint("garbage"), count=1, attempts={"bad_completion": 1})
     assert isinstance(error, InfraFailure)

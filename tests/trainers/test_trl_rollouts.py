@@ -11,6 +11,7 @@ import pytest
 
 from rollbook import Task
 from rollbook.core import Turn
+from rollbook.engine import OnFailure
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
 from rollbook.trainers.missing_rows import RowsMissing
@@ -90,6 +91,27 @@ def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: End
     assert masking.masked == 1
     with pytest.raises(UsageError, match="drop_group"):
         Rollouts(spec, endpoint.url, on_failure="drop_group")
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "retry", "mask"])
+def test_a_prompt_that_overflows_has_no_reward_and_is_counted(
+    tmp_path: Path, endpoint: Endpoint, on_failure: OnFailure
+) -> None:
+    endpoint.mode = "context"
+    rollouts = Rollouts(write_sums(tmp_path), endpoint.url, limit=2, on_failure=on_failure)
+    prompts = [row["prompt"] for row in rollouts.rows()]
+    if on_failure == "mask":
+        result = rollouts(prompts, TRAINER)
+        assert (result["rollbook_reward"], result["env_mask"]) == ([None, None], [[0], [0]])
+        assert rollouts.masked == 2
+    else:
+        with pytest.raises(
+            RowsMissing, match=r"0 of 2 rows .* rows: 0, 1; data: no_tokens: .*context_length"
+        ) as caught:
+            rollouts(prompts, TRAINER)
+        assert caught.value.failed == {"no_tokens": 2}
+    assert rollouts.unsampled == 2
+    rollouts.close()
 
 
 def test_a_dead_endpoint_names_every_row_also_where_failures_are_masked(tmp_path: Path) -> None:

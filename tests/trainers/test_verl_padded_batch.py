@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from rollbook.core import Turn
@@ -60,13 +59,11 @@ def test_a_forked_rollout_is_the_sequence_it_ended_with_and_the_rest_is_counted(
     assert (timing["rollbook/forked"], timing["rollbook/untrained_tokens"]) == (1, 2)
 
 
-def test_a_rollout_that_sampled_nothing_has_its_reward_and_nothing_to_train() -> None:
+def test_a_rollout_that_sampled_nothing_is_refused_because_its_row_would_be_made_up() -> None:
     rollout = played([1], [2], reward=0.5)
     rollout.turns = [Turn(finish_reason="context_length")]
-    padded = pad_batch([sample_of(rollout)], PAD, 2, 3)
-    assert padded.tensors["response_mask"].sum() == 0
-    assert padded.tensors["attention_mask"].tolist() == [[0, 1, 0, 0, 0]]
-    assert np.isclose(padded.tensors["rm_scores"].sum(), 0.5)
+    with pytest.raises(UsageError, match=r"t#0 failed \(no_tokens: .* verl's V0 has no place for it"):
+        pad_batch([sample_of(rollout)], PAD, 2, 3)
 
 
 def test_a_failed_rollout_is_refused_not_rewarded_with_zero() -> None:

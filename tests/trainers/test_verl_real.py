@@ -193,6 +193,15 @@ def test_a_dead_endpoint_costs_one_outage_and_every_row_is_named(tmp_path: Path,
     assert set(caught.value.reasons) == set(range(6))
 
 
+def test_v0_raises_for_prompts_that_overflow_instead_of_making_up_a_row(tmp_path: Path, endpoint: Endpoint) -> None:
+    endpoint.mode = "context"
+    manager = created(config(tmp_path, endpoint))
+    with pytest.raises(RowsMissing, match=r"0 of 2 rows .* data: no_tokens: no token was sampled"):
+        manager.generate_sequences(make_batch(rows(tmp_path, 1), 2))
+    assert manager.unsampled == 2
+    manager.close()
+
+
 def test_a_row_for_nobody_is_named(tmp_path: Path, endpoint: Endpoint) -> None:
     manager = created(config(tmp_path, endpoint))
     sent = make_batch(rows(tmp_path, 1), 1)
@@ -363,6 +372,27 @@ def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
         else:
             assert (manager.counts.dropped_failed, manager.counts.given) == (1, 1)
         manager.close()
+
+
+@pytest.mark.parametrize("on_failure", ["drop_group", "mask", "raise"])
+def test_v1_has_no_trajectory_for_prompts_that_overflow(
+    tmp_path: Path, endpoint: Endpoint, queue: Any, on_failure: str
+) -> None:
+    endpoint.mode = "context"
+    manager = created(config(tmp_path, endpoint, on_failure=on_failure))
+    step = 20 + ["drop_group", "mask", "raise"].index(on_failure)
+    batch = v1_batch(rows(tmp_path, 1), step)
+    manager.generate_sequences(batch)
+    entries = settled(queue, [f"{step}-0"])
+    assert entries[f"{step}-0"]["status"] == "failure"
+    assert not [key for key in entries if key.startswith(f"{step}-0_")]
+    assert manager.unsampled == 2
+    if on_failure == "raise":
+        with pytest.raises(RowsMissing, match="no_tokens"):
+            manager.generate_sequences(batch)
+    else:
+        assert (manager.counts.failed, manager.counts.dropped_failed) == (2, 1)
+    manager.close()
 
 
 def test_another_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import TypeVar
 from rollbook.core import JSON, Limits, Rollout, Sampling, Task, encode
 from rollbook.engine import Collector, Entry, GroupPolicy, OnFailure, merge_limits, merge_sampling
 from rollbook.errors import RollbookError, Stopped, UsageError
+from rollbook.trainers.formats import fail_if_unsampled
 from rollbook.trainers.missing_rows import MissingReason
 from rollbook.trainers.rows import make_environment, read_environment_name, read_tasks
 
@@ -61,7 +62,10 @@ CLOSED_MESSAGE = "the environments were closed while rollouts were under way"
 
 
 class TaskRunner:
-    """Runs single tasks in several environments, named as the trainer's rows name them."""
+    """Runs single tasks in several environments, named as the trainer's rows name them.
+
+    `unsampled` counts the rollouts that were scored without a sampled token, which trainers get as failed ones.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class TaskRunner:
         self._openings: dict[bytes, asyncio.Task[_CollectorQueue]] = {}
         self._version: str | None = None
         self._paused = self._closed = False
+        self.unsampled = 0
 
     async def __aenter__(self) -> TaskRunner:
         return self
@@ -117,8 +122,11 @@ class TaskRunner:
         return [found[place] for place in range(len(rows))]
 
     async def run_task(self, name: str, task: Task, sampling: Sampling) -> Rollout:
-        """Run one task to a score or a failure."""
-        return await (await self._get_collector(name, sampling)).run_task(task)
+        """Run one task to a score or a failure; for a trainer one without a sampled token is a failure."""
+        rollout = await (await self._get_collector(name, sampling)).run_task(task)
+        trained = fail_if_unsampled(rollout)
+        self.unsampled += trained is not rollout
+        return trained
 
     async def try_task(self, name: str, task: Task, sampling: Sampling) -> Rollout | MissingReason:
         """Run one task; instead of an error that ended it, for example an outage, return why there is no rollout."""

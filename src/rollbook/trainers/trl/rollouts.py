@@ -85,8 +85,8 @@ UNSET_VALUES: Mapping[str, tuple[JSON, ...]] = {
 class Rollouts:
     """`GRPOTrainer(rollout_func=rollouts, reward_funcs=rollouts.reward, ...)`, on a dataset of the rows of `rows()`.
 
-    Sampling follows the trainer's own arguments. `masked` counts the rollouts that failed and were masked. All rows
-    together wait `outage_s` for endpoints that do not answer.
+    Sampling follows the trainer's own arguments. `masked` counts the rollouts that failed and were masked,
+    `unsampled` those without a sampled token. All rows together wait `outage_s` for endpoints that do not answer.
     """
 
     def __init__(
@@ -122,6 +122,11 @@ class Rollouts:
         )
         self._env = env
         self.__name__ = "rollbook"  # TRL reads the name of functions
+
+    @property
+    def unsampled(self) -> int:
+        """How many rollouts were scored without a sampled token: failures for a trainer."""
+        return self._runner.unsampled
 
     def rows(self) -> list[dict[str, JSON]]:
         """Return the rows of the dataset to train on."""

@@ -71,6 +71,11 @@ class RollbookAgentLoopManager:
         """What became of every group of V1 since the start."""
         return self._sessions.counts if self._sessions else GroupCounts()
 
+    @property
+    def unsampled(self) -> int:
+        """How many rollouts were scored without a sampled token: failures for a trainer."""
+        return self._runner.unsampled
+
     def close(self) -> None:
         """End every rollout and every environment."""
         self._background.run(self._runner.__aexit__(None, None, None))

@@ -19,8 +19,8 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rollbook.core import FAILURE_KINDS, Rollout, Task
 from rollbook.engine import Group, GroupCounts, GroupPolicy
-from rollbook.errors import Shortfall, TokenError, UsageError
-from rollbook.trainers.formats import Sample, sample_of
+from rollbook.errors import Shortfall, UsageError
+from rollbook.trainers.formats import sample_of
 from rollbook.trainers.missing_rows import MissingReason, RowName, RowsMissing, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 from rollbook.trainers.verl.batches import Prompt, Trajectory, trajectories
@@ -143,19 +143,6 @@ class PromptSessions:
             pair for pair in samples if not (validate and pair[1].masked)
         ]  # verl would validate it with a reward of 0
         batches = [trajectories(cleaned, session, sample) for session, sample in fit]
-        empty = [sample for (_, sample), batch in zip(fit, batches, strict=True) if not batch and not sample.masked]
-        if empty and not validate:
-            return self._refuse_empty(empty[0])
         for batch in filter(None, batches):
             await publish_trajectories(batch, partition)
         return "finished" if any(batches) else "failure"
-
-    def _refuse_empty(self, sample: Sample) -> str:
-        """Refuse a rollout scored without a sampled token: verl cannot represent it, and its group would be short."""
-        if self._policy.on_failure in ("raise", "retry"):
-            (task, number), ended = sample.rollout.key, sample.rollout.ended
-            advice = "leave such prompts out, or use on_failure drop_group"
-            raise TokenError(f"rollout {task}#{number} sampled no token ({ended or 'an empty answer'}): {advice}")
-        self.counts.given -= 1
-        self.counts.dropped_failed += 1
-        return "failure"
