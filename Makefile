@@ -170,4 +170,4 @@ clean: ## Throw away the environment and every cache; runs stay.
 	@python3.11 -m venv .venv-nemo-rl
 	@.venv-nemo-rl/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 \
 	  tensordict==0.10.0 'TransferQueue>=0.1.10' 'transformers>=5.5,<5.9' 'ray>=2.55.1' hydra-core datasets pillow torchdata \
-	  accelerate tensorboard wandb nvidia-ml-py matplotlib soundfile scipy && touch $@
+	  accelerate tensorboard wandb nvidia-ml-py matplotlib soundfile scipy fastapi uvicorn && touch $@

@@ -57,6 +57,9 @@ class ByteTokenizer:
 
         return SimpleNamespace(input_ids=torch.tensor([list(text.encode())]))
 
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return list(text.encode())
+
     def batch_decode(self, batch: Any, skip_special_tokens: bool = False) -> list[str]:
         return [bytes(int(i) for i in ids).decode() for ids in batch]
 

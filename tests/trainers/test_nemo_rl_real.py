@@ -19,7 +19,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 import ray  # noqa: E402
 import torch  # noqa: E402
-from nemo_rl.algorithms.advantage_estimator import AdvEstimatorConfig, GRPOAdvantageEstimator  # noqa: E402
+from nemo_rl.algorithms.advantage_estimator import (  # noqa: E402
+    AdvEstimatorConfig,
+    GDPOAdvantageEstimator,
+    GRPOAdvantageEstimator,
+)
 from nemo_rl.algorithms.grpo import add_grpo_token_loss_masks_and_generation_logprobs  # noqa: E402
 from nemo_rl.data.llm_message_utils import batched_message_log_to_flat_message  # noqa: E402
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
@@ -120,6 +124,28 @@ def test_its_synchronous_rollouts_run_over_ours_and_its_advantages_take_the_logs
     assert result.rollout_metrics["sums/reward/mean"] == pytest.approx(sum(right) / 12)
     assert result.rollout_metrics["timing/rollout/seconds/max"] > 0
     check_advantages(final["message_log"], final["total_reward"])
+    ray.get(actor.shutdown.remote(), timeout=WAIT_S)
+
+
+PARTS = SUMS.replace("        return roll", "        right = roll") + (
+    "        return Score(float(right) + 0.5, parts={'right': float(right), 'style': 0.5})\n"
+)
+
+
+def test_its_reward_penalties_read_our_answers_and_its_gdpo_our_parts(tmp_path: Path, endpoint: Endpoint) -> None:
+    actor = start(tmp_path, endpoint, source=PARTS, reward_components=True)
+    flags = ("penalize_duplicated_reasoning", "penalize_empty_final_answer", "penalize_malformed_think_tag")
+    penalties = dict.fromkeys(flags, True)
+    result = run_nemo_gym_rollout_sync(**common(actor, make_batch(2, 4)), reward_penalty_config=penalties)
+    final, metrics = result.final_batch, result.rollout_metrics
+    assert metrics["empty_final_answer_rate"] == metrics["malformed_think_tag_rate"] == 0
+    assert final["total_reward"].min() >= 0.5
+    assert torch.equal(final["reward/right"] + final["reward/style"], final["total_reward"])
+    assert metrics["sums/style/mean"] == 0.5
+    prompts, mask = torch.tensor([[i // 4] for i in range(8)]), torch.ones(8, 2)
+    estimator = GDPOAdvantageEstimator(AdvEstimatorConfig(name="gdpo", normalize_rewards=False), None)
+    advantages = estimator.compute_advantage(prompts, None, mask, repeated_batch=final)
+    assert torch.isfinite(advantages).all()
     ray.get(actor.shutdown.remote(), timeout=WAIT_S)
 
 

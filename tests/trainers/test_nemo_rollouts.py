@@ -70,6 +70,31 @@ def test_every_row_comes_with_its_index_its_reward_and_its_tokens(tmp_path: Path
         assert result["full_result"]["task"] == f"sum-{3 - index}"
 
 
+PARTS = SUMS.replace(
+    "        return roll", "        return Score(0.75, parts={'right': 0.5, 'style': 0.25}) if True else roll"
+)
+
+
+def test_a_result_has_the_answer_as_items_and_the_parts_as_numbers(tmp_path: Path) -> None:
+    ((_, result, _),) = collected(tmp_path, Endpoint(vllm=True), PARTS, count=1)
+    full = result["full_result"]
+    (item,) = full["response"]["output"]
+    assert (item["type"], item["content"][0]["text"]) == ("message", full["text"])
+    assert item["generation_str"] == full["text"]
+    assert "generation_token_ids" not in item
+    assert (full["right"], full["style"]) == (0.5, 0.25)
+    assert "reward_components" not in full
+
+
+def test_parts_are_components_where_that_is_wanted_and_they_sum_to_the_reward(tmp_path: Path) -> None:
+    ((_, result, _),) = collected(tmp_path, Endpoint(vllm=True), PARTS, count=1, reward_components=True)
+    assert result["full_result"]["reward_components"] == {"right": 0.5, "style": 0.25}
+    unequal = PARTS.replace("Score(0.75", "Score(1.0")
+    (error,) = collected(tmp_path, Endpoint(vllm=True), unequal, count=1, reward_components=True)
+    assert isinstance(error, DataFailure)
+    assert "sum to 0.75; as reward_components they must sum to the reward" in str(error)
+
+
 def test_missing_rows_are_named_after_the_others_came_and_before_anything_else(tmp_path: Path) -> None:
     broken = SUMS.replace(
         "        return roll", "        assert task.id not in ('sum-0', 'sum-2')\n        return roll"

@@ -11,6 +11,7 @@ from rollbook import Rollout, Task
 from rollbook.core import Sampling
 from rollbook.engine import Entry
 from rollbook.errors import EndpointDown, Stopped, UsageError
+from rollbook.trainers.formats import sample_of
 from rollbook.trainers.missing_rows import MissingReason, find_missing
 from rollbook.trainers.task_runner import TaskRunner, _CollectorQueue
 from support.endpoint import Endpoint
@@ -125,6 +126,51 @@ def test_a_row_that_is_given_up_does_not_end_the_opening_for_others(tmp_path: Pa
             return await second
 
     assert asyncio.run(go()).task.id == "sum-2"
+
+
+TALKING = (
+    SUMS
+    + """
+    def reply(self, task, rollout, state):
+        return "Wrong, I think. Do it again with care: " + task.messages[0].content
+"""
+)
+
+
+@pytest.mark.parametrize("limits_rows", [True, False])
+def test_all_turns_of_a_rollout_share_the_trainers_window(tmp_path: Path, limits_rows: bool) -> None:
+    window = 160
+
+    async def go() -> list[Rollout]:
+        entries = {"talk": Entry(env=write_sums(tmp_path, TALKING))}
+        async with (
+            Endpoint(vllm=True) as endpoint,
+            TaskRunner(entries, [endpoint.url], limits_rows=limits_rows) as runner,
+        ):
+            tasks = [task(number) for number in range(6)]
+            return await asyncio.gather(*(runner.run_task("talk", one, Sampling(max_tokens=window)) for one in tasks))
+
+    rollouts = asyncio.run(go())
+    lengths = [len(row.response_ids) for rollout in rollouts for row in sample_of(rollout).sequences]
+    if limits_rows:
+        assert {rollout.ended for rollout in rollouts} == {"max_response_tokens"}
+        assert min(len(rollout.turns) for rollout in rollouts) > 1
+        assert max(lengths) <= window
+    else:
+        assert min(lengths) > window, "a trainer would have to cut every row"
+
+
+def test_an_environments_own_limits_replace_the_trainers_window(tmp_path: Path) -> None:
+    async def go() -> Rollout:
+        entry = Entry(env=write_sums(tmp_path, TALKING), limits={"max_response_tokens": None, "max_turns": 4})
+        async with (
+            Endpoint(vllm=True) as endpoint,
+            TaskRunner({"talk": entry}, [endpoint.url], limits_rows=True) as runner,
+        ):
+            return await runner.run_task("talk", task(1), Sampling(max_tokens=40))
+
+    rollout = asyncio.run(go())
+    assert (rollout.ended, len(rollout.turns)) == ("max_turns", 4)
 
 
 def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:

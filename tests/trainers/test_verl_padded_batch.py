@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rollbook.core import Turn
+from rollbook.core import Score, Turn
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
 from rollbook.trainers.verl import pad_batch
+from rollbook.trainers.verl.batches import RewardKeys
 from support.token_rollouts import played
 
 PAD = 0
@@ -42,6 +43,19 @@ def test_beside_the_tensors_stands_what_the_trainer_indexes() -> None:
     assert timing["agent_loop/generate_sequences/mean"] == 0
     assert timing["rollbook/cut_tokens"] == 0
     assert all(len(values) == 2 for values in padded.others.values())
+
+
+def test_all_batches_of_a_validation_have_the_same_keys_whatever_their_environments() -> None:
+    styled, plain = played([1], [2], reward=1.0), played([1], [2], reward=0.0)
+    plain.score = Score(0.0, parts={"other": 0.5})
+    keys = RewardKeys()
+    one, other = [sample_of(styled)], [sample_of(plain)]
+    assert keys.choose(one, validated_step=0) == keys.choose(other, validated_step=0) == ["style"]
+    padded = pad_batch(other, PAD, 2, 2, keys.choose(other, validated_step=0))
+    assert padded.meta_info["reward_extra_keys"] == ["style"]
+    assert padded.others["style"].tolist() == [None]
+    assert keys.choose(one, validated_step=None) == ["style"], "in training each batch has its own"
+    assert keys.choose(one, validated_step=5) == keys.choose(other, validated_step=5) == ["other", "style"]
 
 
 def test_a_response_that_is_too_long_is_cut_and_a_longer_prompt_widens_and_both_are_seen() -> None:

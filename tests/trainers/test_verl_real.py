@@ -20,6 +20,8 @@ from omegaconf import OmegaConf  # noqa: E402
 from verl import DataProto  # noqa: E402
 from verl.protocol import pad_dataproto_to_divisor, unpad_dataproto  # noqa: E402
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage  # noqa: E402
+from verl.trainer.ppo.metric_utils import process_validation_metrics  # noqa: E402
+from verl.trainer.ppo.reward import extract_reward  # noqa: E402
 from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class  # noqa: E402
 from verl.utils.import_utils import load_class_from_fqn  # noqa: E402
 
@@ -168,6 +170,52 @@ def test_v0_asks_validation_and_greedy_rows_otherwise(tmp_path: Path, endpoint: 
 def temperatures(endpoint: Endpoint) -> list[float]:
     """Of the rollouts; one call more may find out the shape of the logprobs."""
     return [body["temperature"] for body in endpoint.bodies if body["max_tokens"] == RESPONSE]
+
+
+STYLED = SUMS.replace(
+    "        return roll",
+    "        if task.id == 'sum-1':\n            return Score(0.5, parts={'style': 0.5})\n        return roll",
+)
+
+
+def test_v0_validates_several_batches_of_which_not_all_have_the_same_parts(tmp_path: Path, endpoint: Endpoint) -> None:
+    manager = created(config(tmp_path, endpoint, source=STYLED))
+    dataset = rows(tmp_path, 3)
+    for order in ([1, 0, 2], [0, 1, 2]):  # a key of the first batch, then one that is known from the validation before
+        infos, scores = validate_as_verl_does(manager, dataset, order, step=10 + order[0])
+        assert {key: len(values) for key, values in infos.items()} == {"reward": 3, "style": 3}
+        metrics = process_validation_metrics(["sums"] * 3, [f"u{i}" for i in order], infos)
+        assert metrics["sums"]["style"]["mean@1"] == 0.5
+        assert metrics["sums"]["reward"]["mean@1"] == pytest.approx(sum(scores) / 3)
+    manager.close()
+
+
+def validate_as_verl_does(manager: Any, dataset: GymDataset, order: list[int], step: int) -> tuple[Any, list[float]]:
+    """What RayPPOTrainer._validate does with batches of one row, with its assertion."""
+    infos: dict[str, list[Any]] = {"reward": []}
+    for index in order:
+        batch = DataProto.from_single_dict(collate_fn([dataset[index]]))
+        batch.meta_info = {"validate": True, "global_steps": step}
+        rewards, extra = extract_reward(manager.generate_sequences(batch))
+        infos["reward"].extend(rewards.sum(-1).tolist())
+        for key, values in extra.items():
+            infos.setdefault(key, []).extend(values.tolist())
+    scores = infos["reward"]
+    for key, values in infos.items():
+        assert len(values) in (0, len(scores)), key
+    return infos, scores
+
+
+def test_v0_cuts_no_row_of_several_turns(tmp_path: Path, endpoint: Endpoint) -> None:
+    talking = SUMS + "\n    def reply(self, task, rollout, state):\n        return 'No. ' + task.messages[0].content\n"
+    sent = config(tmp_path, endpoint, source=talking)
+    sent.actor_rollout_ref.rollout.response_length = 100
+    manager = created(sent)
+    result = manager.generate_sequences(make_batch(rows(tmp_path, 3), 2))
+    manager.close()
+    assert result.meta_info["timing"]["rollbook/cut_tokens"] == 0
+    assert result.non_tensor_batch["__num_turns__"].min() > 1
+    assert result.batch["response_mask"].sum(-1).min() > 0
 
 
 def test_v0_raises_and_names_what_is_missing(tmp_path: Path, endpoint: Endpoint) -> None:

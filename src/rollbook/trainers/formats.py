@@ -14,12 +14,14 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from importlib.util import find_spec
 from itertools import groupby
+from math import isclose
 from typing import Any
 
 import msgspec
 
 from rollbook.core import JSON, Failure, Rollout, Turn
-from rollbook.errors import RolloutFailed, TokenError, UsageError
+from rollbook.errors import InvalidReward, RolloutFailed, TokenError, UsageError
+from rollbook.models import make_response
 from rollbook.tokens import Sequence, merge
 
 CONTEXT_FULL = "context_length"
@@ -259,13 +261,19 @@ def _make_sampled_message(ids: list[int], logprobs: list[float]) -> dict[str, An
     return {"role": "assistant", "content": "", **tokens}
 
 
-def to_nemo_rl(sample: Sample, row: JSON) -> dict[str, Any]:
-    """Return NeMo RL's result for one row; of a forked rollout, the last sequence."""
+def to_nemo_rl(sample: Sample, row: JSON, *, components: bool = False) -> dict[str, Any]:
+    """Return NeMo RL's result for one row; of a forked rollout, the last sequence.
+
+    With `components` the parts of the score are NeMo RL's `reward_components`, whose sum must be the reward.
+    """
     (sequence,), rollout = get_rows([sample], "NeMo RL"), sample.rollout
     log = message_log(sequence)
+    parts = dict(rollout.score.parts) if rollout.score else {}
     full = {
+        **parts,  # NeMo RL logs the mean of every number here
         "reward": sample.reward,
-        "parts": dict(rollout.score.parts) if rollout.score else {},
+        "parts": parts,
+        "response": _make_nemo_response(rollout),
         "text": rollout.text,
         "turns": len(rollout.turns),
         "truncated": rollout.truncated,
@@ -273,4 +281,27 @@ def to_nemo_rl(sample: Sample, row: JSON) -> dict[str, Any]:
         "agent_ref": row.get("agent_ref"),
         "task": rollout.task.id,
     }
+    if components:
+        full["reward_components"] = check_components(rollout)
     return {"message_log": log, "input_message_log": log[:1], "full_result": full}
+
+
+def _make_nemo_response(rollout: Rollout) -> dict[str, JSON]:
+    """Return the conversation as NeMo RL's reward penalties read it: items with texts, without token ids."""
+    messages = rollout.messages[len(rollout.task.messages) :]
+    turns = [Turn(finish_reason=turn.finish_reason) for turn in rollout.turns]
+    task, number = rollout.key
+    response = make_response(messages, turns, name=f"{task}_{number}", model="", ended=rollout.ended)
+    for item in response["output"]:
+        if item.get("type") == "message" and item.get("role") == "assistant":
+            item["generation_str"] = "".join(str(part.get("text", "")) for part in item["content"])
+    return response
+
+
+def check_components(rollout: Rollout) -> dict[str, float]:
+    """Return the parts of a score; InvalidReward if they do not sum to the reward, as NeMo RL requires."""
+    parts, reward = (dict(rollout.score.parts), rollout.score.reward) if rollout.score else ({}, 0.0)
+    if not isclose(sum(parts.values()), reward, rel_tol=1e-5, abs_tol=1e-6):
+        why = f"the reward is {reward} and its parts {parts} sum to {sum(parts.values())}"
+        raise InvalidReward(f"{why}; as reward_components they must sum to the reward: set reward_components to false")
+    return parts

@@ -64,6 +64,8 @@ CLOSED_MESSAGE = "the environments were closed while rollouts were under way"
 class TaskRunner:
     """Runs single tasks in several environments, named as the trainer's rows name them.
 
+    With `limits_rows` the `max_tokens` of a sampling is the trainer's window: all turns of a rollout together, and what
+    the environment adds between them, have so many tokens, unless an environment's own `limits` say otherwise.
     `unsampled` counts the rollouts that were scored without a sampled token, which trainers get as failed ones.
     """
 
@@ -79,12 +81,13 @@ class TaskRunner:
         concurrency: int = 256,
         attempts: Mapping[str, int] | None = None,
         outage_s: float = 300.0,
+        limits_rows: bool = False,
     ) -> None:
         if not entries:
             raise UsageError("no environments: name at least one")
         self._entries, self._model, self._model_name = dict(entries), model, model_name
         self._continues, self._seed, self._concurrency = continue_tokens, seed, concurrency
-        self._outage_s = outage_s
+        self._outage_s, self._limits_rows = outage_s, limits_rows
         self._attempts = GroupPolicy(on_failure).attempt_budgets(attempts or {})
         self._tables: dict[bytes, _CollectorQueue] = {}
         self._openings: dict[bytes, asyncio.Task[_CollectorQueue]] = {}
@@ -194,7 +197,9 @@ class TaskRunner:
             model_name=self._model_name,
             seed=self._seed,
             sampling=merge_sampling(sampling, entry.sampling),
-            limits=merge_limits(Limits(), entry.limits),
+            limits=merge_limits(
+                Limits(max_response_tokens=sampling.max_tokens if self._limits_rows else None), entry.limits
+            ),
             tool_format=entry.tool_format or "auto",
             continue_tokens=self._continues,
             on_failure="mask",

@@ -15,7 +15,7 @@ import msgspec
 
 from rollbook.core import JSON, Rollout, Sampling, Task
 from rollbook.engine import Entry, OnFailure
-from rollbook.errors import TokenError, UsageError
+from rollbook.errors import InvalidReward, TokenError, UsageError
 from rollbook.trainers.formats import sample_of, to_nemo_rl
 from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_side, get_reason
 from rollbook.trainers.nemo_rl.code_environment import RayRemoteClass
@@ -68,6 +68,8 @@ class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often each kind of failure is tried; by default as in a run."""
     outage_s: float = 300.0
     """How long all rows together wait for endpoints that do not answer."""
+    reward_components: bool = False
+    """Whether the parts of scores are rewards of their own, as GDPO needs them; they must sum to the reward."""
     max_tokens: int = 1024
     """For a row that does not set it."""
 
@@ -119,8 +121,8 @@ class RolloutActor:
                 continue
             ended.append(rollout)
             try:
-                result = to_nemo_rl(sample_of(rollout), rows[index])
-            except TokenError as error:
+                result = to_nemo_rl(sample_of(rollout), rows[index], components=self._config.reward_components)
+            except (TokenError, InvalidReward) as error:
                 unusable[index] = MissingReason("data", str(error))
                 continue
             yield index, result, summarize_timing(ended, timer_prefix) if len(ended) == len(rows) else None

@@ -119,6 +119,7 @@ class Rollouts:
             seed=seed,
             concurrency=concurrency,
             outage_s=outage_s,
+            limits_rows=True,
         )
         self._env = env
         self.__name__ = "rollbook"  # TRL reads the name of functions

@@ -36,18 +36,44 @@ class PaddedBatch:
     meta_info: dict[str, Any]
 
 
-def pad_batch(samples: Rows[Sample], pad_id: int, prompt_length: int, response_length: int) -> PaddedBatch:
+class RewardKeys:
+    """Which parts of rewards V0 is given: the same in all batches of one validation, because verl asserts that.
+
+    Environments differ in their parts, and later batches are unknown. So the keys of a validation are those of its
+    first batch and all that were seen before it; a row without one has None there, which verl leaves out.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._validation: tuple[int, list[str]] | None = None
+
+    def choose(self, samples: Rows[Sample], validated_step: int | None) -> list[str]:
+        """Return the keys for a batch; `validated_step` is the step of a validation, None in training."""
+        own = {key for sample in samples for key in get_reward_parts(sample)}
+        self._seen |= own
+        if validated_step is None:
+            self._validation = None
+            return sorted(own)
+        if self._validation is None or self._validation[0] != validated_step:
+            self._validation = validated_step, sorted(self._seen)
+        return self._validation[1]
+
+
+def pad_batch(
+    samples: Rows[Sample], pad_id: int, prompt_length: int, response_length: int, reward_keys: Rows[str] | None = None
+) -> PaddedBatch:
     """Pad prompts on the left to `prompt_length` columns (more if one is longer), responses on the right to exactly
     `response_length`; what exceeds that is cut off, and counted.
 
     A rollout is one row here: of a forked one it is the last sequence, and the sampled tokens that are left out are
-    counted. A masked rollout is refused, because verl would count it with a reward of 0 in its group.
+    counted. A masked rollout is refused, because verl would count it with a reward of 0 in its group. `reward_keys`
+    are the parts of rewards that are passed on, by default all that the samples have.
     """
     rows = [_cut_row(row, response_length) for row in get_rows(samples, "verl's V0")]
     tensors = _make_tensors(rows, pad_id, prompt_length, response_length)
     tensors["rm_scores"] = _make_rewards(samples, rows, response_length)
     infos = [get_reward_parts(sample) for sample in samples]
-    keys = sorted({key for info in infos for key in info})
+    keys = sorted({key for info in infos for key in info}) if reward_keys is None else list(reward_keys)
     others = _make_non_tensors(samples) | {key: _make_object_array([info.get(key) for info in infos]) for key in keys}
     return PaddedBatch(tensors, others, {"timing": _make_timing(samples, rows), "reward_extra_keys": keys})
 

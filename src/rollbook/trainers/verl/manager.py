@@ -18,7 +18,7 @@ from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
 from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
-from rollbook.trainers.verl.batches import pad_batch
+from rollbook.trainers.verl.batches import RewardKeys, pad_batch
 from rollbook.trainers.verl.config import (
     DO_SAMPLE_COLUMN,
     check_verl,
@@ -58,7 +58,9 @@ class RollbookAgentLoopManager:
             concurrency=self._block.concurrency,
             attempts=self._block.attempts,
             outage_s=self._block.outage_s,
+            limits_rows=True,
         )
+        self._reward_keys = RewardKeys()
         self._sessions: PromptSessions | None = None
 
     @classmethod
@@ -108,7 +110,9 @@ class RollbookAgentLoopManager:
 
     def _make_proto(self, rollouts: list[Rollout], columns: Mapping[str, Any], meta: Mapping[str, Any]) -> DataProto:
         lengths = int(self._rollout.prompt_length), int(self._rollout.response_length)
-        padded = pad_batch([sample_of(rollout) for rollout in rollouts], self._find_pad_id(), *lengths)
+        samples = [sample_of(rollout) for rollout in rollouts]
+        keys = self._reward_keys.choose(samples, int(meta.get("global_steps", 0)) if meta.get("validate") else None)
+        padded = pad_batch(samples, self._find_pad_id(), *lengths, keys)
         inputs = dict(columns) if self._returns_inputs else {}
         prompt = {"raw_prompt": columns["raw_prompt"]} if "raw_prompt" in columns else {}
         step = {"global_steps": meta["global_steps"]} if "global_steps" in meta else {}
