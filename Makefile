@@ -1,13 +1,15 @@
 # Each target sets up what it needs in .venv, from the package index, and says one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-verl test-trl test-slurm test-gpu clean
+.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-verl test-trl test-nemo-rl test-slurm test-gpu clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
 PIP := .venv/bin/python -m pip --disable-pip-version-check -qq
 DEMO := runs/demo-$(shell date +%m%d-%H%M%S)
 JOBS ?= 3
+NEMO_RL_CHECKOUT ?=
+NEMO_RL_COMMIT := 7ea279abfbeb698b092856d0dab61e7cf39bc909
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
@@ -86,8 +88,14 @@ test-verl: .venv-verl/ready ## Give what we collect to a real verl: its DataProt
 test-trl: .venv-trl/ready ## Train a tiny random model with a real TRL, on the processor.
 	.venv-trl/bin/pytest -rs tests/trainers/test_trl_*.py
 
+test-nemo-rl: ## Run a real NeMo RL over our environments, on the processor; NEMO_RL_CHECKOUT names its checkout.
+	@if [ -d "$(NEMO_RL_CHECKOUT)/nemo_rl" ]; then $(MAKE) --no-print-directory .venv-nemo-rl/ready && set -x && \
+	  NEMO_RL_CHECKOUT="$(NEMO_RL_CHECKOUT)" .venv-nemo-rl/bin/pytest -rs tests/trainers/test_nemo_rl_*.py; \
+	else echo "make: NO NEMO RL: ITS TESTS ARE SKIPPED. The package index has only a placeholder: set NEMO_RL_CHECKOUT to a" \
+	  "checkout of github.com/NVIDIA-NeMo/RL; tested at $(NEMO_RL_COMMIT)" >&2; fi
+
 clean: ## Throw away the environment and every cache; runs stay.
-	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-gpu .venv-verl .venv-trl build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-gpu .venv-verl .venv-trl .venv-nemo-rl build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -153,3 +161,12 @@ clean: ## Throw away the environment and every cache; runs stay.
 	@python3.11 -m venv .venv-trl
 	@.venv-trl/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 trl==1.16.0 \
 	  && touch $@
+
+# What NeMo RL imports for rollouts and advantages, without what only its GPU workers need.
+.venv-nemo-rl/ready: pyproject.toml
+	@command -v python3.11 >/dev/null || { echo "make: NeMo RL is tested with python3.11, which is not on PATH" >&2; exit 1; }
+	@echo "Installing what NeMo RL needs into .venv-nemo-rl: 2 GB, some minutes ..."
+	@python3.11 -m venv .venv-nemo-rl
+	@.venv-nemo-rl/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 \
+	  tensordict==0.10.0 'TransferQueue>=0.1.10' 'transformers>=5.5,<5.9' 'ray>=2.55.1' hydra-core datasets pillow torchdata \
+	  accelerate tensorboard wandb nvidia-ml-py matplotlib soundfile scipy fastapi uvicorn && touch $@

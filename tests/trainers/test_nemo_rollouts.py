@@ -14,8 +14,15 @@ from rollbook.core import Task, decode, encode
 from rollbook.errors import UsageError
 from rollbook.tokens import merge
 from rollbook.trainers.formats import message_log
-from rollbook.trainers.nemo_rl import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
-from rollbook.trainers.nemo_rl.rollouts import MissingReason, make_rows_missing
+from rollbook.trainers.missing_rows import MissingReason
+from rollbook.trainers.nemo_rl import (
+    DataFailure,
+    InfraFailure,
+    RolloutEnvironment,
+    RowsMissing,
+    start_rollout_actor,
+)
+from rollbook.trainers.nemo_rl.rollouts import make_rows_missing
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_sums
 from support.token_rollouts import played
@@ -36,7 +43,7 @@ def collected(folder: Path, endpoint: Endpoint, source: str = SUMS, count: int =
             env = RolloutEnvironment({"environments": [entry], "base_urls": [endpoint.url], **more})
             came: list[Any] = []
             try:
-                async for one in env.run_rollouts(examples(count), "gym"):
+                async for one in env.run_rollouts(examples(count), "gym", False):  # by position, as NeMo RL does
                     came.append(one)
             except RowsMissing as error:
                 came.append(error)
@@ -63,6 +70,31 @@ def test_every_row_comes_with_its_index_its_reward_and_its_tokens(tmp_path: Path
         assert result["full_result"]["task"] == f"sum-{3 - index}"
 
 
+PARTS = SUMS.replace(
+    "        return roll", "        return Score(0.75, parts={'right': 0.5, 'style': 0.25}) if True else roll"
+)
+
+
+def test_a_result_has_the_answer_as_items_and_the_parts_as_numbers(tmp_path: Path) -> None:
+    ((_, result, _),) = collected(tmp_path, Endpoint(vllm=True), PARTS, count=1)
+    full = result["full_result"]
+    (item,) = full["response"]["output"]
+    assert (item["type"], item["content"][0]["text"]) == ("message", full["text"])
+    assert item["generation_str"] == full["text"]
+    assert "generation_token_ids" not in item
+    assert (full["right"], full["style"]) == (0.5, 0.25)
+    assert "reward_components" not in full
+
+
+def test_parts_are_components_where_that_is_wanted_and_they_sum_to_the_reward(tmp_path: Path) -> None:
+    ((_, result, _),) = collected(tmp_path, Endpoint(vllm=True), PARTS, count=1, reward_components=True)
+    assert result["full_result"]["reward_components"] == {"right": 0.5, "style": 0.25}
+    unequal = PARTS.replace("Score(0.75", "Score(1.0")
+    (error,) = collected(tmp_path, Endpoint(vllm=True), unequal, count=1, reward_components=True)
+    assert isinstance(error, DataFailure)
+    assert "sum to 0.75; as reward_components they must sum to the reward" in str(error)
+
+
 def test_missing_rows_are_named_after_the_others_came_and_before_anything_else(tmp_path: Path) -> None:
     broken = SUMS.replace(
         "        return roll", "        assert task.id not in ('sum-0', 'sum-2')\n        return roll"
@@ -71,7 +103,7 @@ def test_missing_rows_are_named_after_the_others_came_and_before_anything_else(t
     (error,) = came
     assert isinstance(error, DataFailure)
     assert (error.requested, error.rows) == (4, [1, 3])
-    assert "2 of 4 rollouts came back; missing rows: 1, 3; data: verifier_error" in str(error)
+    assert "2 of 4 rows came back; missing rows: 1, 3; data: verifier_error" in str(error)
 
 
 def test_rows_without_tokens_are_missing_too(tmp_path: Path) -> None:
@@ -81,10 +113,23 @@ def test_rows_without_tokens_are_missing_too(tmp_path: Path) -> None:
     assert "turn 0 has no token ids" in str(error)
 
 
+def test_a_prompt_that_overflows_is_a_missing_row_and_not_an_empty_log(tmp_path: Path) -> None:
+    (error,) = collected(tmp_path, Endpoint("context", vllm=True), count=2)
+    assert isinstance(error, DataFailure)
+    assert (error.rows, error.failed) == ([0, 1], {"no_tokens": 2})
+
+
 def test_an_endpoint_that_fails_is_the_infrastructures_fault(tmp_path: Path) -> None:
     (error,) = collected(tmp_path, Endpoint("garbage"), count=1, attempts={"bad_completion": 1})
     assert isinstance(error, InfraFailure)
     assert error.rows == [0]
+
+
+def test_a_dead_endpoint_is_the_infrastructures_fault_of_every_row_after_one_outage(tmp_path: Path) -> None:
+    (error,) = collected(tmp_path, Endpoint(), base_urls=["http://127.0.0.1:9/v1"], outage_s=0.5)
+    assert isinstance(error, InfraFailure)
+    assert (error.rows, error.pending) == ([0, 1, 2, 3], 4)
+    assert "no model answered for 0.5 s" in str(error)
 
 
 @pytest.mark.parametrize("side", ["infra", "data"])
@@ -124,3 +169,8 @@ def test_nonsense_is_refused() -> None:
         asyncio.run(ask([]))
     with pytest.raises(UsageError, match="two examples"):
         asyncio.run(ask([{"_rowidx": 1}, {"_rowidx": 1}]))
+
+
+def test_settings_for_nemo_rls_set_up_are_in_a_block_of_their_own() -> None:
+    with pytest.raises(UsageError, match="no `rollbook:` block"):
+        start_rollout_actor({"nemo_gym": {}}, base_urls=["http://localhost:1/v1"], model_name="m", tokenizer=None)

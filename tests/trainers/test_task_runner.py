@@ -11,6 +11,8 @@ from rollbook import Rollout, Task
 from rollbook.core import Sampling
 from rollbook.engine import Entry
 from rollbook.errors import EndpointDown, Stopped, UsageError
+from rollbook.trainers.formats import sample_of
+from rollbook.trainers.missing_rows import MissingReason, find_missing
 from rollbook.trainers.task_runner import TaskRunner, _CollectorQueue
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_sums
@@ -80,6 +82,95 @@ def test_an_endpoint_that_stays_away_is_raised_to_everyone_who_waits(tmp_path: P
             assert (await runner.run_task("sums", task(1), Sampling())).turns[0].model_version == "7", "it is back"
 
     asyncio.run(go())
+
+
+def test_an_endpoint_that_is_dead_at_the_start_costs_one_outage_for_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    really = _CollectorQueue.open
+
+    async def open(table: _CollectorQueue) -> None:
+        events.append("begun")
+        try:
+            await really(table)
+        finally:
+            events.append("ended")
+
+    monkeypatch.setattr(_CollectorQueue, "open", open)
+
+    async def go() -> list[Rollout | MissingReason]:
+        sums = Entry(env=write_sums(tmp_path))
+        async with TaskRunner({"a": sums, "b": sums}, ["http://127.0.0.1:9/v1"], outage_s=0.5) as runner:
+            rows = [runner.try_task("ab"[n % 2], task(n), Sampling()) for n in range(6)]
+            return await asyncio.gather(*rows)
+
+    outcomes = asyncio.run(go())
+    assert events == ["begun", "begun", "ended", "ended"], "one opening of each environment, side by side"
+    assert {
+        (reason.side, "no model answered for 0.5 s" in reason.why) for reason in find_missing(outcomes).values()
+    } == {("infra", True)}
+    assert len(find_missing(outcomes)) == 6
+
+
+def test_a_row_that_is_given_up_does_not_end_the_opening_for_others(tmp_path: Path) -> None:
+    async def go() -> Rollout:
+        async with (
+            Endpoint() as endpoint,
+            TaskRunner({"sums": Entry(env=write_sums(tmp_path))}, [endpoint.url]) as runner,
+        ):
+            first = asyncio.ensure_future(runner.run_task("sums", task(1), Sampling()))
+            second = asyncio.ensure_future(runner.run_task("sums", task(2), Sampling()))
+            await asyncio.sleep(0)
+            first.cancel()
+            return await second
+
+    assert asyncio.run(go()).task.id == "sum-2"
+
+
+TALKING = (
+    SUMS
+    + """
+    def reply(self, task, rollout, state):
+        return "Wrong, I think. Do it again with care: " + task.messages[0].content
+"""
+)
+
+
+@pytest.mark.parametrize("limits_rows", [True, False])
+def test_all_turns_of_a_rollout_share_the_trainers_window(tmp_path: Path, limits_rows: bool) -> None:
+    window = 160
+
+    async def go() -> list[Rollout]:
+        entries = {"talk": Entry(env=write_sums(tmp_path, TALKING))}
+        async with (
+            Endpoint(vllm=True) as endpoint,
+            TaskRunner(entries, [endpoint.url], limits_rows=limits_rows) as runner,
+        ):
+            tasks = [task(number) for number in range(6)]
+            return await asyncio.gather(*(runner.run_task("talk", one, Sampling(max_tokens=window)) for one in tasks))
+
+    rollouts = asyncio.run(go())
+    lengths = [len(row.response_ids) for rollout in rollouts for row in sample_of(rollout).sequences]
+    if limits_rows:
+        assert {rollout.ended for rollout in rollouts} == {"max_response_tokens"}
+        assert min(len(rollout.turns) for rollout in rollouts) > 1
+        assert max(lengths) <= window
+    else:
+        assert min(lengths) > window, "a trainer would have to cut every row"
+
+
+def test_an_environments_own_limits_replace_the_trainers_window(tmp_path: Path) -> None:
+    async def go() -> Rollout:
+        entry = Entry(env=write_sums(tmp_path, TALKING), limits={"max_response_tokens": None, "max_turns": 4})
+        async with (
+            Endpoint(vllm=True) as endpoint,
+            TaskRunner({"talk": entry}, [endpoint.url], limits_rows=True) as runner,
+        ):
+            return await runner.run_task("talk", task(1), Sampling(max_tokens=40))
+
+    rollout = asyncio.run(go())
+    assert (rollout.ended, len(rollout.turns)) == ("max_turns", 4)
 
 
 def test_closing_ends_what_is_under_way(tmp_path: Path) -> None:

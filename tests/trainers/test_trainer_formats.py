@@ -63,10 +63,20 @@ def test_a_failed_rollout_is_refused_where_it_would_count_as_zero(export: Callab
         export(FAILED)
 
 
-def test_a_rollout_that_sampled_nothing_trains_nothing() -> None:
+@pytest.mark.parametrize("export", [lambda s: to_skyrl([s]), lambda s: to_openrlhf(s, "?"), to_slime])
+@pytest.mark.parametrize("turn", [Turn(finish_reason="context_length"), Turn([1], [], [])])
+def test_a_rollout_that_sampled_nothing_is_refused_whatever_its_score(
+    export: Callable[[Sample], object], turn: Turn
+) -> None:
     rollout = played([1], [2], reward=0.0)
-    rollout.turns = [Turn(finish_reason="context_length")]
+    rollout.turns = [turn]
     sample = sample_of(rollout)
-    assert to_skyrl([sample])["response_ids"] == [[]]
-    assert to_openrlhf(sample, "?")["action_ranges"] == []
-    assert to_slime(sample) == to_prime_rl(sample, 1.0) == []
+    assert (sample.masked, sample.sequences, to_prime_rl(sample, 1.0)) == (True, [], [])
+    with pytest.raises(UsageError, match=r"t#0 failed \(no_tokens: no token was sampled"):
+        export(sample)
+
+
+def test_a_sequence_that_ended_before_a_token_is_no_row() -> None:
+    sample = sample_of(played([1, 2], [3, 4], [9], [], reward=1.0))
+    assert [sequence.response_ids for sequence in sample.sequences] == [[3, 4]]
+    assert sample.last is sample.sequences[0]

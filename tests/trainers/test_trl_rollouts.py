@@ -11,8 +11,10 @@ import pytest
 
 from rollbook import Task
 from rollbook.core import Turn
-from rollbook.errors import Shortfall, UsageError
+from rollbook.engine import OnFailure
+from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
+from rollbook.trainers.missing_rows import RowsMissing
 from rollbook.trainers.task_runner import BackgroundLoop
 from rollbook.trainers.trl import Rollouts, to_trl
 from rollbook.trainers.trl.rollouts import PromptIndex, read_messages, read_sampling
@@ -79,7 +81,7 @@ def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: End
     spec = write_sums(tmp_path, BROKEN)
     raising, masking = Rollouts(spec, endpoint.url, limit=2), Rollouts(spec, endpoint.url, limit=2, on_failure="mask")
     prompts = [row["prompt"] for row in raising.rows()]
-    with pytest.raises(Shortfall, match="sum-1#0"):
+    with pytest.raises(RowsMissing, match=r"1 of 2 rows came back; missing rows: 1; data: .*sum-1#0"):
         raising(prompts, TRAINER)
     result = masking(prompts, TRAINER)
     raising.close()
@@ -89,6 +91,47 @@ def test_a_failure_raises_or_is_masked_and_counted(tmp_path: Path, endpoint: End
     assert masking.masked == 1
     with pytest.raises(UsageError, match="drop_group"):
         Rollouts(spec, endpoint.url, on_failure="drop_group")
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "retry", "mask"])
+def test_a_prompt_that_overflows_has_no_reward_and_is_counted(
+    tmp_path: Path, endpoint: Endpoint, on_failure: OnFailure
+) -> None:
+    endpoint.mode = "context"
+    rollouts = Rollouts(write_sums(tmp_path), endpoint.url, limit=2, on_failure=on_failure)
+    prompts = [row["prompt"] for row in rollouts.rows()]
+    if on_failure == "mask":
+        result = rollouts(prompts, TRAINER)
+        assert (result["rollbook_reward"], result["env_mask"]) == ([None, None], [[0], [0]])
+        assert rollouts.masked == 2
+    else:
+        with pytest.raises(
+            RowsMissing, match=r"0 of 2 rows .* rows: 0, 1; data: no_tokens: .*context_length"
+        ) as caught:
+            rollouts(prompts, TRAINER)
+        assert caught.value.failed == {"no_tokens": 2}
+    assert rollouts.unsampled == 2
+    rollouts.close()
+
+
+def test_rows_of_several_turns_fit_the_completion_length(tmp_path: Path, endpoint: Endpoint) -> None:
+    talking = SUMS + "\n    def reply(self, task, rollout, state):\n        return 'No. ' + task.messages[0].content\n"
+    args = SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=120)
+    rollouts = Rollouts(write_sums(tmp_path, talking), endpoint.url, limit=3)
+    prompts = [row["prompt"] for row in rollouts.rows()]
+    result = rollouts(
+        prompts, SimpleNamespace(args=args, state=TRAINER.state, processing_class=TRAINER.processing_class)
+    )
+    rollouts.close()
+    assert max(len(row) for row in result["completion_ids"]) <= 120
+    assert all(0 in row and row[-1] == 1 for row in result["env_mask"]), "several turns, which end with an answer"
+
+
+def test_a_dead_endpoint_names_every_row_also_where_failures_are_masked(tmp_path: Path) -> None:
+    rollouts = Rollouts(write_sums(tmp_path), "http://127.0.0.1:9/v1", limit=3, on_failure="mask", outage_s=0.5)
+    with pytest.raises(RowsMissing, match=r"0 of 3 rows came back; missing rows: 0, 1, 2; infra: no model answered"):
+        rollouts([row["prompt"] for row in rollouts.rows()], TRAINER)
+    rollouts.close()
 
 
 def test_tasks_are_found_by_what_a_dataset_makes_of_their_prompts() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from rollbook.core import Turn
+from rollbook.core import Score, Turn
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
 from rollbook.trainers.verl import pad_batch
+from rollbook.trainers.verl.batches import RewardKeys
 from support.token_rollouts import played
 
 PAD = 0
@@ -45,6 +45,19 @@ def test_beside_the_tensors_stands_what_the_trainer_indexes() -> None:
     assert all(len(values) == 2 for values in padded.others.values())
 
 
+def test_all_batches_of_a_validation_have_the_same_keys_whatever_their_environments() -> None:
+    styled, plain = played([1], [2], reward=1.0), played([1], [2], reward=0.0)
+    plain.score = Score(0.0, parts={"other": 0.5})
+    keys = RewardKeys()
+    one, other = [sample_of(styled)], [sample_of(plain)]
+    assert keys.choose(one, validated_step=0) == keys.choose(other, validated_step=0) == ["style"]
+    padded = pad_batch(other, PAD, 2, 2, keys.choose(other, validated_step=0))
+    assert padded.meta_info["reward_extra_keys"] == ["style"]
+    assert padded.others["style"].tolist() == [None]
+    assert keys.choose(one, validated_step=None) == ["style"], "in training each batch has its own"
+    assert keys.choose(one, validated_step=5) == keys.choose(other, validated_step=5) == ["other", "style"]
+
+
 def test_a_response_that_is_too_long_is_cut_and_a_longer_prompt_widens_and_both_are_seen() -> None:
     padded = pad_batch([sample_of(played([1, 2, 3], [4, 5, 6], reward=1.0))], PAD, prompt_length=2, response_length=2)
     assert padded.tensors["prompts"].tolist() == [[1, 2, 3]]
@@ -60,13 +73,11 @@ def test_a_forked_rollout_is_the_sequence_it_ended_with_and_the_rest_is_counted(
     assert (timing["rollbook/forked"], timing["rollbook/untrained_tokens"]) == (1, 2)
 
 
-def test_a_rollout_that_sampled_nothing_has_its_reward_and_nothing_to_train() -> None:
+def test_a_rollout_that_sampled_nothing_is_refused_because_its_row_would_be_made_up() -> None:
     rollout = played([1], [2], reward=0.5)
     rollout.turns = [Turn(finish_reason="context_length")]
-    padded = pad_batch([sample_of(rollout)], PAD, 2, 3)
-    assert padded.tensors["response_mask"].sum() == 0
-    assert padded.tensors["attention_mask"].tolist() == [[0, 1, 0, 0, 0]]
-    assert np.isclose(padded.tensors["rm_scores"].sum(), 0.5)
+    with pytest.raises(UsageError, match=r"t#0 failed \(no_tokens: .* verl's V0 has no place for it"):
+        pad_batch([sample_of(rollout)], PAD, 2, 3)
 
 
 def test_a_failed_rollout_is_refused_not_rewarded_with_zero() -> None:

@@ -20,11 +20,14 @@ from omegaconf import OmegaConf  # noqa: E402
 from verl import DataProto  # noqa: E402
 from verl.protocol import pad_dataproto_to_divisor, unpad_dataproto  # noqa: E402
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage  # noqa: E402
+from verl.trainer.ppo.metric_utils import process_validation_metrics  # noqa: E402
+from verl.trainer.ppo.reward import extract_reward  # noqa: E402
 from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class  # noqa: E402
 from verl.utils.import_utils import load_class_from_fqn  # noqa: E402
 
 from rollbook.core import Task, decode, encode  # noqa: E402
-from rollbook.errors import Shortfall, UsageError  # noqa: E402
+from rollbook.errors import UsageError  # noqa: E402
+from rollbook.trainers.missing_rows import RowsMissing  # noqa: E402
 from rollbook.trainers.rows import make_environment  # noqa: E402
 from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from rollbook.trainers.verl import GymDataset, RollbookAgentLoopManager  # noqa: E402
@@ -169,16 +172,82 @@ def temperatures(endpoint: Endpoint) -> list[float]:
     return [body["temperature"] for body in endpoint.bodies if body["max_tokens"] == RESPONSE]
 
 
+STYLED = SUMS.replace(
+    "        return roll",
+    "        if task.id == 'sum-1':\n            return Score(0.5, parts={'style': 0.5})\n        return roll",
+)
+
+
+def test_v0_validates_several_batches_of_which_not_all_have_the_same_parts(tmp_path: Path, endpoint: Endpoint) -> None:
+    manager = created(config(tmp_path, endpoint, source=STYLED))
+    dataset = rows(tmp_path, 3)
+    for order in ([1, 0, 2], [0, 1, 2]):  # a key of the first batch, then one that is known from the validation before
+        infos, scores = validate_as_verl_does(manager, dataset, order, step=10 + order[0])
+        assert {key: len(values) for key, values in infos.items()} == {"reward": 3, "style": 3}
+        metrics = process_validation_metrics(["sums"] * 3, [f"u{i}" for i in order], infos)
+        assert metrics["sums"]["style"]["mean@1"] == 0.5
+        assert metrics["sums"]["reward"]["mean@1"] == pytest.approx(sum(scores) / 3)
+    manager.close()
+
+
+def validate_as_verl_does(manager: Any, dataset: GymDataset, order: list[int], step: int) -> tuple[Any, list[float]]:
+    """What RayPPOTrainer._validate does with batches of one row, with its assertion."""
+    infos: dict[str, list[Any]] = {"reward": []}
+    for index in order:
+        batch = DataProto.from_single_dict(collate_fn([dataset[index]]))
+        batch.meta_info = {"validate": True, "global_steps": step}
+        rewards, extra = extract_reward(manager.generate_sequences(batch))
+        infos["reward"].extend(rewards.sum(-1).tolist())
+        for key, values in extra.items():
+            infos.setdefault(key, []).extend(values.tolist())
+    scores = infos["reward"]
+    for key, values in infos.items():
+        assert len(values) in (0, len(scores)), key
+    return infos, scores
+
+
+def test_v0_cuts_no_row_of_several_turns(tmp_path: Path, endpoint: Endpoint) -> None:
+    talking = SUMS + "\n    def reply(self, task, rollout, state):\n        return 'No. ' + task.messages[0].content\n"
+    sent = config(tmp_path, endpoint, source=talking)
+    sent.actor_rollout_ref.rollout.response_length = 100
+    manager = created(sent)
+    result = manager.generate_sequences(make_batch(rows(tmp_path, 3), 2))
+    manager.close()
+    assert result.meta_info["timing"]["rollbook/cut_tokens"] == 0
+    assert result.non_tensor_batch["__num_turns__"].min() > 1
+    assert result.batch["response_mask"].sum(-1).min() > 0
+
+
 def test_v0_raises_and_names_what_is_missing(tmp_path: Path, endpoint: Endpoint) -> None:
     broken = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
     manager = created(config(tmp_path, endpoint, source=broken))
-    with pytest.raises(Shortfall, match=r"4 of 6 .* sum-1#0, sum-1#1"):
+    with pytest.raises(RowsMissing, match=r"4 of 6 rows .* missing rows: 2, 3; data: verifier_error: .*sum-1#"):
         manager.generate_sequences(make_batch(rows(tmp_path, 3), 2))
     manager.close()
     masking = created(config(tmp_path, endpoint, on_failure="mask"))
     with pytest.raises(UsageError, match="on_failure: mask: verl's V0"):
         masking.generate_sequences(make_batch(rows(tmp_path, 1), 2))
     masking.close()
+
+
+def test_a_dead_endpoint_costs_one_outage_and_every_row_is_named(tmp_path: Path, endpoint: Endpoint) -> None:
+    sent = config(tmp_path, endpoint)
+    block = Path(sent.actor_rollout_ref.rollout.agent.agent_loop_config_path)
+    block.write_text(block.read_text().replace(endpoint.url, "http://127.0.0.1:9/v1") + "  outage_s: 0.5\n")
+    manager = created(sent)
+    with pytest.raises(RowsMissing, match=r"0 of 6 rows .* missing rows: 0, 1, 2, 3, 4, 5; infra: no model") as caught:
+        manager.generate_sequences(make_batch(rows(tmp_path, 3), 2))
+    manager.close()
+    assert set(caught.value.reasons) == set(range(6))
+
+
+def test_v0_raises_for_prompts_that_overflow_instead_of_making_up_a_row(tmp_path: Path, endpoint: Endpoint) -> None:
+    endpoint.mode = "context"
+    manager = created(config(tmp_path, endpoint))
+    with pytest.raises(RowsMissing, match=r"0 of 2 rows .* data: no_tokens: no token was sampled"):
+        manager.generate_sequences(make_batch(rows(tmp_path, 1), 2))
+    assert manager.unsampled == 2
+    manager.close()
 
 
 def test_a_row_for_nobody_is_named(tmp_path: Path, endpoint: Endpoint) -> None:
@@ -318,18 +387,18 @@ def leaves_the_statistics(keys: list[str], data: Any, uids: list[str], masked: i
     assert (entries[masked] == 0).all()
 
 
-def test_verls_own_servers_are_asked_for_by_its_load_balancer(queue: Any) -> None:
-    import ray
+def test_verls_own_client_names_its_servers(queue: Any) -> None:
+    from verl.workers.rollout.llm_server import LLMServerClient
+    from verl.workers.rollout.router import get_router_handle
 
-    @ray.remote
-    class Balancer:
-        def get_all_servers(self) -> list[str]:
-            return ["10.0.0.1:8000", "http://10.0.0.2:8000/v1"]
-
-    client = type("Client", (), {"_load_balancer": Balancer.remote()})()
-    assert find_servers(client) == ["http://10.0.0.1:8000/v1", "http://10.0.0.2:8000/v1"]
-    with pytest.raises(UsageError, match="`urls` in the rollbook: block"):
-        find_servers(object())
+    balancer = get_router_handle(servers={"10.0.0.1:8000": None, "http://10.0.0.2:8000/v1": None})
+    client = LLMServerClient(config=OmegaConf.create({}), load_balancer_handle=balancer)
+    assert sorted(find_servers(client)) == ["http://10.0.0.1:8000/v1", "http://10.0.0.2:8000/v1"]
+    listing = type("Client", (), {"get_addresses": lambda self: ["10.0.0.3:8000"]})()
+    assert find_servers(listing) == ["http://10.0.0.3:8000/v1"], "what is public comes first"
+    for client in (object(), LLMServerClient(config=OmegaConf.create({}))):
+        with pytest.raises(UsageError, match="`urls` in the rollbook: block"):
+            find_servers(client)
 
 
 def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
@@ -346,11 +415,32 @@ def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(
         assert entries[f"{step}-1"]["status"] == "failure"
         assert not [key for key in entries if key.startswith(f"{step}-1_")]
         if on_failure == "raise":
-            with pytest.raises(Shortfall, match="sum-1"):
+            with pytest.raises(RowsMissing, match=r"1 of 2 rows .* missing rows: 8-1; data: task sum-1: "):
                 manager.generate_sequences(batch)
         else:
             assert (manager.counts.dropped_failed, manager.counts.given) == (1, 1)
         manager.close()
+
+
+@pytest.mark.parametrize("on_failure", ["drop_group", "mask", "raise"])
+def test_v1_has_no_trajectory_for_prompts_that_overflow(
+    tmp_path: Path, endpoint: Endpoint, queue: Any, on_failure: str
+) -> None:
+    endpoint.mode = "context"
+    manager = created(config(tmp_path, endpoint, on_failure=on_failure))
+    step = 20 + ["drop_group", "mask", "raise"].index(on_failure)
+    batch = v1_batch(rows(tmp_path, 1), step)
+    manager.generate_sequences(batch)
+    entries = settled(queue, [f"{step}-0"])
+    assert entries[f"{step}-0"]["status"] == "failure"
+    assert not [key for key in entries if key.startswith(f"{step}-0_")]
+    assert manager.unsampled == 2
+    if on_failure == "raise":
+        with pytest.raises(RowsMissing, match="no_tokens"):
+            manager.generate_sequences(batch)
+    else:
+        assert (manager.counts.failed, manager.counts.dropped_failed) == (2, 1)
+    manager.close()
 
 
 def test_another_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ FAILURE_KINDS: Mapping[str, FailureKind] = {
         in_verification=True,
     ),
     "token_mismatch": FailureKind("data", 1, "look at the server: its ids and counts contradict each other"),
+    "no_tokens": FailureKind("data", 1, "leave such prompts out, or serve the model with a longer context"),
     "rollout_timeout": FailureKind("data", 1, "start a new run with a longer --timeout"),
 }
 """The only place that lists failure kinds by name. A new kind is one entry here, and the code that raises it."""

@@ -106,7 +106,8 @@ class Rollout(msgspec.Struct, kw_only=True):
     failure: Failure | None = None
     timing: Timing = Timing()
     ended: str = ""
-    """The limit that ended the conversation (max_turns, max_tokens_total, context_length, repeats); else empty."""
+    """The limit that ended the conversation, or empty: max_turns, max_tokens_total, max_response_tokens, repeats or
+    context_length."""
 
     @property
     def key(self) -> tuple[str, int]:

@@ -120,6 +120,10 @@ class Limits(msgspec.Struct, frozen=True):
     stop_repeats: Annotated[
         int | None, parameter("End a rollout at the same tool calls N times running.", metavar="N", minimum=2)
     ] = None
+    max_response_tokens: Annotated[
+        int | None,
+        parameter("Tokens of one rollout after its first prompt, of any kind.", minimum=1, on_command_line=False),
+    ] = None
 
 
 DEFAULT_CONCURRENCY = 64

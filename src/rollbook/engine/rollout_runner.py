@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -77,7 +78,7 @@ class ModelCaller:
         rollout = self._rollout
         if len(rollout.turns) + self._in_flight >= self._limits.max_turns:
             raise LimitReached("max_turns")
-        sampling = self._limit_sampling(extra)
+        sampling = self._limit_sampling(messages, extra)
         began = time.perf_counter()
         self._in_flight += 1
         try:
@@ -88,23 +89,31 @@ class ModelCaller:
         if self._one_version and rollout.turns and rollout.turns[0].model_version != completion.turn.model_version:
             raise RestartAttempt
         self._check_token_count(completion)
+        if self._overruns_response(completion.turn):
+            raise LimitReached("max_response_tokens")  # without this answer, what exists so far fits
         if self._continues is not None:
             self._earlier_calls.append(AnsweredCall(messages, completion))
         return completion
 
-    def _limit_sampling(self, extra: Mapping[str, JSON] | None) -> Sampling:
+    def _limit_sampling(self, messages: Sequence[Message], extra: Mapping[str, JSON] | None) -> Sampling:
         """Return the run's sampling with the agent's own values, and no more tokens than are left."""
-        sampling, allowed = self.sampling, self._limits.max_tokens_total
+        sampling, turns = self.sampling, self._rollout.turns
         if extra:
             own = {name: extra[name] for name in SAMPLING_FIELDS if name in extra}
             more = {name: value for name, value in extra.items() if name not in own}
             sampling = msgspec.structs.replace(sampling, **own, extra={**sampling.extra, **more})
-        if allowed is None:
-            return sampling
-        left = allowed - sum(turn.completion_tokens for turn in self._rollout.turns)
-        if left <= 0:
-            raise LimitReached("max_tokens_total")
-        return msgspec.structs.replace(sampling, max_tokens=min(left, sampling.max_tokens))
+        if self._limits.max_tokens_total is not None:
+            used = sum(turn.completion_tokens for turn in turns)
+            sampling = _leave_tokens(sampling, self._limits.max_tokens_total - used, "max_tokens_total")
+        if self._limits.max_response_tokens is not None:
+            used = _count_response(turns, turns[-1]) + _estimate_new_tokens(messages) if turns else 0
+            sampling = _leave_tokens(sampling, self._limits.max_response_tokens - used, "max_response_tokens")
+        return sampling
+
+    def _overruns_response(self, turn: Turn) -> bool:
+        """Return whether an answer is beyond the limit: what came before it can only be estimated before the call."""
+        allowed = self._limits.max_response_tokens
+        return allowed is not None and _count_response(self._rollout.turns, turn) > allowed
 
     async def _call_with_retries(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]
@@ -135,6 +144,27 @@ class ModelCaller:
         if completion.message.text or completion.message.tool_calls:
             why = "the server does not count tokens, so --max-tokens-total cannot be kept"
             raise RolloutFailed("model_rejected", "model", why)
+
+
+CHARACTERS_PER_TOKEN = 4
+
+
+def _leave_tokens(sampling: Sampling, left: int, limit: str) -> Sampling:
+    if left <= 0:
+        raise LimitReached(limit)
+    return sampling if left >= sampling.max_tokens else msgspec.structs.replace(sampling, max_tokens=left)
+
+
+def _count_response(turns: Sequence[Turn], last: Turn) -> int:
+    """Return how many tokens follow the first prompt up to the end of a turn."""
+    first = turns[0] if turns else last
+    return max(0, last.prompt_tokens + last.completion_tokens - first.prompt_tokens)
+
+
+def _estimate_new_tokens(messages: Sequence[Message]) -> int:
+    """Estimate the tokens of what was added after the model's last message."""
+    new = takewhile(lambda message: message.role != "assistant", reversed(messages))
+    return sum(len(message.text) for message in new) // CHARACTERS_PER_TOKEN
 
 
 RESTARTS_ALLOWED = 16

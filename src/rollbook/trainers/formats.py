@@ -1,6 +1,7 @@
 """What a trainer gets of a rollout, and the formats in which trainers take it.
 
 A `Sample` is the token sequences and the reward of one rollout; failed rollouts have an all-zero mask and no reward.
+For a trainer a rollout without a sampled token has failed too (`fail_if_unsampled`): no row is made up for it.
 `to_openrlhf` is what OpenRLHF's `AgentExecutor.execute` returns for one prompt, `to_skyrl` what SkyRL's
 `GeneratorInterface.generate` returns, `to_slime` the fields of slime's `Sample`, `to_prime_rl` those of prime-rl's
 `TrainingSample`, `to_trl` what TRL's `rollout_func` returns, `to_nemo_rl` a row of NeMo RL with its message log.
@@ -13,13 +14,18 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from importlib.util import find_spec
 from itertools import groupby
+from math import isclose
 from typing import Any
 
 import msgspec
 
-from rollbook.core import JSON, Rollout
-from rollbook.errors import TokenError, UsageError
+from rollbook.core import JSON, Failure, Rollout, Turn
+from rollbook.errors import InvalidReward, RolloutFailed, TokenError, UsageError
+from rollbook.models import make_response
 from rollbook.tokens import Sequence, merge
+
+CONTEXT_FULL = "context_length"
+"""The finish reason of a turn whose prompt did not fit."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -36,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> Sequence | None:
-        """The sequence that the rollout ended with: the only one, unless it forked."""
+        """The sequence that the rollout ended with: the only one, unless it forked. None only if it failed."""
         return self.sequences[-1] if self.sequences else None
 
     @property
@@ -53,16 +59,17 @@ class Sample(msgspec.Struct, frozen=True):
 def sample_of(rollout: Rollout) -> Sample:
     """What is trained of a rollout; TokenError if it was scored and its server reported no ids.
 
-    >>> from rollbook.core.failure import Failure
+    Sequences in which nothing was sampled are left out.
+
     >>> from rollbook.core.task import Task
-    >>> from rollbook.core.journal_lines import Turn
     >>> broke = Failure("verifier_error", "data", "verify", "broke")
     >>> turns = [Turn([1, 2], [3, 4], [-0.5, -0.25])]
     >>> sample_of(Rollout(task=Task("t", "?"), sample=0, seed=0, turns=turns, failure=broke)).sequences[0].mask
     [0, 0]
     """
+    rollout = fail_if_unsampled(rollout)
     try:
-        sequences = merge(rollout.turns)
+        sequences = [sequence for sequence in merge(rollout.turns) if sequence.trained]
     except TokenError as error:
         if rollout.score is not None:
             raise TokenError(f"rollout {rollout.task.id}#{rollout.sample}: {error}") from None
@@ -72,13 +79,41 @@ def sample_of(rollout: Rollout) -> Sample:
     return Sample(rollout, [mask_sequence(sequence) for sequence in sequences], None)
 
 
+def fail_if_unsampled(rollout: Rollout) -> Rollout:
+    """Return a scored rollout without a sampled token as a failed one, any other unchanged.
+
+    The score is right, for example 0 where the first prompt did not fit. But a trainer takes scores only with tokens:
+    a row for it would have to be made up. The failure policy decides about it, as about every failure.
+    """
+    if rollout.score is None or not all(map(_sampled_nothing, rollout.turns)):
+        return rollout
+    why = f"no token was sampled ({rollout.ended or 'an empty answer'})"
+    return msgspec.structs.replace(
+        rollout, score=None, failure=Failure.from_error(RolloutFailed("no_tokens", "model", why))
+    )
+
+
+def _sampled_nothing(turn: Turn) -> bool:
+    """Whether it is known that nothing was sampled; ids that a server does not report are unknown."""
+    return not turn.ids and not turn.completion_tokens and (turn.ids is not None or turn.finish_reason == CONTEXT_FULL)
+
+
 def require_scored(samples: Iterable[Sample], trainer: str) -> None:
     """Refuse masked rollouts where a trainer would count them with a reward of 0 in their group."""
     for sample in samples:
         if sample.masked:
             task, number = sample.rollout.key
+            failure = sample.rollout.failure
+            reason = f" ({failure.kind}: {failure.message})" if failure else ""
             why = f"{trainer} has no place for it: it needs a reward of every row"
-            raise UsageError(f"rollout {task}#{number} failed, and {why}; use on_failure raise, retry or drop_group")
+            advice = "use on_failure raise, retry or drop_group"
+            raise UsageError(f"rollout {task}#{number} failed{reason}, and {why}; {advice}")
+
+
+def get_rows(samples: Rows[Sample], trainer: str) -> list[Sequence]:
+    """Return the row of each sample for a trainer that needs one of every rollout: the sequence it ended with."""
+    require_scored(samples, trainer)
+    return [sample.last for sample in samples if sample.last]
 
 
 def mask_sequence(sequence: Sequence) -> Sequence:
@@ -89,8 +124,7 @@ def mask_sequence(sequence: Sequence) -> Sequence:
 
 def to_openrlhf(sample: Sample, prompt: str, label: JSON = None) -> dict[str, JSON]:
     """Return all ids in one list, with the ranges that the model sampled; of a forked rollout, the last sequence."""
-    require_scored([sample], "OpenRLHF")
-    row = sample.last or Sequence([], [], [], [])
+    (row,) = get_rows([sample], "OpenRLHF")
     return {
         "prompt": prompt,
         "label": label,
@@ -121,8 +155,7 @@ def find_sampled_ranges(row: Sequence) -> list[tuple[int, int]]:
 
 def to_skyrl(samples: Rows[Sample]) -> dict[str, JSON]:
     """Return one row per rollout, in order; of a forked one, the last sequence, and the count of the rest."""
-    require_scored(samples, "SkyRL")
-    rows = [sample.last or Sequence([], [], [], []) for sample in samples]
+    rows = get_rows(samples, "SkyRL")
     return {
         "prompt_token_ids": [row.prompt_ids for row in rows],
         "response_ids": [row.response_ids for row in rows],
@@ -178,7 +211,8 @@ REWARD_COLUMN = "rollbook_reward"
 def to_trl(samples: Rows[Sample], pad_id: int) -> dict[str, list[JSON]]:
     """Return TRL's lists. Of a forked rollout it is the last sequence; `untrained` counts what that leaves out.
 
-    A row may not be empty: without known tokens it is one masked padding token.
+    TRL takes back every row, and none may be empty: a masked rollout without tokens is one masked padding token. It
+    has no reward.
     """
     rows = [sample.last or Sequence([pad_id], [pad_id], [0], [0.0]) for sample in samples]
     return {
@@ -223,13 +257,19 @@ def _make_sampled_message(ids: list[int], logprobs: list[float]) -> dict[str, An
     return {"role": "assistant", "content": "", **tokens}
 
 
-def to_nemo_rl(sample: Sample, row: JSON) -> dict[str, Any]:
-    """Return NeMo RL's result for one row; of a forked rollout, the last sequence."""
-    rollout = sample.rollout
-    log = message_log(sample.last) if sample.last else []
+def to_nemo_rl(sample: Sample, row: JSON, *, components: bool = False) -> dict[str, Any]:
+    """Return NeMo RL's result for one row; of a forked rollout, the last sequence.
+
+    With `components` the parts of the score are NeMo RL's `reward_components`, whose sum must be the reward.
+    """
+    (sequence,), rollout = get_rows([sample], "NeMo RL"), sample.rollout
+    log = message_log(sequence)
+    parts = dict(rollout.score.parts) if rollout.score else {}
     full = {
+        **parts,  # NeMo RL logs the mean of every number here
         "reward": sample.reward,
-        "parts": dict(rollout.score.parts) if rollout.score else {},
+        "parts": parts,
+        "response": _make_nemo_response(rollout),
         "text": rollout.text,
         "turns": len(rollout.turns),
         "truncated": rollout.truncated,
@@ -237,4 +277,27 @@ def to_nemo_rl(sample: Sample, row: JSON) -> dict[str, Any]:
         "agent_ref": row.get("agent_ref"),
         "task": rollout.task.id,
     }
+    if components:
+        full["reward_components"] = check_components(rollout)
     return {"message_log": log, "input_message_log": log[:1], "full_result": full}
+
+
+def _make_nemo_response(rollout: Rollout) -> dict[str, JSON]:
+    """Return the conversation as NeMo RL's reward penalties read it: items with texts, without token ids."""
+    messages = rollout.messages[len(rollout.task.messages) :]
+    turns = [Turn(finish_reason=turn.finish_reason) for turn in rollout.turns]
+    task, number = rollout.key
+    response = make_response(messages, turns, name=f"{task}_{number}", model="", ended=rollout.ended)
+    for item in response["output"]:
+        if item.get("type") == "message" and item.get("role") == "assistant":
+            item["generation_str"] = "".join(str(part.get("text", "")) for part in item["content"])
+    return response
+
+
+def check_components(rollout: Rollout) -> dict[str, float]:
+    """Return the parts of a score; InvalidReward if they do not sum to the reward, as NeMo RL requires."""
+    parts, reward = (dict(rollout.score.parts), rollout.score.reward) if rollout.score else ({}, 0.0)
+    if not isclose(sum(parts.values()), reward, rel_tol=1e-5, abs_tol=1e-6):
+        why = f"the reward is {reward} and its parts {parts} sum to {sum(parts.values())}"
+        raise InvalidReward(f"{why}; as reward_components they must sum to the reward: set reward_components to false")
+    return parts

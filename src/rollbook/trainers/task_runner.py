@@ -15,7 +15,9 @@ from typing import TypeVar
 
 from rollbook.core import JSON, Limits, Rollout, Sampling, Task, encode
 from rollbook.engine import Collector, Entry, GroupPolicy, OnFailure, merge_limits, merge_sampling
-from rollbook.errors import Stopped, UsageError
+from rollbook.errors import RollbookError, Stopped, UsageError
+from rollbook.trainers.formats import fail_if_unsampled
+from rollbook.trainers.missing_rows import MissingReason
 from rollbook.trainers.rows import make_environment, read_environment_name, read_tasks
 
 T = TypeVar("T")
@@ -60,7 +62,12 @@ CLOSED_MESSAGE = "the environments were closed while rollouts were under way"
 
 
 class TaskRunner:
-    """Runs single tasks in several environments, named as the trainer's rows name them."""
+    """Runs single tasks in several environments, named as the trainer's rows name them.
+
+    With `limits_rows` the `max_tokens` of a sampling is the trainer's window: all turns of a rollout together, and what
+    the environment adds between them, have so many tokens, unless an environment's own `limits` say otherwise.
+    `unsampled` counts the rollouts that were scored without a sampled token, which trainers get as failed ones.
+    """
 
     def __init__(
         self,
@@ -74,17 +81,19 @@ class TaskRunner:
         concurrency: int = 256,
         attempts: Mapping[str, int] | None = None,
         outage_s: float = 300.0,
+        limits_rows: bool = False,
     ) -> None:
         if not entries:
             raise UsageError("no environments: name at least one")
         self._entries, self._model, self._model_name = dict(entries), model, model_name
         self._continues, self._seed, self._concurrency = continue_tokens, seed, concurrency
-        self._outage_s = outage_s
+        self._outage_s, self._limits_rows = outage_s, limits_rows
         self._attempts = GroupPolicy(on_failure).attempt_budgets(attempts or {})
         self._tables: dict[bytes, _CollectorQueue] = {}
-        self._opening = asyncio.Lock()
+        self._openings: dict[bytes, asyncio.Task[_CollectorQueue]] = {}
         self._version: str | None = None
         self._paused = self._closed = False
+        self.unsampled = 0
 
     async def __aenter__(self) -> TaskRunner:
         return self
@@ -116,8 +125,20 @@ class TaskRunner:
         return [found[place] for place in range(len(rows))]
 
     async def run_task(self, name: str, task: Task, sampling: Sampling) -> Rollout:
-        """Run one task to a score or a failure."""
-        return await (await self._get_collector(name, sampling)).run_task(task)
+        """Run one task to a score or a failure; for a trainer one without a sampled token is a failure."""
+        rollout = await (await self._get_collector(name, sampling)).run_task(task)
+        trained = fail_if_unsampled(rollout)
+        self.unsampled += trained is not rollout
+        return trained
+
+    async def try_task(self, name: str, task: Task, sampling: Sampling) -> Rollout | MissingReason:
+        """Run one task; instead of an error that ended it, for example an outage, return why there is no rollout."""
+        try:
+            return await self.run_task(name, task, sampling)
+        except UsageError:
+            raise
+        except RollbookError as error:
+            return MissingReason("infra" if isinstance(error, Stopped) else "data", str(error))
 
     async def pause(self) -> None:
         """Start no new model call and wait for those in progress, before a weight update."""
@@ -131,15 +152,31 @@ class TaskRunner:
             table.collector.resume(version)
 
     async def _get_collector(self, name: str, sampling: Sampling) -> _CollectorQueue:
+        """Return the collector of an environment and a sampling.
+
+        All who need one that is not open wait for the same opening, and for as many openings at once as there are:
+        an endpoint that is down costs one outage, not one for every row.
+        """
         key = encode([name, sampling])
-        async with self._opening:
-            if key in self._tables and self._tables[key].broken:
-                await self._tables.pop(key).close()  # an outage ends with those who waited through it
-            if key not in self._tables:
-                self._tables[key] = await self._open_collector(
-                    _CollectorQueue(self._make_collector(self._entries[name], sampling))
-                )
+        if key in self._tables and not self._tables[key].broken:
             return self._tables[key]
+        if key not in self._openings:
+            opening = asyncio.create_task(self._replace_collector(key, name, sampling), name="opening")
+            self._openings[key] = opening
+            opening.add_done_callback(lambda done: self._end_opening(key, done))
+        return await asyncio.shield(self._openings[key])  # a caller that gives up does not end it for the others
+
+    def _end_opening(self, key: bytes, opening: asyncio.Task[_CollectorQueue]) -> None:
+        del self._openings[key]
+        if not opening.cancelled():
+            opening.exception()  # if no caller is left, asyncio would report it as never retrieved
+
+    async def _replace_collector(self, key: bytes, name: str, sampling: Sampling) -> _CollectorQueue:
+        if key in self._tables:
+            await self._tables.pop(key).close()  # an outage ends with those who waited through it
+        queue = _CollectorQueue(self._make_collector(self._entries[name], sampling))
+        self._tables[key] = await self._open_collector(queue)
+        return queue
 
     async def _open_collector(self, queue: _CollectorQueue) -> _CollectorQueue:
         """Open a collector and bring it up to date, because opening takes a while."""
@@ -160,7 +197,9 @@ class TaskRunner:
             model_name=self._model_name,
             seed=self._seed,
             sampling=merge_sampling(sampling, entry.sampling),
-            limits=merge_limits(Limits(), entry.limits),
+            limits=merge_limits(
+                Limits(max_response_tokens=sampling.max_tokens if self._limits_rows else None), entry.limits
+            ),
             tool_format=entry.tool_format or "auto",
             continue_tokens=self._continues,
             on_failure="mask",

@@ -7,8 +7,9 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rollbook.trainers.missing_rows import RowsMissing
     from rollbook.trainers.nemo_rl.code_environment import CodeEnvironment, StepReturn, register
-    from rollbook.trainers.nemo_rl.rollouts import DataFailure, InfraFailure, RolloutEnvironment, RowsMissing
+    from rollbook.trainers.nemo_rl.rollouts import DataFailure, InfraFailure, RolloutEnvironment, start_rollout_actor
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
@@ -20,4 +21,5 @@ __all__ = [
     "RowsMissing",
     "StepReturn",
     "register",
+    "start_rollout_actor",
 ]

@@ -9,59 +9,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from rollbook.core import JSON, FailureSide, Rollout, Sampling, Task
+from rollbook.core import JSON, Rollout, Sampling, Task
 from rollbook.engine import Entry, OnFailure
-from rollbook.errors import RollbookError, Stopped, TokenError, UsageError
+from rollbook.errors import InvalidReward, TokenError, UsageError
 from rollbook.trainers.formats import sample_of, to_nemo_rl
+from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_side, get_reason
 from rollbook.trainers.nemo_rl.code_environment import RayRemoteClass
 from rollbook.trainers.rows import PARAMS_KEY
 from rollbook.trainers.task_runner import TaskRunner
 
-MAX_ROWS_SHOWN = 16
-"""How many rows a message names; the exception has them all."""
+
+def _find_failure_bases() -> tuple[type[Exception], type[Exception]]:
+    """Return the classes by which NeMo RL tells failures apart, where it is installed: infra is dispatched again."""
+    try:
+        from nemo_rl.experience.failures import RolloutDataFailure, RolloutInfraFailure
+    except ImportError:
+        return Exception, Exception
+    return RolloutInfraFailure, RolloutDataFailure
 
 
-class RowsMissing(RollbookError):
-    """Fewer rollouts came back than were requested. `rows` are the missing indices, `reasons` what is known of each."""
-
-    side = "data"
-
-    def __init__(self, requested: int, rows: Sequence[int], reasons: Mapping[int, str]) -> None:
-        self.requested, self.rows, self.reasons = requested, list(rows), dict(reasons)
-        super().__init__(requested, list(rows), dict(reasons))
-
-    def __str__(self) -> str:
-        shown = ", ".join(map(str, self.rows[:MAX_ROWS_SHOWN])) + (", ..." if len(self.rows) > MAX_ROWS_SHOWN else "")
-        reason = next((self.reasons[row] for row in self.rows if row in self.reasons), "no reason is known")
-        returned = self.requested - len(self.rows)
-        return f"{returned} of {self.requested} rollouts came back; missing rows: {shown}; {self.side}: {reason}"
+_InfraBase, _DataBase = _find_failure_bases()
 
 
-class DataFailure(RowsMissing):
+class DataFailure(RowsMissing, _DataBase):  # type: ignore[misc, valid-type]
     """At least one of them would fail again."""
 
 
-class InfraFailure(RowsMissing):
+class InfraFailure(RowsMissing, _InfraBase):  # type: ignore[misc, valid-type]
     """All of them failed for reasons unrelated to the rows: requesting them again may help."""
-
-    side = "infra"
-
-
-class MissingReason(NamedTuple):
-    """Why a row did not come back."""
-
-    side: FailureSide
-    why: str
 
 
 def make_rows_missing(requested: int, lost: Mapping[int, MissingReason]) -> RowsMissing:
     """Return the exception for rows that did not come back."""
-    kind = DataFailure if any(reason.side == "data" for reason in lost.values()) else InfraFailure
-    return kind(requested, sorted(lost), {row: reason.why for row, reason in lost.items()})
+    kind = InfraFailure if find_side(lost.values()) == "infra" else DataFailure
+    return kind(requested, {row: lost[row] for row in sorted(lost)})
 
 
 ROW_INDEX_KEY = "_rowidx"
@@ -81,6 +66,10 @@ class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
     attempts: dict[str, int] = {}
     """How often each kind of failure is tried; by default as in a run."""
+    outage_s: float = 300.0
+    """How long all rows together wait for endpoints that do not answer."""
+    reward_components: bool = False
+    """Whether the parts of scores are rewards of their own, as GDPO needs them; they must sum to the reward."""
     max_tokens: int = 1024
     """For a row that does not set it."""
 
@@ -108,14 +97,19 @@ class RolloutActor:
             seed=config.seed,
             concurrency=config.concurrency,
             attempts=config.attempts,
+            outage_s=config.outage_s,
         )
 
     async def run_rollouts(
-        self, examples: Sequence[dict[str, JSON]], timer_prefix: str = ""
+        self,
+        examples: Sequence[dict[str, JSON]],
+        timer_prefix: str = "",
+        deduplicate_multimodal_data: bool = False,
     ) -> AsyncIterator[RowResult]:
         """Yield (row index, result, timing) of every row as it ends; the timing comes with the last.
 
-        If fewer rows came back than were requested, that is raised at the end, before any other error.
+        If fewer rows came back than were requested, that is raised at the end, before any other error. NeMo RL passes
+        `deduplicate_multimodal_data` by position; it changes nothing here, because no media are returned.
         """
         rows = index_rows(examples)
         missing: dict[int, MissingReason] = {}
@@ -127,8 +121,8 @@ class RolloutActor:
                 continue
             ended.append(rollout)
             try:
-                result = to_nemo_rl(sample_of(rollout), rows[index])
-            except TokenError as error:
+                result = to_nemo_rl(sample_of(rollout), rows[index], components=self._config.reward_components)
+            except (TokenError, InvalidReward) as error:
                 unusable[index] = MissingReason("data", str(error))
                 continue
             yield index, result, summarize_timing(ended, timer_prefix) if len(ended) == len(rows) else None
@@ -155,12 +149,8 @@ class RolloutActor:
     async def _run_row(
         self, index: int, name: str, task: Task, sampling: Sampling
     ) -> tuple[int, Rollout | MissingReason]:
-        try:
-            rollout = await self._runner.run_task(name, task, sampling)
-        except RollbookError as error:  # for example an outage of the endpoint, which ends every waiting row
-            return index, MissingReason("infra" if isinstance(error, Stopped) else "data", str(error))
-        failure = rollout.failure
-        return index, MissingReason(failure.side, f"{failure.kind}: {failure.message}") if failure else rollout
+        outcome = await self._runner.try_task(name, task, sampling)
+        return index, get_reason(outcome) or outcome
 
     def _read_sampling(self, row: Mapping[str, JSON]) -> Sampling:
         params = row.get(PARAMS_KEY)
@@ -203,6 +193,20 @@ class RolloutEnvironment(RolloutActor):
     def remote(cls, cfg: Mapping[str, object]) -> Any:
         """Start a new actor."""
         return cls.options().remote(cfg)
+
+
+def start_rollout_actor(
+    env_configs: Mapping[str, Any], base_urls: Sequence[str | None], model_name: str, **_: object
+) -> Any:
+    """Start the actor with what NeMo RL's set-up passes to `spinup_nemo_gym_actor`, for which it is a replacement.
+
+    The settings are in `env.nemo_gym.rollbook`; endpoints and model are those of NeMo RL's own servers.
+    """
+    block = env_configs.get("nemo_gym", {}).get("rollbook")
+    if not isinstance(block, Mapping):
+        raise UsageError("env.nemo_gym has no `rollbook:` block; write it, and beneath it `environments:`")
+    servers = {"base_urls": [url for url in base_urls if url], "model_name": model_name}
+    return RolloutEnvironment.remote({**servers, **block})
 
 
 def index_rows(examples: Sequence[dict[str, JSON]]) -> dict[int, dict[str, JSON]]:

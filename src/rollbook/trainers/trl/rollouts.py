@@ -14,9 +14,10 @@ from uuid import uuid4
 import msgspec
 
 from rollbook.core import JSON, Function, Message, Rollout, Sampling, Task, ToolCall, as_messages, encode
-from rollbook.engine import Entry, OnFailure, group_shortfall
+from rollbook.engine import Entry, OnFailure
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import REWARD_COLUMN, sample_of, to_trl
+from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_missing
 from rollbook.trainers.rows import make_environment
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 
@@ -84,7 +85,8 @@ UNSET_VALUES: Mapping[str, tuple[JSON, ...]] = {
 class Rollouts:
     """`GRPOTrainer(rollout_func=rollouts, reward_funcs=rollouts.reward, ...)`, on a dataset of the rows of `rows()`.
 
-    Sampling follows the trainer's own arguments. `masked` counts the rollouts that failed and were masked.
+    Sampling follows the trainer's own arguments. `masked` counts the rollouts that failed and were masked,
+    `unsampled` those without a sampled token. All rows together wait `outage_s` for endpoints that do not answer.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Rollouts:
         on_failure: OnFailure = "raise",
         continue_tokens: bool = False,
         concurrency: int = 64,
+        outage_s: float = 300.0,
         seed: int = 0,
     ) -> None:
         if on_failure == "drop_group":
@@ -115,9 +118,16 @@ class Rollouts:
             continue_tokens=continue_tokens,
             seed=seed,
             concurrency=concurrency,
+            outage_s=outage_s,
+            limits_rows=True,
         )
         self._env = env
         self.__name__ = "rollbook"  # TRL reads the name of functions
+
+    @property
+    def unsampled(self) -> int:
+        """How many rollouts were scored without a sampled token: failures for a trainer."""
+        return self._runner.unsampled
 
     def rows(self) -> list[dict[str, JSON]]:
         """Return the rows of the dataset to train on."""
@@ -131,18 +141,19 @@ class Rollouts:
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[JSON]]:
         """Return one rollout for every prompt, in order."""
         tasks = [self._prompts.find_by_prompt(prompt) for prompt in prompts]
-        rollouts = self._background.run(
+        outcomes = self._background.run(
             self._run_tasks(tasks, read_sampling(trainer.args), str(trainer.state.global_step))
         )
-        failed = sum(rollout.failure is not None for rollout in rollouts)
-        if failed and not self._masks_failures:
-            raise group_shortfall(rollouts)
-        self.masked += failed
+        rollouts = [outcome for outcome in outcomes if isinstance(outcome, Rollout)]
+        missing = find_missing(outcomes)
+        if missing and not (self._masks_failures and len(rollouts) == len(tasks)):
+            raise RowsMissing(len(tasks), missing)
+        self.masked += len(missing)
         return to_trl([sample_of(rollout) for rollout in rollouts], int(trainer.processing_class.pad_token_id))
 
-    async def _run_tasks(self, tasks: list[Task], sampling: Sampling, version: str) -> list[Rollout]:
+    async def _run_tasks(self, tasks: list[Task], sampling: Sampling, version: str) -> list[Rollout | MissingReason]:
         self._runner.resume(version)
-        return await asyncio.gather(*(self._runner.run_task(self._env, task, sampling) for task in tasks))
+        return await asyncio.gather(*(self._runner.try_task(self._env, task, sampling) for task in tasks))
 
     def reward(self, **columns: Any) -> list[float | None]:
         """Return the rewards that came with the rollouts; TRL leaves None out of a group's mean and spread."""

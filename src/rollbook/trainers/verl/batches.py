@@ -15,7 +15,7 @@ import msgspec
 
 from rollbook.core import JSON
 from rollbook.tokens import Sequence, batch
-from rollbook.trainers.formats import Sample, require_scored
+from rollbook.trainers.formats import Sample, get_rows
 
 if TYPE_CHECKING:
     import numpy
@@ -36,19 +36,44 @@ class PaddedBatch:
     meta_info: dict[str, Any]
 
 
-def pad_batch(samples: Rows[Sample], pad_id: int, prompt_length: int, response_length: int) -> PaddedBatch:
+class RewardKeys:
+    """Which parts of rewards V0 is given: the same in all batches of one validation, because verl asserts that.
+
+    Environments differ in their parts, and later batches are unknown. So the keys of a validation are those of its
+    first batch and all that were seen before it; a row without one has None there, which verl leaves out.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._validation: tuple[int, list[str]] | None = None
+
+    def choose(self, samples: Rows[Sample], validated_step: int | None) -> list[str]:
+        """Return the keys for a batch; `validated_step` is the step of a validation, None in training."""
+        own = {key for sample in samples for key in get_reward_parts(sample)}
+        self._seen |= own
+        if validated_step is None:
+            self._validation = None
+            return sorted(own)
+        if self._validation is None or self._validation[0] != validated_step:
+            self._validation = validated_step, sorted(self._seen)
+        return self._validation[1]
+
+
+def pad_batch(
+    samples: Rows[Sample], pad_id: int, prompt_length: int, response_length: int, reward_keys: Rows[str] | None = None
+) -> PaddedBatch:
     """Pad prompts on the left to `prompt_length` columns (more if one is longer), responses on the right to exactly
     `response_length`; what exceeds that is cut off, and counted.
 
     A rollout is one row here: of a forked one it is the last sequence, and the sampled tokens that are left out are
-    counted. A masked rollout is refused, because verl would count it with a reward of 0 in its group.
+    counted. A masked rollout is refused, because verl would count it with a reward of 0 in its group. `reward_keys`
+    are the parts of rewards that are passed on, by default all that the samples have.
     """
-    require_scored(samples, "verl's V0")
-    rows = [_make_row(sample, pad_id, response_length) for sample in samples]
+    rows = [_cut_row(row, response_length) for row in get_rows(samples, "verl's V0")]
     tensors = _make_tensors(rows, pad_id, prompt_length, response_length)
     tensors["rm_scores"] = _make_rewards(samples, rows, response_length)
     infos = [get_reward_parts(sample) for sample in samples]
-    keys = sorted({key for info in infos for key in info})
+    keys = sorted({key for info in infos for key in info}) if reward_keys is None else list(reward_keys)
     others = _make_non_tensors(samples) | {key: _make_object_array([info.get(key) for info in infos]) for key in keys}
     return PaddedBatch(tensors, others, {"timing": _make_timing(samples, rows), "reward_extra_keys": keys})
 
@@ -59,15 +84,11 @@ def get_reward_parts(sample: Sample) -> dict[str, JSON]:
     return {} if score is None else {name: value for name, value in score.parts.items() if name != "reward"}
 
 
-def _make_row(sample: Sample, pad_id: int, max_length: int) -> Sequence:
-    """Return a sample's row; without sampled tokens, an empty response after one attended token, which rows need."""
-    last = sample.last
-    if last is None:
-        return Sequence([pad_id], [], [], [])
+def _cut_row(row: Sequence, max_length: int) -> Sequence:
+    if len(row.response_ids) <= max_length:
+        return row
     cut = slice(0, max_length)
-    if len(last.response_ids) <= max_length:
-        return last
-    return Sequence(last.prompt_ids, last.response_ids[cut], last.mask[cut], last.logprobs[cut], last.fork)
+    return Sequence(row.prompt_ids, row.response_ids[cut], row.mask[cut], row.logprobs[cut], row.fork)
 
 
 def _make_tensors(rows: list[Sequence], pad_id: int, prompt_length: int, response_length: int) -> dict[str, Any]:
@@ -93,12 +114,12 @@ def _make_tensors(rows: list[Sequence], pad_id: int, prompt_length: int, respons
 
 
 def _make_rewards(samples: Rows[Sample], rows: list[Sequence], response_length: int) -> Any:
-    """Put the reward on the last token of the response; on the first column if there is none."""
+    """Put the reward on the last token of the response."""
     import numpy as np
 
     rewards = np.zeros((len(rows), response_length), np.float32)
     for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
-        rewards[index, max(len(row.response_ids) - 1, 0)] = sample.reward
+        rewards[index, len(row.response_ids) - 1] = sample.reward
     return rewards
 
 
@@ -164,18 +185,17 @@ class Trajectory:
 
 
 def trajectories(prompt: Prompt, session: int, sample: Sample) -> list[Trajectory]:
-    """Return the trajectories of one rollout, the last of which counts in its group; none if nothing was sampled.
+    """Return the trajectories of one rollout, the last of which counts in its group; none if it failed without tokens.
 
     verl groups rewards by the field `uid`: a masked rollout has one of its own there, and so leaves the statistics.
     """
-    sampled = [sequence for sequence in sample.sequences if sequence.response_ids]
     return [
         Trajectory(
             f"{prompt.uid}_{session}_{index}",
             {**prompt.fields, **_make_fields(sequence, sample), **_make_id_fields(prompt, session, sample)},
             _make_tag(prompt, sequence, sample),
         )
-        for index, sequence in enumerate(sampled)
+        for index, sequence in enumerate(sample.sequences)
     ]
 
 

@@ -13,11 +13,12 @@ import torch
 from verl import DataProto
 
 from rollbook.core import Rollout, Sampling, Task
-from rollbook.engine import GroupCounts, GroupPolicy, group_shortfall
+from rollbook.engine import GroupCounts, GroupPolicy
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
+from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
-from rollbook.trainers.verl.batches import pad_batch
+from rollbook.trainers.verl.batches import RewardKeys, pad_batch
 from rollbook.trainers.verl.config import (
     DO_SAMPLE_COLUMN,
     check_verl,
@@ -56,7 +57,10 @@ class RollbookAgentLoopManager:
             seed=self._block.seed,
             concurrency=self._block.concurrency,
             attempts=self._block.attempts,
+            outage_s=self._block.outage_s,
+            limits_rows=True,
         )
+        self._reward_keys = RewardKeys()
         self._sessions: PromptSessions | None = None
 
     @classmethod
@@ -68,6 +72,11 @@ class RollbookAgentLoopManager:
     def counts(self) -> GroupCounts:
         """What became of every group of V1 since the start."""
         return self._sessions.counts if self._sessions else GroupCounts()
+
+    @property
+    def unsampled(self) -> int:
+        """How many rollouts were scored without a sampled token: failures for a trainer."""
+        return self._runner.unsampled
 
     def close(self) -> None:
         """End every rollout and every environment."""
@@ -90,18 +99,20 @@ class RollbookAgentLoopManager:
             (name, task, read_sampling(self._rollout, validate=validate, greedy=not row.get(DO_SAMPLE_COLUMN, True)))
             for (name, task), row in zip(routed, rows, strict=True)
         ]
-        rollouts = self._background.run(self._run_tasks(tasks, meta.get("global_steps")))
-        if any(rollout.failure for rollout in rollouts):
-            raise group_shortfall(rollouts)
-        return self._make_proto(rollouts, columns, meta)
+        outcomes = self._background.run(self._run_tasks(tasks, meta.get("global_steps")))
+        if missing := find_missing(outcomes):
+            raise RowsMissing(len(tasks), missing)
+        return self._make_proto([outcome for outcome in outcomes if isinstance(outcome, Rollout)], columns, meta)
 
-    async def _run_tasks(self, tasks: list[tuple[str, Task, Sampling]], step: Any) -> list[Rollout]:
+    async def _run_tasks(self, tasks: list[tuple[str, Task, Sampling]], step: Any) -> list[Rollout | MissingReason]:
         self._runner.resume(format_version(step))
-        return await asyncio.gather(*(self._runner.run_task(*arguments) for arguments in tasks))
+        return await asyncio.gather(*(self._runner.try_task(*arguments) for arguments in tasks))
 
     def _make_proto(self, rollouts: list[Rollout], columns: Mapping[str, Any], meta: Mapping[str, Any]) -> DataProto:
         lengths = int(self._rollout.prompt_length), int(self._rollout.response_length)
-        padded = pad_batch([sample_of(rollout) for rollout in rollouts], self._find_pad_id(), *lengths)
+        samples = [sample_of(rollout) for rollout in rollouts]
+        keys = self._reward_keys.choose(samples, int(meta.get("global_steps", 0)) if meta.get("validate") else None)
+        padded = pad_batch(samples, self._find_pad_id(), *lengths, keys)
         inputs = dict(columns) if self._returns_inputs else {}
         prompt = {"raw_prompt": columns["raw_prompt"]} if "raw_prompt" in columns else {}
         step = {"global_steps": meta["global_steps"]} if "global_steps" in meta else {}

@@ -17,10 +17,11 @@ import transfer_queue
 from tensordict import NonTensorData, NonTensorStack
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from rollbook.core import Task
+from rollbook.core import FAILURE_KINDS, Rollout, Task
 from rollbook.engine import Group, GroupCounts, GroupPolicy
-from rollbook.errors import TokenError, UsageError
-from rollbook.trainers.formats import Sample, sample_of
+from rollbook.errors import Shortfall, UsageError
+from rollbook.trainers.formats import sample_of
+from rollbook.trainers.missing_rows import MissingReason, RowName, RowsMissing, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 from rollbook.trainers.verl.batches import Prompt, Trajectory, trajectories
 from rollbook.trainers.verl.config import DO_SAMPLE_COLUMN, SAMPLES_COLUMN, format_version, read_sampling, rebuild_row
@@ -75,7 +76,7 @@ def _to_tensors(trajectory: Trajectory) -> dict[str, Any]:
 
 
 class PromptSessions:
-    """Begins prompts and returns; a prompt's error is raised with the next batch."""
+    """Begins prompts and returns; errors, and the prompts that did not come back, are raised with the next batch."""
 
     def __init__(self, runner: TaskRunner, background: BackgroundLoop, policy: GroupPolicy, rollout: Any) -> None:
         self._runner, self._background = runner, background
@@ -83,11 +84,14 @@ class PromptSessions:
         self.counts = GroupCounts()
         self._in_progress: set[Future[None]] = set()
         self._broken: BaseException | None = None
+        self._missing: dict[RowName, MissingReason] = {}
 
     def begin(self, prompts: Any) -> None:
         """Begin every prompt of a batch."""
         if self._broken is not None:
             raise self._broken
+        if self._missing:
+            raise RowsMissing(self.counts.drawn, self._missing)
         validate, requested = read_prompts(prompts)
         routed = self._runner.route_rows([rebuild_row(prompt.fields) for prompt in requested])
         self._background.run(self._set_version(requested))
@@ -112,7 +116,10 @@ class PromptSessions:
         status = "failure"
         try:
             status = await self._run_sessions(prompt, name, task, validate, partition)
-        except Exception as error:  # noqa: BLE001 - stored before the status is set: then verl may come with its next batch
+        except Shortfall as error:  # stored before the status is set: then verl may come with its next batch
+            infra = all(FAILURE_KINDS[kind].side == "infra" for kind in error.failed)
+            self._missing[prompt.uid] = MissingReason("infra" if infra else "data", f"task {task.id}: {error}")
+        except Exception as error:  # noqa: BLE001 - stored likewise
             self._broken = self._broken or error
         finally:
             await set_status(prompt.uid, partition, status)
@@ -123,7 +130,10 @@ class PromptSessions:
         greedy = not validate and not prompt.fields.get(DO_SAMPLE_COLUMN, True)
         sampling = read_sampling(self._rollout, validate=validate, greedy=greedy)
         self.counts.drawn += 1
-        rollouts = await asyncio.gather(*(self._runner.run_task(name, task, sampling) for _ in range(count)))
+        outcomes = await asyncio.gather(*(self._runner.try_task(name, task, sampling) for _ in range(count)))
+        rollouts = [outcome for outcome in outcomes if isinstance(outcome, Rollout)]
+        if len(rollouts) < count:
+            raise RowsMissing(count, find_missing(outcomes))
         if not self._policy.passes(Group(task, rollouts), 0, self.counts):
             return "failure"
         fields = {key: value for key, value in prompt.fields.items() if key not in (SAMPLES_COLUMN, DO_SAMPLE_COLUMN)}
@@ -133,19 +143,6 @@ class PromptSessions:
             pair for pair in samples if not (validate and pair[1].masked)
         ]  # verl would validate it with a reward of 0
         batches = [trajectories(cleaned, session, sample) for session, sample in fit]
-        empty = [sample for (_, sample), batch in zip(fit, batches, strict=True) if not batch and not sample.masked]
-        if empty and not validate:
-            return self._refuse_empty(empty[0])
         for batch in filter(None, batches):
             await publish_trajectories(batch, partition)
         return "finished" if any(batches) else "failure"
-
-    def _refuse_empty(self, sample: Sample) -> str:
-        """Refuse a rollout scored without a sampled token: verl cannot represent it, and its group would be short."""
-        if self._policy.on_failure in ("raise", "retry"):
-            (task, number), ended = sample.rollout.key, sample.rollout.ended
-            advice = "leave such prompts out, or use on_failure drop_group"
-            raise TokenError(f"rollout {task}#{number} sampled no token ({ended or 'an empty answer'}): {advice}")
-        self.counts.given -= 1
-        self.counts.dropped_failed += 1
-        return "failure"
