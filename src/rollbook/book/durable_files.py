@@ -85,7 +85,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Create `path` with this content; return False if it exists. A partial file is never visible."""
+    """Create `path` with this content, durably; return False if it exists. A partial file is never visible."""
+    created = link_new(path, data)
+    if created:
+        sync_folder(path.parent)
+    return created
+
+
+def link_new(path: Path, data: bytes) -> bool:
+    """Create `path` with this content; return False if it exists. Its name is not durable yet."""
     aside = write_temporary(path, data)
     try:
         os.link(aside, path)
@@ -93,7 +101,6 @@ def write_new(path: Path, data: bytes) -> bool:
         return False
     finally:
         os.unlink(aside)
-    sync_folder(path.parent)
     return True
 
 

@@ -34,7 +34,6 @@ from rollbook.book import (
     next_heartbeat_s,
     publish_worker_gone,
     write_heartbeat,
-    write_seals,
 )
 from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings
 from rollbook.engine.progress import Display, ProgressCounter
@@ -266,21 +265,13 @@ class BookJobSource:
         self._changed.set()
 
     async def _write_seals(self, claims: list[Claim]) -> None:
-        seals = {}
+        await self._in_thread(self._claims.seal, [(claim, self._make_seal(claim)) for claim in claims])
         for claim in claims:
-            number = claim.chunk.number
-            files = claim.files | self._journal.extents(claim.since_segment)
-            seal = Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files)
-            if not self._claims.leases.is_lost(number, claim.epoch):
-                seals[number] = (seal, claim.resealed)
-        await self._in_thread(write_seals, self._book.path, seals)
-        for claim in claims:
-            number = claim.chunk.number
-            if number in seals:
-                self._claims.record_seal(number, seals[number][0])
-            else:
-                self._claims.release(number)
-            self._open.pop(number, None)
+            self._open.pop(claim.chunk.number, None)
+
+    def _make_seal(self, claim: Claim) -> Seal:
+        files = claim.files | self._journal.extents(claim.since_segment)
+        return Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files)
 
 
 def unwritable_error(book: Book, error: OSError) -> BookUnwritable:
