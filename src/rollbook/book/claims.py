@@ -188,7 +188,7 @@ class ChunkClaimer:
         self._refreshed_at = self._gone_read_at = -math.inf
         self._pause = REFRESH_S
         self._known_gone: set[str] = set()
-        self._left_behind: dict[int, int] = {}
+        self._left_behind: dict[int, tuple[str, int]] = {}
         self._fresh = 0
         self._owned: set[int] = set()
         self._messages: deque[tuple[int, Seal | None]] = deque()
@@ -233,8 +233,10 @@ class ChunkClaimer:
         if self._left_behind:
             self.leases.refresh()  # all workers read of a death; most find that another was faster
         while self._left_behind:
-            number, epoch = self._left_behind.popitem()
-            if self.leases.epochs.get(number) == epoch and (claim := self._claim_open(number, epoch + 1)):
+            number, (worker, epoch) = self._left_behind.popitem()
+            # Read once more: since then it may have shown that it lives, and gone on with its chunk.
+            is_left = self.leases.epochs.get(number) == epoch and number in self._read_chunks_left(worker)
+            if is_left and (claim := self._claim_open(number, epoch + 1)):
                 return claim
         return None
 
@@ -243,9 +245,13 @@ class ChunkClaimer:
         self._pause = max(REFRESH_S, len(joined) / REFRESHES_PER_S)
         for worker in sorted(dead - self._known_gone):
             self._known_gone.add(worker)
-            notice, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
-            if notice and (presence is None or presence.counter == notice.counter):
-                self._left_behind.update(notice.chunks)
+            for number, epoch in self._read_chunks_left(worker).items():
+                self._left_behind[number] = worker, epoch
+
+    def _read_chunks_left(self, worker: str) -> dict[int, int]:
+        """Return the chunks that a worker left when it was gone; none if it has shown since that it lives."""
+        notice, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
+        return notice.chunks if notice and (presence is None or presence.counter == notice.counter) else {}
 
     def _claim_fresh(self) -> Claim | None:
         if self._fresh < len(self._book.chunks):

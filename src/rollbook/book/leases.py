@@ -121,7 +121,7 @@ class WorkerMonitor:
     def __init__(
         self, run: Path | None = None, clock: Callable[[], float] = time.monotonic, stale_s: float | None = None
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self.stale_s = STALE_S if stale_s is None else stale_s
         self._last: dict[str, tuple[int, float]] = {}
         self._machine = (socket.gethostname(), read_boot_id(), read_pid_namespace())
@@ -139,7 +139,7 @@ class WorkerMonitor:
         return self._is_silent(worker, presence.counter if presence else -1)
 
     def _is_silent(self, worker: str, counter: int) -> bool:
-        now = self._clock()
+        now = self.clock()
         seen, since = self._last.get(worker, (None, now))
         if seen != counter:
             self._last[worker] = (counter, now)

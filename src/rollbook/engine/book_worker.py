@@ -61,7 +61,7 @@ class BookJobSource:
         self._book, self._round, self._on_mark, self._on_claim = book, round_, on_mark, on_claim
         self.presence = make_presence(round_.number, book.path)
         self._watch = watch or WorkerMonitor(book.path)
-        self._claims = ChunkClaimer(book, round_, self.presence.id, self._watch)
+        self._claims = ChunkClaimer(book, round_, self.presence.id, self._watch, self._watch.clock)
         self._peers = PeerMonitor(book.path, self.presence.id, self._watch)
         self._journal = Journal(book.path, self.presence.id, self._on_durable)
         self._in_flight = InFlightKeys(book.path, self.presence.id)
@@ -72,6 +72,7 @@ class BookJobSource:
         self._changed = asyncio.Event()
         self._sealing: set[asyncio.Task[None]] = set()
         self._heartbeat: asyncio.Task[None] | None = None
+        self._renewed_at = self._watch.clock()
         self._closed = False
         self._error: BaseException | None = None
 
@@ -132,24 +133,33 @@ class BookJobSource:
             raise unwritable_error(self._book, error) from None
 
     async def _send_heartbeats(self) -> None:
-        joined = last_sent = monotonic()
+        joined = monotonic()
         while True:
             await asyncio.sleep(next_heartbeat_s(monotonic() - joined, HEARTBEAT_S))
             try:
                 async with self._heartbeat_lock:
-                    await self._send_heartbeat()
-                    late, last_sent = monotonic() - last_sent > self._watch.stale_s / 2, monotonic()
-                    for number in await self._in_thread(self._find_lost_chunks) if late else ():
-                        self._drop_chunk(number)
+                    await self._renew_leases()
             except (BookError, BookUnwritable) as error:
                 self._error = error
                 self._changed.set()
                 return
 
-    async def _send_heartbeat(self) -> None:
+    def _is_late(self) -> bool:
+        """Return whether others may soon take this worker for gone, or have done so."""
+        return self._watch.clock() - self._renewed_at > self._watch.stale_s / 2
+
+    async def _renew_leases(self) -> None:
+        """Send a heartbeat; if it is late, drop the chunks that others took over while this worker was stopped.
+
+        The heartbeat comes before the look: nobody who has seen it takes more.
+        """
+        began, late = self._watch.clock(), self._is_late()
         self._update_presence()
         await self._in_thread(write_heartbeat, self._book.path, self.presence)
         await self._in_thread(self._peers.check)
+        for number in await self._in_thread(self._find_lost_chunks) if late else ():
+            self._drop_chunk(number)
+        self._renewed_at = began
 
     def _update_presence(self) -> None:
         """Record the state of this worker's chunks for `status`; the last time too, since what is durable counts."""
@@ -165,16 +175,20 @@ class BookJobSource:
         self._claims.release(number)
         self._jobs = deque(job for job in self._jobs if job.claim and job.claim.chunk.number != number)
 
-    def take_ready(self) -> RolloutJob | None:
-        """Return a key that is ready to run, if any."""
+    async def take_ready(self) -> RolloutJob | None:
+        """Return a key that is ready to run, if any; after a pause, only of chunks that this worker still owns."""
         if self.error:
             raise self.error
+        if self._jobs and self._is_late():
+            async with self._heartbeat_lock:
+                if self._is_late():
+                    await self._renew_leases()
         return self._start_job(self._jobs.popleft()) if self._jobs else None
 
     async def next(self) -> RolloutJob | None:
         """Return the next key of an owned chunk or of a new one; wait while other workers may leave some."""
         while not self._closed:
-            job = self.take_ready()
+            job = await self.take_ready()
             if job is not None:
                 return job
             async with self._claim_lock:
