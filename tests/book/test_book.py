@@ -66,9 +66,9 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = make_book(tmp_path / "run").path
-    text = (path / "run.json").read_text().replace('"schema": 1', '"schema": 99')
+    text = (path / "run.json").read_text().replace('"schema": 2', '"schema": 99')
     (path / "run.json").write_text(text)
-    with pytest.raises(BookError, match="schema 99; this version reads 1"):
+    with pytest.raises(BookError, match="schema 99; this version reads 1 to 2"):
         Book(path)
 
 

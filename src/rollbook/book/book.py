@@ -19,7 +19,19 @@ import msgspec
 from rollbook.book.durable_files import DISK_ERRORS, lock_run, sync_folder, write_atomically, write_new
 from rollbook.book.seals import measure_extent
 from rollbook.book.tasks import TaskFile, write_tasks
-from rollbook.core import SCHEMA_VERSION, Chunks, Manifest, Part, Plan, Round, Settings, Task, encode_pretty, make_part
+from rollbook.core import (
+    JSON_ERRORS,
+    SCHEMA_VERSION,
+    Chunks,
+    Manifest,
+    Part,
+    Plan,
+    Round,
+    Settings,
+    Task,
+    encode_pretty,
+    make_part,
+)
 from rollbook.errors import BookError, BookUnwritable, UsageError
 
 T = TypeVar("T")
@@ -116,9 +128,9 @@ class Book:
         if not (self.path / "run.json").is_file():
             raise UsageError(f"{self.path} is not a run directory: it has no run.json")
         self.manifest = self._read_json("run.json", Manifest)
-        if self.manifest.schema != SCHEMA_VERSION:
+        if not 1 <= self.manifest.schema <= SCHEMA_VERSION:
             raise BookError(
-                f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads {SCHEMA_VERSION}"
+                f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads 1 to {SCHEMA_VERSION}"
             )
         self.tasks = self._open_tasks()
         self.load_plan()
@@ -157,8 +169,8 @@ class Book:
             return msgspec.json.decode((self.path / name).read_bytes(), type=struct_type)
         except FileNotFoundError:
             raise BookError(f"{self.path / name} is missing: restore it from a copy of the run") from None
-        except msgspec.DecodeError as error:
-            raise BookError(f"{self.path / name}: {error}") from None
+        except JSON_ERRORS as error:
+            raise BookError(f"{self.path / name}: {error}; restore it from a copy of the run") from None
 
     def rounds(self) -> list[Round]:
         """Return every round (start) of this run, oldest first."""
@@ -169,7 +181,7 @@ class Book:
         """Record a new round with its settings."""
         number = len(self.rounds()) + 1
         while True:
-            opened = Round(SCHEMA_VERSION, number, time.time(), settings, hash_manifest(self.path))
+            opened = Round(self.manifest.schema, number, time.time(), settings, hash_manifest(self.path))
             try:
                 if write_new(self.path / "rounds" / f"{number:04}.json", encode_pretty(opened)):
                     return opened
@@ -194,7 +206,7 @@ class Book:
 
     def add_parts(self, parts: list[Part]) -> None:
         """Add keys to the plan; existing parts stay unchanged."""
-        grown = Plan(SCHEMA_VERSION, [*self.plan.parts, *parts])
+        grown = Plan(self.manifest.schema, [*self.plan.parts, *parts])
         write_atomically(self.path / "plan.json", encode_pretty(grown))
         self.load_plan()
 

@@ -20,7 +20,7 @@ from rollbook.book.heartbeats import (
     read_presence,
     read_worker_gone,
 )
-from rollbook.book.json_lines import LineReader
+from rollbook.book.json_lines import DamagedLine, LineReader
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent, write_seals
 from rollbook.core import Chunk, Extent, Round, Seal
@@ -50,6 +50,7 @@ class ChunkHistory(msgspec.Struct):
     keys: dict[tuple[int, int], KeyHistory] = {}
     files: dict[str, Extent] = {}
     dropped: int = 0
+    damaged: dict[str, list[int]] = {}
 
 
 class _WorkerLines(msgspec.Struct):
@@ -60,6 +61,7 @@ class _WorkerLines(msgspec.Struct):
     scored: dict[int, list[_ScoredAt]] = {}
     failed: dict[int, list[_FailedAt]] = {}
     extents: dict[str, Extent] = {}
+    damaged: dict[str, list[int]] = {}
 
 
 class TakeoverReader:
@@ -78,10 +80,13 @@ class TakeoverReader:
             if first < epoch:
                 found = self._read_worker(worker, seals, chunk)
                 history.files |= found.extents
+                history.damaged |= found.damaged
                 self._add_scored(history, found.scored.get(chunk, []), seal, first)
                 self._add_failed(history, found.failed.get(chunk, []), seal, first, rounds)
                 self._add_in_flight(history, chunk, worker, first)
-        history.files |= seal.files if seal else {}
+        if seal:
+            history.files |= seal.files
+            history.damaged |= seal.damaged
         return history
 
     def _add_scored(self, history: ChunkHistory, lines: list[_ScoredAt], seal: Seal | None, epoch: int) -> None:
@@ -132,17 +137,25 @@ class TakeoverReader:
 
     def _scan_scored(self, path: Path, found: _WorkerLines) -> None:
         assert self._keys
-        for end, line in LineReader(ScoredLineHeader).read(path, found.sizes[path.name]):
+        reader = LineReader(ScoredLineHeader)
+        for end, line in reader.read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
             if at and at[2] not in found.skipped:
                 found.scored.setdefault(at[2], []).append((path.name, end, at[0], line.sample))
+        self._record_damage(path, found, reader.damaged)
 
     def _scan_failed(self, path: Path, found: _WorkerLines) -> None:
         assert self._keys
-        for end, line in LineReader(FailedLineHeader).read(path, found.sizes[path.name]):
+        reader = LineReader(FailedLineHeader)
+        for end, line in reader.read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
             if at and at[2] not in found.skipped:
                 found.failed.setdefault(at[2], []).append((path.name, end, at[0], line))
+        self._record_damage(path, found, reader.damaged)
+
+    def _record_damage(self, path: Path, found: _WorkerLines, damaged: list[DamagedLine]) -> None:
+        if damaged:
+            found.damaged[path.name] = [line.end for line in damaged]
 
 
 REFRESH_S = 1.0
@@ -160,6 +173,7 @@ class Claim(msgspec.Struct):
     failed: dict[str, int] = {}
     dropped: int = 0
     files: dict[str, Extent] = {}
+    damaged: dict[str, list[int]] = {}
     keys_left: int = 0
     since_segment: int = 1
     resealed: bool = False
@@ -304,7 +318,7 @@ class ChunkClaimer:
         sealed = number in self._seals.all
         fresh = epoch == 1 and not sealed
         history = ChunkHistory() if fresh else self._takeover.read_history(number, epoch, self._seals.all)
-        claim = Claim(chunk, epoch, [], dropped=history.dropped, files=history.files)
+        claim = Claim(chunk, epoch, [], dropped=history.dropped, files=history.files, damaged=history.damaged)
         claim.resealed = sealed
         for key in chunk:
             past = history.keys.get(key)

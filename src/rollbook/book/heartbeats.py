@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.durable_files import overwrite_in_place, replace_without_sync, write_new
-from rollbook.core import Presence, encode, encode_line
+from rollbook.core import JSON_ERRORS, Presence, encode, encode_line
 
 HEARTBEAT_S = 5.0
 MAX_HEARTBEAT_S = 30.0
@@ -110,7 +110,7 @@ def read_presence(run: Path, worker: str) -> Presence | None:
     for _ in range(READ_TRIES):
         try:
             return _presence_decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
-        except msgspec.DecodeError:
+        except JSON_ERRORS:
             continue  # it may be writing just now
         except FileNotFoundError:
             break
@@ -189,7 +189,7 @@ def read_in_flight(run: Path, worker: str) -> set[tuple[int, int]]:
         if line.strip():
             try:
                 slot = _in_flight_decoder.decode(line)
-            except msgspec.DecodeError:
+            except JSON_ERRORS:
                 continue  # half overwritten at a power cut: no key is suspected
             taken.add((slot.row, slot.sample))
     return taken
@@ -220,7 +220,7 @@ def read_worker_gone(run: Path, worker: str) -> WorkerGone | None:
     """Read the record of a dead worker; None where a power cut tore it: then every chunk is checked instead."""
     try:
         return _gone_decoder.decode((run / "workers" / f"{worker}{GONE_SUFFIX}").read_bytes())
-    except (msgspec.DecodeError, FileNotFoundError):
+    except (*JSON_ERRORS, FileNotFoundError):
         return None
 
 

@@ -29,7 +29,7 @@ from rollbook.book.heartbeats import (
     read_start_time,
 )
 from rollbook.book.seals import Seals
-from rollbook.core import Lease, Presence, encode_line
+from rollbook.core import JSON_ERRORS, Lease, Presence, encode_line
 from rollbook.errors import BookError
 
 _decoder = msgspec.json.Decoder(Lease)
@@ -39,7 +39,7 @@ class Leases:
     """The leases of a book, for one worker, or for a reader (without `worker`)."""
 
     def __init__(self, run: Path, worker: str = "", round_number: int = 0) -> None:
-        self._folder = run / "leases"
+        self._run, self._folder = run, run / "leases"
         self._mine = Lease(worker, round_number)
         self._claim_file: Path | None = None
         self._leases: dict[tuple[int, int], Lease] = {}
@@ -58,7 +58,7 @@ class Leases:
         """Read the lease of a chunk at an epoch."""
         found = self._leases.get((chunk, epoch))
         if found is None:
-            found = _read_lease(self._folder / _lease_name(chunk, epoch))
+            found = _read_lease(lease_path(self._run, chunk, epoch))
             self._leases[chunk, epoch] = found
         return found
 
@@ -71,11 +71,11 @@ class Leases:
 
     def is_lost(self, chunk: int, epoch: int) -> bool:
         """Return whether another worker has taken over a chunk since we claimed it."""
-        return (self._folder / _lease_name(chunk, epoch + 1)).exists()
+        return lease_path(self._run, chunk, epoch + 1).exists()
 
     def claim(self, chunk: int, epoch: int) -> bool:
         """Try to own a chunk at an epoch; exactly one worker can."""
-        target = self._folder / _lease_name(chunk, epoch)
+        target = lease_path(self._run, chunk, epoch)
         for _ in range(2):
             source = self._claim_file or self._write_claim_file()
             try:
@@ -104,12 +104,13 @@ def _read_lease(path: Path) -> Lease:
         return _decoder.decode(path.read_bytes())
     except FileNotFoundError:
         raise BookError(f"{path} is missing: restore it from a copy of the run") from None
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise BookError(f"{path}: {error}; restore it from a copy of the run") from None
 
 
-def _lease_name(chunk: int, epoch: int) -> str:
-    return f"{chunk:05}.{epoch}"
+def lease_path(run: Path, chunk: int, epoch: int) -> Path:
+    """Return the path of the lease of a chunk at an epoch."""
+    return run / "leases" / f"{chunk:05}.{epoch}"
 
 
 STALE_S = 180.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.durable_files import link_new, sync_folder
-from rollbook.core import Extent, Round, Seal, encode_pretty, reopens
+from rollbook.core import JSON_ERRORS, Extent, Round, Seal, encode_pretty, reopens
 from rollbook.errors import BookError
 
 
@@ -146,8 +146,8 @@ def read_seal(path: Path) -> Seal:
     """Read one seal."""
     try:
         return _decoder.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise BookError(f"{path}: {error}; delete it to have the chunk counted again") from None
+    except JSON_ERRORS as error:
+        raise BookError(f"{path}: {error}; restore it, or delete it to have the chunk counted again") from None
 
 
 def find_reopened_kinds(kinds: Iterable[str], sealed_in: int, rounds: Sequence[Round]) -> set[str]:

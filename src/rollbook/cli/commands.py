@@ -59,6 +59,9 @@ COMMANDS = {
     "reverify": CommandEntry(
         "rollbook.cli.verify_commands", "reverify_command", "Score a run's stored rollouts again, without a model."
     ),
+    "verify": CommandEntry(
+        "rollbook.cli.verify_commands", "verify_command", "Check every file of a run directory for damage."
+    ),
     "check": CommandEntry(
         "rollbook.cli.verify_commands", "check_command", "Say whether an environment is sound, without a model."
     ),

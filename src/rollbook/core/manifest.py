@@ -291,3 +291,5 @@ class Seal(msgspec.Struct, frozen=True):
     failed: dict[str, int]
     dropped: int
     files: dict[str, Extent]
+    damaged: dict[str, list[int]] = {}
+    """Damaged lines that were found in these files, by the offsets just behind them: they do not count."""

@@ -285,7 +285,7 @@ class BookJobSource:
 
     def _make_seal(self, claim: Claim) -> Seal:
         files = claim.files | self._journal.extents(claim.since_segment)
-        return Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files)
+        return Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files, claim.damaged)
 
 
 def unwritable_error(book: Book, error: OSError) -> BookUnwritable:

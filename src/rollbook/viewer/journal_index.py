@@ -79,7 +79,7 @@ def read_line(path: Path, begin: int, end: int) -> bytes:
     """Read a line by its offsets, without the newline; raise a BookError where it is not UTF-8."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        line = os.pread(handle, end - begin, begin).rstrip(b"\n")
+        line = os.pread(handle, end - begin, begin).rstrip(b"\n").rpartition(b"\n")[2]  # before it may be a damaged one
     finally:
         os.close(handle)
     try:
@@ -134,8 +134,9 @@ def _is_same_file(path: Path, held: tuple[int, JournalColumns]) -> bool:
 
 def concatenate_columns(journal: JournalColumns, more: JournalColumns) -> JournalColumns:
     """Append the columns of the lines that follow in the same file."""
+    damaged = np.union1d(journal.damaged, more.damaged)  # a damaged end is read again each time
     if not len(more.ends):
-        return journal
+        return replace(journal, damaged=damaged)
     answers, parts = TextIds(), TextIds()
     columns = []
     for each in (journal, more):
@@ -147,7 +148,8 @@ def concatenate_columns(journal: JournalColumns, more: JournalColumns) -> Journa
         name: np.concatenate([getattr(journal, name), getattr(more, name)])
         for name in ("sample", "attempt", "starts", "ends")
     }
-    return JournalColumns(journal.path, journal.extents, answers.texts, parts.texts, merge_columns(columns), **by_line)
+    merged = merge_columns(columns)
+    return JournalColumns(journal.path, journal.extents, answers.texts, parts.texts, merged, **by_line, damaged=damaged)
 
 
 class FailedAttempt(FailedLineHeader, frozen=True):
