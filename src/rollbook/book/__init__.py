@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     )
     from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
-    from rollbook.book.status import RunStatus, name_state, read_status
+    from rollbook.book.status import RunStatus, name_state, read_exact_status, read_status
     from rollbook.book.tasks import TaskFile, read_rows
     from rollbook.book.verification import Damage, RunVerification, verify_run
 else:
@@ -109,6 +109,7 @@ __all__ = [
     "next_heartbeat_s",
     "number_damaged_lines",
     "publish_worker_gone",
+    "read_exact_status",
     "read_line_before",
     "read_line_blocks",
     "read_presences",
