@@ -50,9 +50,19 @@ def make_presence(round_number: int, run: Path | None = None) -> Presence:
 
 
 def read_folder_id(run: Path) -> str:
-    """Return an id that differs between a run directory and a copy of it."""
+    """Return the device and inode of a folder of the book, as this process sees them."""
     stat = (run / "workers").stat()
     return f"{stat.st_dev}:{stat.st_ino}"
+
+
+def is_copy(place: str, other: str) -> bool:
+    """Return whether two ids, taken on one machine, are certainly of a run directory and a copy of it.
+
+    A directory that is mounted twice can have two devices: only on one device are different inodes different folders.
+    """
+    device, _, inode = place.partition(":")
+    other_device, _, other_inode = other.partition(":")
+    return device == other_device and inode != other_inode
 
 
 def read_boot_id() -> str:

@@ -20,6 +20,7 @@ import msgspec
 from rollbook.book.durable_files import write_temporary
 from rollbook.book.heartbeats import (
     WorkerGone,
+    is_copy,
     list_joined_and_gone,
     publish_worker_gone,
     read_boot_id,
@@ -129,12 +130,15 @@ class WorkerMonitor:
         self._folder_id = read_folder_id(run) if run else ""
 
     def is_gone(self, worker: str, presence: Presence | None) -> bool:
-        """Return whether a worker left, died on this machine, works on another copy, or sent no heartbeat lately."""
+        """Return whether a worker left, died on this machine, works on another copy, or sent no heartbeat lately.
+
+        Where it cannot be certain that the worker is on a copy, the heartbeat decides, which a copy never gets.
+        """
         if presence is not None:
             if presence.state == "left":
                 return True
             if (presence.host, presence.boot, presence.namespace) == self._machine and presence.born:
-                elsewhere = bool(presence.place and self._folder_id) and presence.place != self._folder_id
+                elsewhere = presence.place and self._folder_id and is_copy(presence.place, self._folder_id)
                 if elsewhere or read_start_time(presence.pid) != presence.born:
                     return True
         return self._is_silent(worker, presence.counter if presence else -1)

@@ -270,7 +270,7 @@ class Presence(msgspec.Struct):
     counter: int = 0
     state: str = "working"
     place: str = ""
-    """Its run directory, by device and inode: a copy of the book has none of the original's workers."""
+    """Its run directory, by device and inode as it sees them: a copy of the book has none of the original's workers."""
     in_flight: int = 0
     chunks: dict[int, Held] = {}
 
