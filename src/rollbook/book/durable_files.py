@@ -65,22 +65,34 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_temporary(path: Path, data: bytes) -> Path:
-    """Write a complete, fsynced temporary file next to `path` and return its name."""
+    """Write a complete, fsynced temporary file next to `path` and return its name; leave none behind on an error."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with _unlink_on_error(aside):
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     return aside
+
+
+@contextmanager
+def _unlink_on_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by a file with this content, atomically and durably."""
-    os.replace(write_temporary(path, data), path)
+    aside = write_temporary(path, data)
+    with _unlink_on_error(aside):
+        os.replace(aside, path)
     sync_folder(path.parent)
 
 

@@ -1,8 +1,8 @@
 """leases/CHUNK.EPOCH: who owns a chunk, when a lease is stale, and workers that watch each other for that.
 
-A claim is one link(2); nothing is ever unlinked. A lease is stale when its worker is gone: it left, its process died on
-this machine, or its heartbeat has not moved for STALE_S of our own clock. Each worker watches the few that come after
-it by name, so that a death is noticed while all are busy.
+A claim is one link(2); no lease is ever unlinked. A lease is stale when its worker is gone: it left, its process died
+on this machine, or its heartbeat has not moved for STALE_S of our own clock. Each worker watches the few that come
+after it by name, so that a death is noticed while all are busy.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Leases:
         self._run, self._folder = run, run / "leases"
         self._mine = Lease(worker, round_number)
         self._claim_file: Path | None = None
+        self._claim_files: list[Path] = []
         self._leases: dict[tuple[int, int], Lease] = {}
         self.epochs: dict[int, int] = {}
 
@@ -97,7 +98,15 @@ class Leases:
 
     def _write_claim_file(self) -> Path:
         self._claim_file = write_temporary(self._folder / self._mine.worker, encode_line(self._mine))
+        self._claim_files.append(self._claim_file)
         return self._claim_file
+
+    def close(self) -> None:
+        """Remove the hidden files that the claims of this worker were linked from; the leases stay."""
+        for path in self._claim_files:
+            path.unlink(missing_ok=True)
+        self._claim_file = None
+        self._claim_files.clear()
 
 
 def _read_lease(path: Path) -> Lease:

@@ -116,6 +116,7 @@ class BookJobSource:
 
     def _write_departure(self) -> None:
         """Write the last record, and the chunks that are left for others."""
+        self._claims.leases.close()
         write_heartbeat(self._book.path, self.presence)
         unfinished = {number: claim.epoch for number, claim in self._open.items()}
         if unfinished:
