@@ -104,6 +104,11 @@ def unwritable_error(path: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot write to {path.parent}: {error.strerror}; make room, or choose another --out")
 
 
+def edited_error(path: Path) -> BookError:
+    """Return the error for a file that must not change after the run began."""
+    return BookError(f"{path} was edited since the run began: restore it from a copy of the run")
+
+
 def hash_manifest(run: Path) -> str:
     """Return the hash by which an edited run.json is recognised."""
     return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
@@ -191,18 +196,19 @@ class Book:
 
     def check_meaning(self) -> None:
         """Refuse to continue when run.json was edited since the run began: scores would have two meanings."""
-        began = next((r.meaning for r in self.rounds() if r.meaning), "")
-        if began and began != hash_manifest(self.path):
-            raise BookError(
-                f"{self.path / 'run.json'} was edited since the run began: restore it from a copy of the run"
-            )
+        if self._is_manifest_edited():
+            raise edited_error(self.path / "run.json")
         self.check_tasks()
+
+    def _is_manifest_edited(self) -> bool:
+        began = next((r.meaning for r in self.rounds() if r.meaning), "")
+        return bool(began) and began != hash_manifest(self.path)
 
     def check_tasks(self) -> None:
         """Refuse tasks that were edited after planning: earlier scores belong to the old tasks."""
         held, path = self.manifest.tasks, self.path / "tasks.jsonl"
-        if held and measure_extent(path, held.bytes) != held:
-            raise BookError(f"{path} was edited since the run began: restore it from a copy of the run")
+        if held and measure_extent(path, held.bytes) != held:  # or it is the hash in run.json that is damaged
+            raise edited_error(self.path / "run.json" if self._is_manifest_edited() else path)
 
     def add_parts(self, parts: list[Part]) -> None:
         """Add keys to the plan; existing parts stay unchanged."""

@@ -13,7 +13,18 @@ from pathlib import Path
 
 from rollbook.errors import BookError, BookUnwritable
 
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+DISK_ERRORS = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,  # a limit on the size of files, such as `ulimit -f`
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+        errno.ESTALE,  # a network file system whose server was restarted, or whose folder was replaced
+    }
+)
 NO_LOCK_ERRORS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 LOCK_TIMEOUT_S = 30.0
 

@@ -93,7 +93,9 @@ class _BookChecker:
             self._book.check_tasks()
             self._keys = KeyMap(self._book)
         except BookError as error:
-            yield _make_damage(error, self._run / "tasks.jsonl")
+            damage = _make_damage(error, self._run / "tasks.jsonl", self._run / "run.json")
+            if not damage.path.endswith("run.json"):  # that is found by its own hash
+                yield damage
 
     def _check_records(self) -> Iterator[Damage]:
         """Check the small files, each of one JSON value."""
