@@ -12,9 +12,9 @@ import pytest
 
 from rollbook.book import tasks
 from rollbook.book.book import Book, BookDraft
-from rollbook.book.durable_files import lock_run
+from rollbook.book.durable_files import explain_disk_errors, lock_run
 from rollbook.core import Task
-from rollbook.errors import BookError, UsageError
+from rollbook.errors import BookError, BookUnwritable, UsageError
 from support.books import make_book, open_round
 
 
@@ -66,10 +66,32 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = make_book(tmp_path / "run").path
-    text = (path / "run.json").read_text().replace('"schema": 1', '"schema": 99')
+    text = (path / "run.json").read_text().replace('"schema": 2', '"schema": 99')
     (path / "run.json").write_text(text)
-    with pytest.raises(BookError, match="schema 99; this version reads 1"):
+    with pytest.raises(BookError, match="schema 99; this version reads 1 to 2"):
         Book(path)
+
+
+def test_a_damaged_hash_in_the_manifest_is_not_blamed_on_the_tasks(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run")
+    open_round(book)
+    manifest, rows = book.path / "run.json", book.path / "tasks.jsonl"
+    sound = manifest.read_bytes()
+    damaged = sound.replace(sound[(at := sound.index(b'"sha256": "') + 11) : at + 4], b"0bad")
+    for path, content in ((manifest, damaged), (rows, rows.read_bytes().replace(b"What", b"That", 1))):
+        before = path.read_bytes()
+        path.write_bytes(content)
+        for check in (Book(book.path).check_tasks, Book(book.path).check_meaning):
+            with pytest.raises(BookError, match=f"^{path} was edited"):
+                check()
+        path.write_bytes(before)
+    Book(book.path).check_meaning()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.ESTALE])
+def test_a_disk_that_cannot_be_written_is_one_line_with_a_way_out(tmp_path: Path, code: int) -> None:
+    with pytest.raises(BookUnwritable, match=r"cannot be written .*resume"), explain_disk_errors(tmp_path):
+        raise OSError(code, os.strerror(code))
 
 
 def test_rounds_are_numbered_in_order(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from rollbook.book.leases import Leases
+from rollbook.errors import BookError
 from support.books import make_book
 
 
@@ -33,6 +36,30 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(tmp_path: Path) -> None:
     leases = Leases(make_book(tmp_path / "run").path, "a", 1)
     assert leases.claim(0, 1)
     assert leases.claim(0, 1)
+
+
+def test_a_lease_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    for epoch, name in enumerate("abc", 1):
+        assert Leases(run, name, 1).claim(0, epoch)
+    (run / "leases" / "00000.2").unlink()
+    reader = Leases(run)
+    reader.refresh()
+    with pytest.raises(BookError, match=r"leases/00000\.2 is missing: restore it"):
+        reader.find_owners(0)
+
+
+def test_who_leaves_leaves_leases_and_no_hidden_files(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    leases = Leases(run, "a", 1)
+    assert leases.claim(0, 1)
+    assert leases.claim(1, 1)
+    leases.close()
+    assert sorted(path.name for path in (run / "leases").iterdir()) == ["00000.1", "00001.1"]
+    reader = Leases(run)
+    reader.refresh()
+    assert [reader.read_lease(chunk, 1).worker for chunk in (0, 1)] == ["a", "a"]
+    assert leases.claim(2, 1)
 
 
 def test_two_workers_racing_for_one_claim_a_thousand_times(tmp_path: Path) -> None:

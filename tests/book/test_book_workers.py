@@ -61,6 +61,19 @@ def test_in_a_copy_of_a_book_nobody_of_the_original_is_at_work(tmp_path: Path) -
     assert WorkerMonitor(copy).is_gone(presence.id, presence)
 
 
+def test_who_works_on_the_same_directory_through_another_mount_is_at_work(tmp_path: Path) -> None:
+    """The second mount has another device, and on some file systems other inodes: only its silence is a sign."""
+    run, now = make_book(tmp_path / "run").path, [0.0]
+    here = make_presence(1, run)
+    inode = here.place.partition(":")[2]
+    for place in (f"12345:{inode}", "12345:67890"):
+        watch = WorkerMonitor(run, lambda: now[0], stale_s=180)
+        presence = msgspec.structs.replace(here, place=place)
+        assert not watch.is_gone(presence.id, presence)
+        now[0] += 181
+        assert watch.is_gone(presence.id, presence)
+
+
 def test_a_dead_process_of_this_machine_is_gone_at_once() -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     ghost = msgspec.structs.replace(make_presence(1), pid=child.pid, born=read_start_time(child.pid) or "1")

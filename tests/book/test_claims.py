@@ -9,11 +9,12 @@ import pytest
 
 from rollbook.book import claims as claims_module
 from rollbook.book.book import Book
-from rollbook.book.claims import ChunkClaimer, Claim
+from rollbook.book.claims import ChunkClaimer, Claim, TakeoverReader
 from rollbook.book.counted_lines import KeyMap
-from rollbook.book.heartbeats import InFlightKeys, make_presence, write_heartbeat
+from rollbook.book.heartbeats import InFlightKeys, WorkerGone, make_presence, publish_worker_gone, write_heartbeat
 from rollbook.book.journal import Journal, JournalEntry
-from rollbook.book.seals import Seals, write_seals
+from rollbook.book.leases import Leases
+from rollbook.book.seals import Seals, measure_extent, write_seals
 from rollbook.core import Rollout, Round, Seal
 from support.books import failed, make_book, open_round, scored
 
@@ -130,6 +131,67 @@ def test_a_sealed_book_is_over(tmp_path: Path) -> None:
     assert ChunkClaimer(book, open_round(book), "b").is_over()
 
 
+def leave_false_records(book: Book, chunk: int, epoch: int) -> None:
+    """A lease of a worker that does not exist, and a record that it is gone and left the chunk."""
+    Leases(book.path, "ghost", 1).claim(chunk, epoch)
+    publish_worker_gone(book.path, "ghost", WorkerGone(-1, {chunk: epoch}))
+
+
+def test_a_sealed_chunk_is_not_claimed_whatever_leases_and_dead_workers_say(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=4, samples=1)
+    round_ = open_round(book)
+    sealed_with(book, round_, [scored(book, row, 0) for row in range(4)])
+    before = {path: path.read_bytes() for path in (book.path / "done").iterdir()}
+    leave_false_records(book, 0, 2)
+    claims = ChunkClaimer(book, round_, "b")
+    assert claims.claim_next() is None
+    assert claims.is_over()
+    assert {path: path.read_bytes() for path in (book.path / "done").iterdir()} == before
+
+
+def test_a_chunk_that_is_sealed_while_it_is_claimed_is_not_worked_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner was thought dead, wakes, and seals after the heir has looked and before it has claimed."""
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    dead_worker(book, round_, [scored(book, 0, 0)])
+    claim = Leases.claim
+
+    def claim_late(leases: Leases, chunk: int, epoch: int) -> bool:
+        write_seals(book.path, {chunk: (Seal(1, 1, 1, {}, 0, {}), False)})
+        return claim(leases, chunk, epoch)
+
+    heir = ChunkClaimer(book, round_, "heir")
+    monkeypatch.setattr(Leases, "claim", claim_late)
+    assert heir.claim_next() is None
+
+
+def test_the_lines_of_a_sealed_chunk_are_found_by_whoever_takes_it_over(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=2, samples=1)
+    round_ = open_round(book)
+    worker = dead_worker(book, round_, [scored(book, 0, 0), scored(book, 1, 0)], chunks=2)
+    files = {f"{worker}.1.jsonl": measure_extent(book.path / "journals" / f"{worker}.1.jsonl", 1 << 30)}
+    seals = {chunk: Seal(1, 1, 1, {}, 0, files) for chunk in range(2)}
+    leases = Leases(book.path)
+    leases.refresh()
+    reader = TakeoverReader(book, leases, round_)
+    for chunk in (0, 1):
+        assert [past.scored for past in reader.read_history(chunk, 2, seals).keys.values()] == [True]
+
+
+def test_a_chunk_that_an_heir_has_taken_is_left_for_the_heir_to_seal(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    round_ = open_round(book)
+    slow = ChunkClaimer(book, round_, "slow")
+    claim = slow.claim_next()
+    assert claim
+    assert Leases(book.path, "heir", 1).claim(0, 2)
+    slow.seal([(claim, Seal(1, 1, 1, {}, 0, {}))])
+    assert not any((book.path / "done").iterdir())
+    assert not slow.is_over()
+
+
 def test_a_later_round_reopens_infra_failures_and_no_others(tmp_path: Path) -> None:
     for kind, retry, over in (
         ("model_timeout", ["infra"], False),
@@ -148,16 +210,15 @@ def test_what_is_sealed_while_it_looks_is_heard_of_at_the_next_question(
     """The loop seals while a thread reads the seals of others: that may not change what is being read."""
     book = make_book(tmp_path / "run", tasks=3, samples=1, workers=3)
     open_round(book)
-    claims, look_at, whole = ChunkClaimer(book, open_round(book), "a"), Seals._look_at, Seal(2, 1, 1, {}, 0, {})
-    mine, theirs = range(len(book.chunks) - 1), len(book.chunks) - 1
+    claims, read, whole = ChunkClaimer(book, open_round(book), "a"), Seals.read, Seal(2, 1, 1, {}, 0, {})
+    *mine, theirs = all_claims(claims)
 
-    def look_and_seal(seals: Seals, number: int, path: Path) -> None:
-        for ours in mine:
-            claims.record_seal(ours, whole)
-        look_at(seals, number, path)
+    def read_and_seal(seals: Seals, number: int) -> Seal:
+        claims.seal([(claim, whole) for claim in mine])
+        return read(seals, number)
 
-    write_seals(book.path, {theirs: (whole, False)})
-    monkeypatch.setattr(Seals, "_look_at", look_and_seal)
+    write_seals(book.path, {theirs.chunk.number: (whole, False)})
+    monkeypatch.setattr(Seals, "read", read_and_seal)
     claims._refreshed_at = float("-inf")
     assert not claims.is_over()
     assert claims.is_over()

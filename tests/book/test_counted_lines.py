@@ -11,7 +11,7 @@ from rollbook.book.book import Book
 from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, rollouts
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
-from rollbook.book.seals import write_seals
+from rollbook.book.seals import Seals, write_seals
 from rollbook.core import Extent, Rollout, ScoredLine, Seal
 from rollbook.errors import BookError
 from support.books import failed, make_book, open_round, scored
@@ -91,13 +91,21 @@ def test_an_owner_after_the_seal_adds_to_it(tmp_path: Path) -> None:
     assert rewards(book) == ({("t0", 0): 0.5}, 0)
 
 
-def test_a_first_seal_never_replaces_another(tmp_path: Path) -> None:
+def test_no_seal_replaces_another_and_that_of_the_last_round_counts(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run", tasks=1, samples=1)
-    write_seals(book.path, {0: (Seal(1, 2, 1, {}, 0, {}), False)})
-    write_seals(book.path, {0: (Seal(1, 1, 0, {}, 0, {}), False)})
-    assert '"epoch": 2' in (book.path / "done" / "00000.json").read_text()
-    write_seals(book.path, {0: (Seal(2, 3, 1, {}, 0, {}), True)})
-    assert '"epoch": 3' in (book.path / "done" / "00000.json").read_text()
+    kinds = {"model_timeout": 1}
+    first, late, again = Seal(1, 2, 0, kinds, 0, {}), Seal(1, 1, 0, kinds, 0, {}), Seal(3, 4, 1, {}, 0, {})
+    assert write_seals(book.path, {0: (first, False)}) == {0}
+    assert write_seals(book.path, {0: (late, False)}) == set()
+    assert Seals(book.path).refresh() == {0: first}
+    seals = Seals(book.path)
+    assert (seals.find(0), seals.find(1)) == (first, None)
+    assert write_seals(book.path, {0: (again, True)}) == {0}
+    woken = [Seal(3, 3, 0, kinds, 0, {}), Seal(2, 3, 0, kinds, 0, {})]
+    assert [write_seals(book.path, {0: (seal, True)}) for seal in woken] == [set(), {0}]
+    assert (seals.find(0), seals.refresh(), Seals(book.path).refresh()) == (again, {0: again}, {0: again})
+    names = ["00000.2.json", "00000.3.json", "00000.json"]
+    assert sorted(path.name for path in (book.path / "done").iterdir()) == names
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.book import LineReader, read_whole_lines
+from rollbook.core import add_crc
 from rollbook.errors import BookError
 
 
@@ -31,8 +34,64 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     assert numbers(write(tmp_path, b'{"n":1}\n{"n":2}\n{"n":')) == [1, 2]
 
 
-def test_everything_after_a_nul_byte_is_torn(tmp_path: Path) -> None:
-    assert numbers(write(tmp_path, b'{"n":1}\n\0\0\0\0{"n":2}\n{"n":3}\n')) == [1]
+@pytest.mark.parametrize("crc", [False, True])
+@pytest.mark.parametrize("end", [b"\0", b"\0" * 5000, b'{"n":\0\0\0'])
+def test_nul_bytes_up_to_the_end_are_torn(tmp_path: Path, end: bytes, crc: bool) -> None:
+    reader = LineReader(Thing)
+    path = write(tmp_path, make_line(1, crc) + make_line(2, crc) + end)
+    assert ([thing.n for _, thing in reader.read(path)], reader.damaged) == ([1, 2], [])
+
+
+@pytest.mark.parametrize("crc", [False, True])
+def test_nul_bytes_before_a_line_are_damage_and_what_follows_is_read(tmp_path: Path, crc: bool) -> None:
+    reader = LineReader(Thing)
+    path = write(tmp_path, make_line(1, crc) + b"\0\0\0\0" + make_line(2, crc) + make_line(3, crc))
+    assert [thing.n for _, thing in reader.read(path)] == [1, 3]
+    assert [(line.path, line.number) for line in reader.damaged] == [(path, 2)]
+
+
+def make_line(n: int, crc: bool = True) -> bytes:
+    plain = b'{"n":%d}' % n
+    return (add_crc(plain) if crc else plain) + b"\n"
+
+
+def test_the_checksum_can_be_computed_without_our_code() -> None:
+    line = make_line(7).rstrip(b"\n")
+    body, _, rest = line.rpartition(b',"crc":')
+    assert json.loads(line) == {"n": 7, "crc": f"{zlib.crc32(body):08x}"}
+    assert rest == b'"%08x"}' % zlib.crc32(body)
+
+
+@given(count=st.integers(1, 8), data=st.data())
+def test_no_changed_byte_changes_a_line_and_at_most_two_lines_are_lost(
+    tmp_path_factory: pytest.TempPathFactory, count: int, data: st.DataObject
+) -> None:
+    content = bytearray(b"".join(make_line(100 + n) for n in range(count)))
+    at, change = data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(1, 255))
+    content[at] ^= change
+    reader = LineReader(Thing)
+    path = write(tmp_path_factory.mktemp("changed"), bytes(content))
+    if count == 1:  # without another line to tell, a file may be one of the time before checksums
+        return
+    read = [thing.n for _, thing in reader.read(path)]
+    assert set(read) < set(range(100, 100 + count))
+    assert len(read) >= count - 2
+    assert reader.damaged or at >= len(content) - 1
+
+
+def test_a_line_without_a_checksum_among_others_is_damaged_wherever_it_is(tmp_path: Path) -> None:
+    for lines in ([make_line(1, False), make_line(2)], [make_line(2), make_line(1, False)]):
+        reader = LineReader(Thing)
+        assert [thing.n for _, thing in reader.read(write(tmp_path, b"".join(lines)))] == [2]
+        assert [line.why for line in reader.damaged] == ["the checksum is missing"]
+
+
+def test_text_that_is_not_utf8_is_an_error_with_file_and_line(tmp_path: Path) -> None:
+    class Named(msgspec.Struct):
+        name: str
+
+    with pytest.raises(BookError, match=r"w\.1\.jsonl:1: malformed line"):
+        list(LineReader(Named).read(write(tmp_path, b'{"name":"\xff"}\n')))
 
 
 def test_a_malformed_line_in_the_middle_is_an_error_with_file_and_line(tmp_path: Path) -> None:

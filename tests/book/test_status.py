@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+from rollbook.book import Journal, JournalEntry
 from rollbook.book.claims import ChunkClaimer
 from rollbook.book.heartbeats import make_presence, write_heartbeat
 from rollbook.book.seals import write_seals
-from rollbook.book.status import name_state, read_status
+from rollbook.book.status import name_state, read_exact_status, read_status
 from rollbook.core import Held, Seal
 from support.alive import open_fds
-from support.books import make_book, open_round
+from support.books import failed, make_book, open_round, scored
 
 
 def adds_up(path: Path) -> bool:
@@ -52,6 +54,33 @@ def test_seals_count_and_reopened_failures_are_pending_again(tmp_path: Path) -> 
     assert status.failed == {}
     assert status.pending == 4 - (first.chunk.size - 1)
     assert adds_up(book.path)
+
+
+def test_what_was_written_after_the_last_heartbeat_is_counted_exactly_or_said_not_to_be(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+    presence = make_presence(1)
+    presence.born = "1"  # killed
+    write_heartbeat(book.path, presence)
+    assert ChunkClaimer(book, open_round(book), presence.id).claim_next()
+    rollouts = [failed(book, 1, 0), scored(book, 0, 0), scored(book, 0, 1), failed(book, 1, 1)]
+
+    async def write() -> None:
+        journal = Journal(book.path, presence.id, lambda _: None)
+        journal.start()
+        for rollout in rollouts:
+            await journal.add(JournalEntry(rollout))
+        await journal.close()
+
+    asyncio.run(write())
+    status = read_status(book.path)
+    assert (status.scored, status.pending, status.chunks_in_work, status.exact) == (0, 8, 1, False)
+    exact = read_exact_status(book.path)
+    assert (exact.scored, exact.failed, exact.pending) == (2, {"model_timeout": 2}, 4)
+    assert (exact.state, exact.exact, exact.damaged) == ("interrupted", True, [])
+    (path,) = (book.path / "journals").glob("*.1.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"reward":1.0', b'"reward":0.0', 1))
+    exact = read_exact_status(book.path)
+    assert (exact.scored, exact.pending, exact.damaged) == (1, 5, [f"{path}:1: the checksum is wrong"])
 
 
 def test_the_word_for_a_state() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book import ChunkClaimer, CountedLines, PeerMonitor
+from rollbook.book import ChunkClaimer, CountedLines, Leases, PeerMonitor, WorkerMonitor
 from rollbook.book import journal as journals
 from rollbook.book.counted_lines import ScoredLineHeader
 from rollbook.book.heartbeats import read_presence, read_worker_gone
@@ -55,6 +55,28 @@ def test_who_finishes_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert read_worker_gone(book.path, asyncio.run(work())) is None
     assert ChunkClaimer(book, round_, "late").is_over()
+
+
+def test_who_wakes_after_its_lease_was_taken_begins_no_more_keys_of_it(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=8, samples=2)
+    round_, now = open_round(book), [0.0]
+
+    async def part() -> tuple[int, int]:
+        shift = BookJobSource(book, round_, watch=WorkerMonitor(book.path, lambda: now[0], stale_s=180))
+        await shift.join()
+        before = await shift.next()
+        assert before
+        assert before.claim
+        now[0] = 200.0
+        assert Leases(book.path, "heir", 1).claim(before.claim.chunk.number, 2)
+        after = await shift.next()
+        assert after
+        assert after.claim
+        await shift.leave()
+        return before.claim.chunk.number, after.claim.chunk.number
+
+    before, after = asyncio.run(part())
+    assert before != after
 
 
 def test_a_beat_that_takes_long_does_not_come_after_the_last_word(

@@ -93,15 +93,44 @@ def test_an_unsealed_journal_with_a_torn_end_is_resumed_from_its_last_whole_line
     assert all(r.turns[0].ids for r in rollouts(Book(run), tokens=True))
 
 
-def test_a_malformed_line_that_is_not_the_last_is_refused_with_file_and_line(rollbook: Commands, run: Path) -> None:
+def cut_line(line: bytes) -> bytes:
+    return line[: len(line) // 2]
+
+
+def put_a_nul(line: bytes) -> bytes:
+    return line[:50] + b"\0" + line[51:]
+
+
+def change_the_score(line: bytes) -> bytes:
+    return line.replace(b'"reward":', b'"reward":7')
+
+
+def break_the_text(line: bytes) -> bytes:
+    return line[:50] + b"\xff" + line[51:]
+
+
+@pytest.mark.parametrize("damage", [cut_line, put_a_nul, change_the_score, break_the_text])
+def test_a_damaged_line_is_named_and_its_rollout_is_run_again_and_what_follows_counts(
+    damage: Callable[[bytes], bytes], rollbook: Commands, endpoint: Served, run: Path
+) -> None:
     path = journal(run)
+    whole = set(scored_keys(run))
     lines = path.read_bytes().split(b"\n")
-    lines[2] = lines[2][: len(lines[2]) // 2]
+    lines[2] = damage(lines[2])
     path.write_bytes(b"\n".join(lines))
-    for words in (("report", run), ("resume", run)):
-        done = rollbook.run(*words)
-        assert done.code == 2
-        assert f"{path}:3" in done.complaint
+    (lost,) = whole - set(scored_keys(run))
+    before = endpoint.seeds
+    report = rollbook.run("report", run)
+    assert f"1 damaged journal lines do not count, resume runs what they lost: {path}:3:" in report.stdout
+    verified = rollbook.run("verify", run)
+    assert (verified.code, verified.stdout.splitlines()[0].startswith(f"{path}:3: ")) == (3, True)
+    done = finish(rollbook, run)
+    assert done.code == 0, done.stderr
+    assert_complete(run)
+    after = endpoint.seeds
+    asked_again = {seed for seed in seeds_of(whole) if after[seed] > before[seed]}
+    assert asked_again == seeds_of({lost})
+    assert rollbook.run("report", run, "--json").json["damaged"] == [verified.stdout.splitlines()[0]]
 
 
 def finished(rollbook: Commands, endpoint: Served, env: str, run: Path) -> None:

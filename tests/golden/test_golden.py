@@ -1,13 +1,16 @@
-"""The golden book: written once, read by every later version, valid by the frozen schemas.
+"""The golden books: written once, read by every later version, valid by the frozen schemas.
 
-It holds four sums with three samples each: two rounds of a task whose verifier is broken (so chunks of two epochs),
-then an extension; every turn has its tokens.
+Each holds four sums with three samples each: two rounds of a task whose verifier is broken (so chunks of two epochs),
+then an extension; every turn has its tokens. `book` is of schema 1; `book2` has the same rollouts and is of schema 2:
+its lines have checksums, and each round has its own seals.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,19 +18,24 @@ from typing import Any
 import jsonschema
 import pytest
 
-from rollbook.book import Book, FinalFailures, read_status, rollouts
+from rollbook.book import Book, FinalFailures, read_status, rollouts, verify_run
+from rollbook.core import is_crc_right
 from rollbook.core.schema import SCHEMA_FOLDER, SCHEMA_TYPES, generate_schemas
+from rollbook.engine import BookJobSource
 from rollbook.reports import make_report
 from rollbook.tokens import merge
+from support.books import open_round, scored
 from support.sums import write_script, write_sums
 
-GOLDEN = Path(__file__).parent / "book"
+GOLDEN = {1: Path(__file__).parent / "book", 2: Path(__file__).parent / "book2"}
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Book:
-    shutil.copytree(GOLDEN, tmp_path / "book")
-    return Book(tmp_path / "book")
+@pytest.fixture(params=GOLDEN)
+def book(tmp_path: Path, request: pytest.FixtureRequest) -> Book:
+    shutil.copytree(GOLDEN[request.param], tmp_path / "book")
+    opened = Book(tmp_path / "book")
+    assert opened.manifest.schema == request.param
+    return opened
 
 
 def test_its_numbers_are_what_they_were(book: Book) -> None:
@@ -67,6 +75,31 @@ def test_its_status_adds_up(book: Book) -> None:
     assert status.requested == status.scored + sum(status.failed.values()) + status.pending
 
 
+def test_it_is_undamaged_and_stays_so_when_it_is_extended(book: Book) -> None:
+    """A book keeps its schema; every line that is added has a checksum, and the old lines stay as they are."""
+    old = {path.name: path.read_bytes() for path in (book.path / "journals").iterdir()}
+    assert book.extend(4, workers=1) == 4
+    round_ = open_round(book, [])
+
+    async def work() -> None:
+        source = BookJobSource(book, round_)
+        await source.join()
+        while job := await source.next():
+            await source.mark(job, scored(book, job.row, job.sample, tokens=True, round_number=round_.number), True)
+        await source.leave()
+
+    asyncio.run(work())
+    assert verify_run(book.path).damage == []
+    assert make_report(book.path).scored == 13
+    schemas = [json.loads(path.read_text())["schema"] for path in (book.path / "rounds").iterdir()]
+    assert {*schemas, Book(book.path).plan.schema, Book(book.path).manifest.schema} == {book.manifest.schema}
+    for path in (book.path / "journals").glob("*.jsonl"):
+        if path.name in old:
+            assert path.read_bytes() == old[path.name]
+        else:
+            assert all(is_crc_right(line) for line in path.read_bytes().splitlines())
+
+
 def read_frozen_schema(name: str) -> Any:
     return json.loads((SCHEMA_FOLDER / f"{name}.json").read_text())
 
@@ -100,12 +133,21 @@ def check(run: Path) -> set[str]:
     return seen
 
 
-def test_the_golden_book_is_valid_by_an_independent_validator() -> None:
-    assert check(GOLDEN) == set(SCHEMA_TYPES)
+@pytest.mark.parametrize("schema", GOLDEN)
+def test_the_golden_book_is_valid_by_an_independent_validator(schema: int) -> None:
+    assert check(GOLDEN[schema]) == set(SCHEMA_TYPES)
+
+
+def test_the_checksums_of_schema_2_are_right_by_an_independent_reader() -> None:
+    lines = [line for path in (GOLDEN[2] / "journals").glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    assert len(lines) == 14
+    for line in lines:
+        body, _, _ = line.rpartition(b',"crc":"')
+        assert json.loads(line)["crc"] == f"{zlib.crc32(body):08x}"
 
 
 def test_the_runs_of_earlier_versions_are_valid_too() -> None:
-    old = sorted(GOLDEN.parent.glob("runs/*/run"))
+    old = sorted(Path(__file__).parent.glob("runs/*/run"))
     assert len(old) == 7
     for run in old:
         assert check(run) >= set(SCHEMA_TYPES) - {"failed"}, run

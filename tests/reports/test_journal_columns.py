@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollbook.book import json_lines, read_whole_lines
-from rollbook.core import Extent, encode_line, make_scored_line
+from rollbook.book import LineReader, json_lines, number_damaged_lines, read_whole_lines
+from rollbook.book.counted_lines import ScoredLineHeader
+from rollbook.core import Extent, add_crc, encode_line, make_scored_line
 from rollbook.errors import BookError
 from rollbook.reports.journal_columns import UNKNOWN_TASK, normalize_answer, read_journal_columns
 from rollbook.reports.run_columns import split_by_size
@@ -23,7 +24,7 @@ def lines(tmp_path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [64, 700, 1500, 1 << 20])
-@pytest.mark.parametrize("end", [b"", b'{"torn', b"\0\0", b'{"half\0\n{"more":1}\n'])
+@pytest.mark.parametrize("end", [b"", b'{"torn', b"\0\0"])
 def test_lines_are_the_same_in_blocks_of_any_size(
     tmp_path: Path, lines: list[bytes], size: int, end: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,6 +36,41 @@ def test_lines_are_the_same_in_blocks_of_any_size(
     assert found.sample.tolist() == list(range(5)) * 3
     assert found.columns.task.tolist() == [0] * 5 + [1] * 5 + [UNKNOWN_TASK] * 5
     assert found.read_task_id(14) == "t2"
+
+
+@pytest.mark.parametrize("size", [64, 1500, 1 << 20])
+@pytest.mark.parametrize("damage", [b"\0", b"7", b"\n"])
+def test_damaged_lines_are_skipped_and_named_as_by_the_reader_of_lines(
+    tmp_path: Path, lines: list[bytes], size: int, damage: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "w.1.jsonl"
+    content = bytearray(b"".join(add_crc(line.rstrip()) + b"\n" for line in lines))
+    at = len(content) // 2
+    content[at : at + 1] = damage
+    path.write_bytes(content)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", size)
+    reader = LineReader(ScoredLineHeader)
+    ends = [end for end, _ in reader.read(path)]
+    found = read_journal_columns(path, ROWS)
+    assert (found.ends.tolist(), found.damaged.tolist()) == (ends, [line.end for line in reader.damaged])
+    assert number_damaged_lines(path, set(found.damaged.tolist())) == reader.damaged
+    assert len(ends) == 14
+    assert found.read_task_id(13) == "t2"
+
+
+def test_the_checksums_of_sealed_lines_are_not_compared_again(
+    tmp_path: Path, lines: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bytes are covered by the extents; lines behind them are checked."""
+    path = tmp_path / "w.1.jsonl"
+    checked = [add_crc(line.rstrip()) + b"\n" for line in lines]
+    for number in (3, 12):
+        checked[number] = checked[number].replace(b'"reward":1.0', b'"reward":7.0')
+    path.write_bytes(b"".join(checked))
+    sealed = sum(map(len, checked[:10]))
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 64)
+    assert read_journal_columns(path, ROWS, [sealed]).damaged.tolist() == [sum(map(len, checked[:13]))]
+    assert read_journal_columns(path, ROWS, [len(b"".join(checked))]).damaged.tolist() == []
 
 
 def test_the_hashes_of_sealed_beginnings_are_taken_on_the_way(

@@ -96,6 +96,6 @@ def test_a_malformed_failure_is_named_by_its_file(pen):
 
 
 def test_what_is_torn_is_not_given(tmp_path):
-    (tmp_path / "f").write_bytes(b"one\ntwo\n\0\0three\n")
+    (tmp_path / "f").write_bytes(b"one\ntwo\n\0\0three")
     assert list(read_whole_lines(tmp_path / "f")) == [(4, b"one"), (8, b"two")]
     assert list(read_whole_lines(tmp_path / "f", 4)) == [(8, b"two")]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         is_still_final,
         iterate_parts,
         list_journals,
+        read_line_before,
         read_turns,
         rollouts,
         sidecar_path,
@@ -47,11 +48,19 @@ if TYPE_CHECKING:
         write_heartbeat,
     )
     from rollbook.book.journal import Journal, JournalEntry
-    from rollbook.book.json_lines import LineReader, read_line_blocks, read_whole_lines
+    from rollbook.book.json_lines import (
+        DamagedLine,
+        LineChecker,
+        LineReader,
+        number_damaged_lines,
+        read_line_blocks,
+        read_whole_lines,
+    )
     from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
-    from rollbook.book.status import RunStatus, name_state, read_status
+    from rollbook.book.status import RunStatus, name_state, read_exact_status, read_status
     from rollbook.book.tasks import TaskFile, read_rows
+    from rollbook.book.verification import Damage, RunVerification, verify_run
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
@@ -65,6 +74,8 @@ __all__ = [
     "Claim",
     "ContestedLines",
     "CountedLines",
+    "Damage",
+    "DamagedLine",
     "FailedLineHeader",
     "FinalFailures",
     "InFlightKeys",
@@ -72,11 +83,13 @@ __all__ = [
     "JournalEntry",
     "KeyHistory",
     "Leases",
+    "LineChecker",
     "LineIndex",
     "LineReader",
     "LineRules",
     "PeerMonitor",
     "RunStatus",
+    "RunVerification",
     "SealedExtents",
     "Seals",
     "TaskFile",
@@ -94,7 +107,10 @@ __all__ = [
     "make_presence",
     "name_state",
     "next_heartbeat_s",
+    "number_damaged_lines",
     "publish_worker_gone",
+    "read_exact_status",
+    "read_line_before",
     "read_line_blocks",
     "read_presences",
     "read_rows",
@@ -105,6 +121,7 @@ __all__ = [
     "rollouts",
     "sidecar_path",
     "sync_folder",
+    "verify_run",
     "worker_of_journal",
     "write_atomically",
     "write_heartbeat",

@@ -19,7 +19,19 @@ import msgspec
 from rollbook.book.durable_files import DISK_ERRORS, lock_run, sync_folder, write_atomically, write_new
 from rollbook.book.seals import measure_extent
 from rollbook.book.tasks import TaskFile, write_tasks
-from rollbook.core import SCHEMA_VERSION, Chunks, Manifest, Part, Plan, Round, Settings, Task, encode_pretty, make_part
+from rollbook.core import (
+    JSON_ERRORS,
+    SCHEMA_VERSION,
+    Chunks,
+    Manifest,
+    Part,
+    Plan,
+    Round,
+    Settings,
+    Task,
+    encode_pretty,
+    make_part,
+)
 from rollbook.errors import BookError, BookUnwritable, UsageError
 
 T = TypeVar("T")
@@ -92,6 +104,11 @@ def unwritable_error(path: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot write to {path.parent}: {error.strerror}; make room, or choose another --out")
 
 
+def edited_error(path: Path) -> BookError:
+    """Return the error for a file that must not change after the run began."""
+    return BookError(f"{path} was edited since the run began: restore it from a copy of the run")
+
+
 def hash_manifest(run: Path) -> str:
     """Return the hash by which an edited run.json is recognised."""
     return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
@@ -116,9 +133,9 @@ class Book:
         if not (self.path / "run.json").is_file():
             raise UsageError(f"{self.path} is not a run directory: it has no run.json")
         self.manifest = self._read_json("run.json", Manifest)
-        if self.manifest.schema != SCHEMA_VERSION:
+        if not 1 <= self.manifest.schema <= SCHEMA_VERSION:
             raise BookError(
-                f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads {SCHEMA_VERSION}"
+                f"{self.path / 'run.json'}: schema {self.manifest.schema}; this version reads 1 to {SCHEMA_VERSION}"
             )
         self.tasks = self._open_tasks()
         self.load_plan()
@@ -157,8 +174,8 @@ class Book:
             return msgspec.json.decode((self.path / name).read_bytes(), type=struct_type)
         except FileNotFoundError:
             raise BookError(f"{self.path / name} is missing: restore it from a copy of the run") from None
-        except msgspec.DecodeError as error:
-            raise BookError(f"{self.path / name}: {error}") from None
+        except JSON_ERRORS as error:
+            raise BookError(f"{self.path / name}: {error}; restore it from a copy of the run") from None
 
     def rounds(self) -> list[Round]:
         """Return every round (start) of this run, oldest first."""
@@ -169,7 +186,7 @@ class Book:
         """Record a new round with its settings."""
         number = len(self.rounds()) + 1
         while True:
-            opened = Round(SCHEMA_VERSION, number, time.time(), settings, hash_manifest(self.path))
+            opened = Round(self.manifest.schema, number, time.time(), settings, hash_manifest(self.path))
             try:
                 if write_new(self.path / "rounds" / f"{number:04}.json", encode_pretty(opened)):
                     return opened
@@ -179,22 +196,23 @@ class Book:
 
     def check_meaning(self) -> None:
         """Refuse to continue when run.json was edited since the run began: scores would have two meanings."""
-        began = next((r.meaning for r in self.rounds() if r.meaning), "")
-        if began and began != hash_manifest(self.path):
-            raise BookError(
-                f"{self.path / 'run.json'} was edited since the run began: restore it from a copy of the run"
-            )
+        if self._is_manifest_edited():
+            raise edited_error(self.path / "run.json")
         self.check_tasks()
+
+    def _is_manifest_edited(self) -> bool:
+        began = next((r.meaning for r in self.rounds() if r.meaning), "")
+        return bool(began) and began != hash_manifest(self.path)
 
     def check_tasks(self) -> None:
         """Refuse tasks that were edited after planning: earlier scores belong to the old tasks."""
         held, path = self.manifest.tasks, self.path / "tasks.jsonl"
-        if held and measure_extent(path, held.bytes) != held:
-            raise BookError(f"{path} was edited since the run began: restore it from a copy of the run")
+        if held and measure_extent(path, held.bytes) != held:  # or it is the hash in run.json that is damaged
+            raise edited_error(self.path / "run.json" if self._is_manifest_edited() else path)
 
     def add_parts(self, parts: list[Part]) -> None:
         """Add keys to the plan; existing parts stay unchanged."""
-        grown = Plan(SCHEMA_VERSION, [*self.plan.parts, *parts])
+        grown = Plan(self.manifest.schema, [*self.plan.parts, *parts])
         write_atomically(self.path / "plan.json", encode_pretty(grown))
         self.load_plan()
 

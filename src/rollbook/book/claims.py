@@ -20,9 +20,9 @@ from rollbook.book.heartbeats import (
     read_presence,
     read_worker_gone,
 )
-from rollbook.book.json_lines import LineReader
+from rollbook.book.json_lines import DamagedLine, LineReader
 from rollbook.book.leases import Leases, WorkerMonitor
-from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent
+from rollbook.book.seals import Seals, find_reopened_kinds, measure_extent, write_seals
 from rollbook.core import Chunk, Extent, Round, Seal
 
 MAX_WORKER_DEATHS = 3
@@ -50,15 +50,18 @@ class ChunkHistory(msgspec.Struct):
     keys: dict[tuple[int, int], KeyHistory] = {}
     files: dict[str, Extent] = {}
     dropped: int = 0
+    damaged: dict[str, list[int]] = {}
 
 
 class _WorkerLines(msgspec.Struct):
-    """The lines of one worker in chunks that were open when its journals were read."""
+    """The lines of one worker, without those of the chunks in `skipped`, which were closed when it was read."""
 
+    skipped: set[int] = set()
     sizes: dict[str, int] = {}
     scored: dict[int, list[_ScoredAt]] = {}
     failed: dict[int, list[_FailedAt]] = {}
     extents: dict[str, Extent] = {}
+    damaged: dict[str, list[int]] = {}
 
 
 class TakeoverReader:
@@ -75,12 +78,15 @@ class TakeoverReader:
         rounds, seal = self._book.rounds(), seals.get(chunk)
         for worker, first in sorted(self._leases.find_owners(chunk).items(), key=lambda item: item[1]):
             if first < epoch:
-                found = self._read_worker(worker, seals)
+                found = self._read_worker(worker, seals, chunk)
                 history.files |= found.extents
+                history.damaged |= found.damaged
                 self._add_scored(history, found.scored.get(chunk, []), seal, first)
                 self._add_failed(history, found.failed.get(chunk, []), seal, first, rounds)
                 self._add_in_flight(history, chunk, worker, first)
-        history.files |= seal.files if seal else {}
+        if seal:
+            history.files |= seal.files
+            history.damaged |= seal.damaged
         return history
 
     def _add_scored(self, history: ChunkHistory, lines: list[_ScoredAt], seal: Seal | None, epoch: int) -> None:
@@ -109,39 +115,47 @@ class TakeoverReader:
         for key in read_in_flight(self._book.path, worker) & mine:
             history.keys.setdefault(key, KeyHistory()).deaths += 1
 
-    def _read_worker(self, worker: str, seals: dict[int, Seal]) -> _WorkerLines:
+    def _read_worker(self, worker: str, seals: dict[int, Seal], chunk: int) -> _WorkerLines:
+        """Read a worker's lines, those of `chunk` in any case; closed chunks are skipped to save memory."""
         paths = sorted((self._book.path / "journals").glob(f"{worker}.*"))
         sizes = {p.name: p.stat().st_size for p in paths}
         held = self._lines_by_worker.get(worker)
-        if held is None or held.sizes != sizes:
-            held = self._lines_by_worker[worker] = self._scan(paths, sizes, seals)
+        if held is None or held.sizes != sizes or chunk in held.skipped:
+            skipped = {number for number, seal in seals.items() if not seal.failed and number != chunk}
+            held = self._lines_by_worker[worker] = self._scan(paths, _WorkerLines(skipped, sizes))
         return held
 
-    def _scan(self, paths: list[Path], sizes: dict[str, int], seals: dict[int, Seal]) -> _WorkerLines:
+    def _scan(self, paths: list[Path], found: _WorkerLines) -> _WorkerLines:
         self._keys = self._keys or KeyMap(self._book)
-        found = _WorkerLines(sizes=sizes)
-        closed = {number for number, seal in seals.items() if not seal.failed}
         for path in paths:
             if path.name.endswith(".failures.jsonl"):
-                self._scan_failed(path, found, closed)
+                self._scan_failed(path, found)
             elif path.suffix == ".jsonl":
-                self._scan_scored(path, found, closed)
-            found.extents[path.name] = measure_extent(path, sizes[path.name])
+                self._scan_scored(path, found)
+            found.extents[path.name] = measure_extent(path, found.sizes[path.name])
         return found
 
-    def _scan_scored(self, path: Path, found: _WorkerLines, closed: set[int]) -> None:
+    def _scan_scored(self, path: Path, found: _WorkerLines) -> None:
         assert self._keys
-        for end, line in LineReader(ScoredLineHeader).read(path, found.sizes[path.name]):
+        reader = LineReader(ScoredLineHeader)
+        for end, line in reader.read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
-            if at and at[2] not in closed:
+            if at and at[2] not in found.skipped:
                 found.scored.setdefault(at[2], []).append((path.name, end, at[0], line.sample))
+        self._record_damage(path, found, reader.damaged)
 
-    def _scan_failed(self, path: Path, found: _WorkerLines, closed: set[int]) -> None:
+    def _scan_failed(self, path: Path, found: _WorkerLines) -> None:
         assert self._keys
-        for end, line in LineReader(FailedLineHeader).read(path, found.sizes[path.name]):
+        reader = LineReader(FailedLineHeader)
+        for end, line in reader.read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
-            if at and at[2] not in closed:
+            if at and at[2] not in found.skipped:
                 found.failed.setdefault(at[2], []).append((path.name, end, at[0], line))
+        self._record_damage(path, found, reader.damaged)
+
+    def _record_damage(self, path: Path, found: _WorkerLines, damaged: list[DamagedLine]) -> None:
+        if damaged:
+            found.damaged[path.name] = [line.end for line in damaged]
 
 
 REFRESH_S = 1.0
@@ -159,6 +173,7 @@ class Claim(msgspec.Struct):
     failed: dict[str, int] = {}
     dropped: int = 0
     files: dict[str, Extent] = {}
+    damaged: dict[str, list[int]] = {}
     keys_left: int = 0
     since_segment: int = 1
     resealed: bool = False
@@ -167,7 +182,7 @@ class Claim(msgspec.Struct):
 class ChunkClaimer:
     """Claims chunks for a worker: those of dead workers first, then fresh ones in order, then other free ones.
 
-    It reads the disk, so it is called in a thread, one call at a time; `release` and `record_seal` may come any time.
+    It reads the disk, so it is called in a thread, one call at a time; `release` and `seal` may come any time.
     """
 
     def __init__(
@@ -187,7 +202,7 @@ class ChunkClaimer:
         self._refreshed_at = self._gone_read_at = -math.inf
         self._pause = REFRESH_S
         self._known_gone: set[str] = set()
-        self._left_behind: dict[int, int] = {}
+        self._left_behind: dict[int, tuple[str, int]] = {}
         self._fresh = 0
         self._owned: set[int] = set()
         self._messages: deque[tuple[int, Seal | None]] = deque()
@@ -232,9 +247,11 @@ class ChunkClaimer:
         if self._left_behind:
             self.leases.refresh()  # all workers read of a death; most find that another was faster
         while self._left_behind:
-            number, epoch = self._left_behind.popitem()
-            if self.leases.epochs.get(number) == epoch and self.leases.claim(number, epoch + 1):
-                return self._make_claim(number, epoch + 1)
+            number, (worker, epoch) = self._left_behind.popitem()
+            # Read once more: since then it may have shown that it lives, and gone on with its chunk.
+            is_left = self.leases.epochs.get(number) == epoch and number in self._read_chunks_left(worker)
+            if is_left and (claim := self._claim_open(number, epoch + 1)):
+                return claim
         return None
 
     def _read_gone_workers(self) -> None:
@@ -242,9 +259,13 @@ class ChunkClaimer:
         self._pause = max(REFRESH_S, len(joined) / REFRESHES_PER_S)
         for worker in sorted(dead - self._known_gone):
             self._known_gone.add(worker)
-            notice, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
-            if notice and (presence is None or presence.counter == notice.counter):
-                self._left_behind.update(notice.chunks)
+            for number, epoch in self._read_chunks_left(worker).items():
+                self._left_behind[number] = worker, epoch
+
+    def _read_chunks_left(self, worker: str) -> dict[int, int]:
+        """Return the chunks that a worker left when it was gone; none if it has shown since that it lives."""
+        notice, presence = read_worker_gone(self._book.path, worker), read_presence(self._book.path, worker)
+        return notice.chunks if notice and (presence is None or presence.counter == notice.counter) else {}
 
     def _claim_fresh(self) -> Claim | None:
         if self._fresh < len(self._book.chunks):
@@ -253,8 +274,8 @@ class ChunkClaimer:
             number, self._fresh = self._order[self._fresh] if self._order else self._fresh, self._fresh + 1
             if number in self.leases.epochs or number in self._seals.numbers:
                 continue
-            if self.leases.claim(number, 1):
-                return self._make_claim(number, 1)
+            if claim := self._claim_open(number, 1):
+                return claim
             self.leases.refresh()  # where one worker was faster, many may have been
         return None
 
@@ -265,9 +286,9 @@ class ChunkClaimer:
             epoch = self.leases.epochs.get(number, 0)
             if number in self._owned or not self._is_free(number, epoch, gone):
                 continue
-            if self.leases.claim(number, epoch + 1):
+            if claim := self._claim_open(number, epoch + 1):
                 self._refreshed_at = -math.inf  # the same worker may have left more
-                return self._make_claim(number, epoch + 1)
+                return claim
         return None
 
     def _is_free(self, number: int, epoch: int, gone: dict[str, bool]) -> bool:
@@ -279,15 +300,25 @@ class ChunkClaimer:
             gone[owner] = self._monitor.is_gone(owner, read_presence(self._book.path, owner))
         return gone[owner]
 
+    def _claim_open(self, number: int, epoch: int) -> Claim | None:
+        """Claim a chunk, unless another worker is faster or a seal closes it, whatever leases and dead workers say.
+
+        Its owner may seal it until our lease exists, so the disk is asked again after the claim.
+        """
+        if self._is_closed_on_disk(number) or not self.leases.claim(number, epoch) or self._is_closed_on_disk(number):
+            return None
+        return self._make_claim(number, epoch)
+
+    def _is_closed_on_disk(self, number: int) -> bool:
+        return is_closed(self._seals.find(number), self._rounds)
+
     def _make_claim(self, number: int, epoch: int) -> Claim:
         chunk = self._book.chunks[number]
         self._owned.add(number)
-        sealed = number in self._seals.numbers
-        if sealed and number not in self._seals.all:
-            self._seals.read(number)
+        sealed = number in self._seals.all
         fresh = epoch == 1 and not sealed
         history = ChunkHistory() if fresh else self._takeover.read_history(number, epoch, self._seals.all)
-        claim = Claim(chunk, epoch, [], dropped=history.dropped, files=history.files)
+        claim = Claim(chunk, epoch, [], dropped=history.dropped, files=history.files, damaged=history.damaged)
         claim.resealed = sealed
         for key in chunk:
             past = history.keys.get(key)
@@ -306,9 +337,17 @@ class ChunkClaimer:
         """Record that another worker has taken over a chunk of ours."""
         self._messages.append((number, None))
 
-    def record_seal(self, number: int, seal: Seal) -> None:
-        """Record that we sealed a chunk, so that the seal is not read back from the disk."""
-        self._messages.append((number, seal))
+    def seal(self, claims: Sequence[tuple[Claim, Seal]]) -> None:
+        """Seal chunks of ours; one that another worker has taken over is left to that worker."""
+        mine = {
+            claim.chunk.number: (seal, claim.resealed)
+            for claim, seal in claims
+            if not self.leases.is_lost(claim.chunk.number, claim.epoch)
+        }
+        written = write_seals(self._book.path, mine)
+        for claim, seal in claims:  # our own seals are not read back from the disk
+            number = claim.chunk.number
+            self._messages.append((number, seal if number in written else None))
 
     def _apply_messages(self) -> None:
         while self._messages:

@@ -1,7 +1,7 @@
 """Which lines of a book's journals count (each key once, the others dropped and counted), and reading them back.
 
 Of a key the lowest epoch counts, then the lowest attempt; what a seal covers does not change. A journal file is read by
-complete lines: a torn end is dropped, any other malformed line is an error with file and line number. `rollouts` yields
+complete lines: a torn end is dropped, a damaged line is skipped and recorded (json_lines.py). `rollouts` yields
 complete rollouts, on request with their exact tokens; `LineIndex` finds the line of one key without holding lines in
 memory.
 """
@@ -21,7 +21,7 @@ from rollbook.book.book import Book
 from rollbook.book.json_lines import NO_LIMIT, LineReader, malformed_line_error, read_whole_lines
 from rollbook.book.leases import Leases
 from rollbook.book.seals import SealedExtents, Seals
-from rollbook.core import FailedLine, Failure, Rollout, Round, ScoredLine, Seal, Turn, TurnLine, reopens
+from rollbook.core import JSON_ERRORS, FailedLine, Failure, Rollout, Round, ScoredLine, Seal, Turn, TurnLine, reopens
 from rollbook.errors import BookError
 from rollbook.tokens import decode_tokens
 
@@ -164,10 +164,11 @@ class ContestedLines(Generic[T]):
 
 
 class CountedLines(Generic[M]):
-    """Streams the scored lines that count, each key once; `dropped` counts the others."""
+    """Streams the scored lines that count, each key once; `dropped` counts the others, `damaged` are unreadable."""
 
     def __init__(self, book: Book, struct_type: type[M]) -> None:
-        self._book, self._struct_type = book, struct_type
+        self._book, self._reader = book, LineReader(struct_type)
+        self.damaged = self._reader.damaged
         self._keys = KeyMap(book)
         self._rules = LineRules(book.path)
         self._seen = bytearray(self._keys.keys // 8 + 1)
@@ -180,13 +181,12 @@ class CountedLines(Generic[M]):
 
     def iterate_with_offsets(self) -> Iterator[tuple[int, Path, int, M]]:
         """Yield (row, journal, end offset, line) for every scored key, in no order."""
-        reader = LineReader(self._struct_type)
         sealed_extents = SealedExtents(self._book.path, self._rules.seals)
         sealed_extents.check_present(failures=False)
         for path in list_journals(self._book.path, failures=False):
             rules: dict[int, ChunkRule] = {}
             end = 0
-            for end, line in reader.read(path):
+            for end, line in self._reader.read(path):
                 row = self._check_line(path, rules, end, line)
                 if row is not None:
                     yield row, path, end, line
@@ -249,17 +249,18 @@ class FinalFailures:
         self._book = book
         self._rounds = book.rounds()
         self._sealed_extents = SealedExtents(book.path, Seals(book.path).refresh())
+        self._reader = LineReader(FailedLineHeader)
+        self.damaged = self._reader.damaged
 
     def __iter__(self) -> Iterator[FailedLineHeader]:
         return (line for _, _, line in self.iterate_with_offsets())
 
     def iterate_with_offsets(self) -> Iterator[tuple[Path, int, FailedLineHeader]]:
         """Yield (journal, end offset, line)."""
-        reader = LineReader(FailedLineHeader)
         self._sealed_extents.check_present(failures=True)
         for path in list_journals(self._book.path, failures=True):
             end = 0
-            for end, line in reader.read(path):
+            for end, line in self._reader.read(path):
                 if is_still_final(line, self._rounds):
                     yield path, end, line
             self._sealed_extents.check_read(path, end)
@@ -373,7 +374,7 @@ def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
     raw = read_line_before(path, end)
     try:
         return _failed_decoder.decode(raw) if path.name.endswith(".failures.jsonl") else _scored_decoder.decode(raw)
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         number = sum(1 for at, _ in read_whole_lines(path) if at <= end)
         raise malformed_line_error(path, number, error) from None
 

@@ -13,7 +13,18 @@ from pathlib import Path
 
 from rollbook.errors import BookError, BookUnwritable
 
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+DISK_ERRORS = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,  # a limit on the size of files, such as `ulimit -f`
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+        errno.ESTALE,  # a network file system whose server was restarted, or whose folder was replaced
+    }
+)
 NO_LOCK_ERRORS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 LOCK_TIMEOUT_S = 30.0
 
@@ -65,27 +76,47 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_temporary(path: Path, data: bytes) -> Path:
-    """Write a complete, fsynced temporary file next to `path` and return its name."""
+    """Write a complete, fsynced temporary file next to `path` and return its name; leave none behind on an error."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with _unlink_on_error(aside):
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     return aside
+
+
+@contextmanager
+def _unlink_on_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by a file with this content, atomically and durably."""
-    os.replace(write_temporary(path, data), path)
+    aside = write_temporary(path, data)
+    with _unlink_on_error(aside):
+        os.replace(aside, path)
     sync_folder(path.parent)
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Create `path` with this content; return False if it exists. A partial file is never visible."""
+    """Create `path` with this content, durably; return False if it exists. A partial file is never visible."""
+    created = link_new(path, data)
+    if created:
+        sync_folder(path.parent)
+    return created
+
+
+def link_new(path: Path, data: bytes) -> bool:
+    """Create `path` with this content; return False if it exists. Its name is not durable yet."""
     aside = write_temporary(path, data)
     try:
         os.link(aside, path)
@@ -93,7 +124,6 @@ def write_new(path: Path, data: bytes) -> bool:
         return False
     finally:
         os.unlink(aside)
-    sync_folder(path.parent)
     return True
 
 

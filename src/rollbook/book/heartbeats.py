@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.durable_files import overwrite_in_place, replace_without_sync, write_new
-from rollbook.core import Presence, encode, encode_line
+from rollbook.core import JSON_ERRORS, Presence, encode, encode_line
 
 HEARTBEAT_S = 5.0
 MAX_HEARTBEAT_S = 30.0
@@ -50,9 +50,19 @@ def make_presence(round_number: int, run: Path | None = None) -> Presence:
 
 
 def read_folder_id(run: Path) -> str:
-    """Return an id that differs between a run directory and a copy of it."""
+    """Return the device and inode of a folder of the book, as this process sees them."""
     stat = (run / "workers").stat()
     return f"{stat.st_dev}:{stat.st_ino}"
+
+
+def is_copy(place: str, other: str) -> bool:
+    """Return whether two ids, taken on one machine, are certainly of a run directory and a copy of it.
+
+    A directory that is mounted twice can have two devices: only on one device are different inodes different folders.
+    """
+    device, _, inode = place.partition(":")
+    other_device, _, other_inode = other.partition(":")
+    return device == other_device and inode != other_inode
 
 
 def read_boot_id() -> str:
@@ -110,7 +120,7 @@ def read_presence(run: Path, worker: str) -> Presence | None:
     for _ in range(READ_TRIES):
         try:
             return _presence_decoder.decode((run / "workers" / f"{worker}.json").read_bytes())
-        except msgspec.DecodeError:
+        except JSON_ERRORS:
             continue  # it may be writing just now
         except FileNotFoundError:
             break
@@ -189,7 +199,7 @@ def read_in_flight(run: Path, worker: str) -> set[tuple[int, int]]:
         if line.strip():
             try:
                 slot = _in_flight_decoder.decode(line)
-            except msgspec.DecodeError:
+            except JSON_ERRORS:
                 continue  # half overwritten at a power cut: no key is suspected
             taken.add((slot.row, slot.sample))
     return taken
@@ -220,7 +230,7 @@ def read_worker_gone(run: Path, worker: str) -> WorkerGone | None:
     """Read the record of a dead worker; None where a power cut tore it: then every chunk is checked instead."""
     try:
         return _gone_decoder.decode((run / "workers" / f"{worker}{GONE_SUFFIX}").read_bytes())
-    except (msgspec.DecodeError, FileNotFoundError):
+    except (*JSON_ERRORS, FileNotFoundError):
         return None
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from rollbook.book.claims import Claim
 from rollbook.book.durable_files import sync_folder
-from rollbook.core import Extent, Rollout, TokenRef, encode, make_failed_line, make_scored_line
+from rollbook.core import Extent, Rollout, TokenRef, add_crc, encode, make_failed_line, make_scored_line
 from rollbook.errors import BookUnwritable
 from rollbook.tokens import encode_tokens
 
@@ -102,9 +102,9 @@ class _Segment:
         """Encode an entry into the buffers; return its size."""
         refs = self._add_tokens(entry.rollout)
         if entry.rollout.score is not None:
-            file, line = self.scored, encode(make_scored_line(entry.rollout, refs))
+            file, line = self.scored, add_crc(encode(make_scored_line(entry.rollout, refs)))
         else:
-            file, line = self.failures, encode(make_failed_line(entry.rollout, refs, entry.final))
+            file, line = self.failures, add_crc(encode(make_failed_line(entry.rollout, refs, entry.final)))
         file.add(line + b"\n")
         return len(line)
 

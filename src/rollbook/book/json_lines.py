@@ -1,17 +1,25 @@
-"""Reading JSON-lines files that are appended to: whole lines, their offsets, and errors that name file and line.
+"""Reading JSON-lines files that are appended to: whole lines, offsets, damage, and errors that name file and line.
 
-An unterminated last line is torn, or not yet written; everything from a NUL byte on is torn too. Files that people
-write (data, scripts) may end without a newline and have blank lines: `core.iterate_lines` reads those.
+An unterminated end is torn, or not yet written: it is not read, NUL bytes up to the end of the file included. A whole
+line is damaged if it has a NUL byte, if its checksum is wrong, or if it has none where other lines have one. A damaged
+line is skipped and recorded, and what follows is read. Any other line that cannot be decoded is an error.
+
+Sealed bytes are covered by the sha256 of the seal, and a seal lists the damaged lines in the journals of earlier owners
+of its chunk. So a reader that compares the sha256 may skip the listed lines and check only the lines behind the last
+sealed byte; a reader that does not must check every line.
+
+Files that people write (data, scripts) may end without a newline and have blank lines: `core.iterate_lines` reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from rollbook.core import JSON_ERRORS, has_crc, is_crc_right
 from rollbook.errors import BookError
 
 T = TypeVar("T")
@@ -28,24 +36,19 @@ def read_line_blocks(
 
     A block is valid until the next one is requested. `on_bytes` gets every byte that is read, torn ones included.
     """
-    buffer, kept, offset, position, torn = bytearray(BLOCK_BYTES), 0, start, start, False
+    buffer, kept, offset, position = bytearray(BLOCK_BYTES), 0, start, start
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
         while size := file.readinto(memoryview(buffer)[kept : kept + stop - position]):
             position += size
             if on_bytes:
                 on_bytes(memoryview(buffer)[kept : kept + size])
-            if torn:
-                if on_bytes:
-                    continue  # what follows may be sealed, but is not read
-                return
-            nul = buffer.find(0, kept, kept + size)
-            end, torn = (kept + size, False) if nul < 0 else (nul, True)
-            cut = buffer.rfind(b"\n", 0, end) + 1
+            end = kept + size
+            cut = buffer.rfind(b"\n", kept, end) + 1
             if cut:
                 yield offset, memoryview(buffer)[:cut]
-            offset, kept = offset + cut, 0 if torn else end - cut
-            rest = buffer[cut : cut + kept]
+            offset, kept = offset + cut, end - cut
+            rest = buffer[cut:end]
             if kept > len(buffer) // 2:  # a line that does not fit
                 buffer = bytearray(2 * len(buffer))
             buffer[:kept] = rest
@@ -59,21 +62,72 @@ def read_whole_lines(path: Path, start: int = 0, stop: int = NO_LIMIT) -> Iterat
             yield end, line
 
 
+class DamagedLine(NamedTuple):
+    """A line that is not as it was written."""
+
+    path: Path
+    end: int
+    number: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}: {self.why}"
+
+
+class LineChecker:
+    """Finds the damaged lines of one journal file; a file has a checksum on every line or on none."""
+
+    def __init__(self) -> None:
+        self._has_crc = False
+
+    def find_damage(self, lines: list[bytes]) -> dict[int, str]:
+        """Return the damaged ones of these lines by position, each with what is wrong."""
+        self._has_crc = self._has_crc or any(map(has_crc, lines))
+        return {at: why for at, line in enumerate(lines) if (why := self._describe_damage(line))}
+
+    def _describe_damage(self, line: bytes) -> str:
+        if has_crc(line):
+            return "" if is_crc_right(line) else "the checksum is wrong"
+        if self._has_crc:
+            return "the checksum is missing"
+        return "a NUL byte" if b"\0" in line else ""
+
+
 class LineReader(Generic[T]):
-    """Decodes the lines of journal files into one type."""
+    """Decodes the lines of journal files into one type; `damaged` are those that it skipped."""
 
     def __init__(self, struct_type: type[T]) -> None:
         self._decode = msgspec.json.Decoder(struct_type).decode
+        self.damaged: list[DamagedLine] = []
 
     def read(self, path: Path, stop: int = NO_LIMIT, start: int = 0, first_number: int = 1) -> Iterator[tuple[int, T]]:
         """Yield every line, decoded, with its end offset; `first_number` is that of the line at `start`."""
-        for number, (end, line) in enumerate(read_whole_lines(path, start, stop), first_number):
-            try:
-                yield end, self._decode(line)
-            except msgspec.DecodeError as error:
-                raise malformed_line_error(path, number, error) from None
+        checker, number = LineChecker(), first_number
+        for end, block in read_line_blocks(path, start, stop):
+            lines = bytes(block[:-1]).split(b"\n")
+            damage = checker.find_damage(lines)
+            for at, line in enumerate(lines):
+                end += len(line) + 1
+                if at in damage:
+                    self.damaged.append(DamagedLine(path, end, number + at, damage[at]))
+                    continue
+                try:
+                    yield end, self._decode(line)
+                except JSON_ERRORS as error:
+                    raise malformed_line_error(path, number + at, error) from None
+            number += len(lines)
 
 
-def malformed_line_error(path: Path, number: int, error: msgspec.DecodeError) -> BookError:
+def number_damaged_lines(path: Path, ends: set[int]) -> list[DamagedLine]:
+    """Return the damaged lines of a file that end at these offsets, with their numbers."""
+    checker, found = LineChecker(), []
+    for number, (end, line) in enumerate(read_whole_lines(path), 1):
+        why = checker.find_damage([line]).get(0)
+        if end in ends:
+            found.append(DamagedLine(path, end, number, why or "the checksum is missing"))
+    return found
+
+
+def malformed_line_error(path: Path, number: int, error: Exception) -> BookError:
     """Return the error about a line that cannot be read."""
     return BookError(f"{path}:{number}: malformed line ({error}); restore the file from a copy of the run")

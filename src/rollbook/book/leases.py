@@ -1,8 +1,8 @@
 """leases/CHUNK.EPOCH: who owns a chunk, when a lease is stale, and workers that watch each other for that.
 
-A claim is one link(2); nothing is ever unlinked. A lease is stale when its worker is gone: it left, its process died on
-this machine, or its heartbeat has not moved for STALE_S of our own clock. Each worker watches the few that come after
-it by name, so that a death is noticed while all are busy.
+A claim is one link(2); no lease is ever unlinked. A lease is stale when its worker is gone: it left, its process died
+on this machine, or its heartbeat has not moved for STALE_S of our own clock. Each worker watches the few that come
+after it by name, so that a death is noticed while all are busy.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 from rollbook.book.durable_files import write_temporary
 from rollbook.book.heartbeats import (
     WorkerGone,
+    is_copy,
     list_joined_and_gone,
     publish_worker_gone,
     read_boot_id,
@@ -29,7 +30,7 @@ from rollbook.book.heartbeats import (
     read_start_time,
 )
 from rollbook.book.seals import Seals
-from rollbook.core import Lease, Presence, encode_line
+from rollbook.core import JSON_ERRORS, Lease, Presence, encode_line
 from rollbook.errors import BookError
 
 _decoder = msgspec.json.Decoder(Lease)
@@ -39,9 +40,10 @@ class Leases:
     """The leases of a book, for one worker, or for a reader (without `worker`)."""
 
     def __init__(self, run: Path, worker: str = "", round_number: int = 0) -> None:
-        self._folder = run / "leases"
+        self._run, self._folder = run, run / "leases"
         self._mine = Lease(worker, round_number)
         self._claim_file: Path | None = None
+        self._claim_files: list[Path] = []
         self._leases: dict[tuple[int, int], Lease] = {}
         self.epochs: dict[int, int] = {}
 
@@ -58,7 +60,7 @@ class Leases:
         """Read the lease of a chunk at an epoch."""
         found = self._leases.get((chunk, epoch))
         if found is None:
-            found = _read_lease(self._folder / _lease_name(chunk, epoch))
+            found = _read_lease(lease_path(self._run, chunk, epoch))
             self._leases[chunk, epoch] = found
         return found
 
@@ -71,11 +73,11 @@ class Leases:
 
     def is_lost(self, chunk: int, epoch: int) -> bool:
         """Return whether another worker has taken over a chunk since we claimed it."""
-        return (self._folder / _lease_name(chunk, epoch + 1)).exists()
+        return lease_path(self._run, chunk, epoch + 1).exists()
 
     def claim(self, chunk: int, epoch: int) -> bool:
         """Try to own a chunk at an epoch; exactly one worker can."""
-        target = self._folder / _lease_name(chunk, epoch)
+        target = lease_path(self._run, chunk, epoch)
         for _ in range(2):
             source = self._claim_file or self._write_claim_file()
             try:
@@ -96,7 +98,15 @@ class Leases:
 
     def _write_claim_file(self) -> Path:
         self._claim_file = write_temporary(self._folder / self._mine.worker, encode_line(self._mine))
+        self._claim_files.append(self._claim_file)
         return self._claim_file
+
+    def close(self) -> None:
+        """Remove the hidden files that the claims of this worker were linked from; the leases stay."""
+        for path in self._claim_files:
+            path.unlink(missing_ok=True)
+        self._claim_file = None
+        self._claim_files.clear()
 
 
 def _read_lease(path: Path) -> Lease:
@@ -104,12 +114,13 @@ def _read_lease(path: Path) -> Lease:
         return _decoder.decode(path.read_bytes())
     except FileNotFoundError:
         raise BookError(f"{path} is missing: restore it from a copy of the run") from None
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise BookError(f"{path}: {error}; restore it from a copy of the run") from None
 
 
-def _lease_name(chunk: int, epoch: int) -> str:
-    return f"{chunk:05}.{epoch}"
+def lease_path(run: Path, chunk: int, epoch: int) -> Path:
+    """Return the path of the lease of a chunk at an epoch."""
+    return run / "leases" / f"{chunk:05}.{epoch}"
 
 
 STALE_S = 180.0
@@ -121,25 +132,28 @@ class WorkerMonitor:
     def __init__(
         self, run: Path | None = None, clock: Callable[[], float] = time.monotonic, stale_s: float | None = None
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self.stale_s = STALE_S if stale_s is None else stale_s
         self._last: dict[str, tuple[int, float]] = {}
         self._machine = (socket.gethostname(), read_boot_id(), read_pid_namespace())
         self._folder_id = read_folder_id(run) if run else ""
 
     def is_gone(self, worker: str, presence: Presence | None) -> bool:
-        """Return whether a worker left, died on this machine, works on another copy, or sent no heartbeat lately."""
+        """Return whether a worker left, died on this machine, works on another copy, or sent no heartbeat lately.
+
+        Where it cannot be certain that the worker is on a copy, the heartbeat decides, which a copy never gets.
+        """
         if presence is not None:
             if presence.state == "left":
                 return True
             if (presence.host, presence.boot, presence.namespace) == self._machine and presence.born:
-                elsewhere = bool(presence.place and self._folder_id) and presence.place != self._folder_id
+                elsewhere = presence.place and self._folder_id and is_copy(presence.place, self._folder_id)
                 if elsewhere or read_start_time(presence.pid) != presence.born:
                     return True
         return self._is_silent(worker, presence.counter if presence else -1)
 
     def _is_silent(self, worker: str, counter: int) -> bool:
-        now = self._clock()
+        now = self.clock()
         seen, since = self._last.get(worker, (None, now))
         if seen != counter:
             self._last[worker] = (counter, now)

@@ -1,6 +1,8 @@
 """done/NNNNN.json: chunks that are finished for their round, and exactly which bytes of which journals say so.
 
-A journal that has lost sealed bytes is refused, never counted as if it were complete.
+A seal is never replaced, whatever the leases say. A later round that opens the failures of a chunk again writes a seal
+of its own, NNNNN.ROUND.json; the one of the highest round counts. A journal that has lost sealed bytes is refused,
+never counted as if it were complete.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.book.durable_files import sync_folder, write_temporary
-from rollbook.core import Extent, Round, Seal, encode_pretty, reopens
+from rollbook.book.durable_files import link_new, sync_folder
+from rollbook.core import JSON_ERRORS, Extent, Round, Seal, encode_pretty, reopens
 from rollbook.errors import BookError
 
 
@@ -43,8 +45,9 @@ class SealedExtents:
             raise self._lost_error(f"{path} is not what was sealed (its whole lines end at byte {end})", lost)
 
     def _lost_error(self, what: str, chunks: list[int]) -> BookError:
-        numbers = ",".join(f"{chunk:05}" for chunk in sorted(chunks))
-        seals = self._run / "done" / (f"{{{numbers}}}.json" if len(chunks) > 1 else f"{numbers}.json")
+        found = [path.name for chunk in sorted(chunks) for path in list_seals(self._run, chunk)]
+        names = ",".join(name.removesuffix(".json") for name in found)
+        seals = self._run / "done" / (f"{{{names}}}.json" if len(found) > 1 else f"{names}.json")
         return BookError(f"{what}: restore it from a copy of the run, or `rm {seals}` and resume to run the lost again")
 
 
@@ -67,53 +70,70 @@ def measure_extents(path: Path, sizes: Iterable[int]) -> Iterator[Extent]:
 _decoder = msgspec.json.Decoder(Seal)
 
 
-def seal_path(run: Path, chunk: int) -> Path:
-    """Return the path of the seal of a chunk."""
-    return run / "done" / f"{chunk:05}.json"
+def seal_path(run: Path, chunk: int, again_in: int = 0) -> Path:
+    """Return the path of the first seal of a chunk, or of the one by a later round that opened it again."""
+    return run / "done" / (f"{chunk:05}.{again_in}.json" if again_in else f"{chunk:05}.json")
 
 
-def write_seals(run: Path, seals: dict[int, tuple[Seal, bool]]) -> None:
-    """Seal chunks, each with whether it was sealed by an earlier round; a first seal never replaces another."""
-    for chunk, (seal, again) in seals.items():
-        path = seal_path(run, chunk)
-        aside = write_temporary(path, encode_pretty(seal))
-        if again:
-            os.replace(aside, path)
-            continue
-        try:
-            os.link(aside, path)
-        except FileExistsError:
-            pass  # another worker took the chunk over and sealed it first: its seal stays
-        os.unlink(aside)
-    if seals:
+def list_seals(run: Path, chunk: int) -> list[Path]:
+    """Return the paths of all seals of a chunk, the first one first."""
+    return [seal_path(run, chunk), *sorted((run / "done").glob(f"{chunk:05}.[0-9]*.json"))]
+
+
+def write_seals(run: Path, seals: Mapping[int, tuple[Seal, bool]]) -> set[int]:
+    """Seal chunks, each with whether an earlier round sealed it already; return those that had no such seal yet.
+
+    A seal that exists stays: another worker took the chunk over and sealed it first.
+    """
+    written = {
+        chunk
+        for chunk, (seal, again) in seals.items()
+        if link_new(seal_path(run, chunk, seal.round if again else 0), encode_pretty(seal))
+    }
+    if written:
         sync_folder(run / "done")
+    return written
 
 
 class Seals:
-    """All seals of a book; only changed files are read again."""
+    """The seal of every chunk of a book that counts; each file is read once, since none ever changes."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._seen: dict[int, tuple[int, int]] = {}
+        self._last_rounds: dict[int, int] = {}
         self.all: dict[int, Seal] = {}
         self.numbers: set[int] = set()
 
     def list_numbers(self) -> set[int]:
         """Return the sealed chunks, from the file names alone."""
-        parts = (name.partition(".") for name in os.listdir(self._run / "done"))
-        self.numbers = {int(number) for number, _, ending in parts if ending == "json" and number.isdigit()}
+        self._last_rounds = {}
+        for name in os.listdir(self._run / "done"):
+            number, _, again_in = name.removesuffix(".json").partition(".")
+            if name.endswith(".json") and number.isdigit() and (again_in.isdigit() or not again_in):
+                last = self._last_rounds.get(int(number), 0)
+                self._last_rounds[int(number)] = max(last, int(again_in or 0))
+        self.numbers = set(self._last_rounds)
         return self.numbers
 
     def refresh(self) -> dict[int, Seal]:
         """Read what was sealed since the last refresh."""
         for number in self.list_numbers():
-            if not self._is_final(number):
-                self._look_at(number, seal_path(self._run, number))
+            if number not in self.all or self.all[number].round < self._last_rounds[number]:
+                self.read(number)
         return self.all
 
     def read(self, number: int) -> Seal:
-        """Read one seal."""
-        self.add(number, _read_seal(seal_path(self._run, number)))
+        """Read the seal of a chunk that counts, as of the last listing."""
+        self.add(number, read_seal(seal_path(self._run, number, self._last_rounds.get(number, 0))))
+        return self.all[number]
+
+    def find(self, number: int) -> Seal | None:
+        """Return the seal of a chunk that counts, as the disk has it now."""
+        if not seal_path(self._run, number).exists():
+            return None
+        if number not in self.all or self.all[number].failed:  # only failures are ever opened and sealed again
+            self.list_numbers()
+            self.read(number)
         return self.all[number]
 
     def add(self, number: int, seal: Seal) -> None:
@@ -121,23 +141,13 @@ class Seals:
         self.all[number] = seal
         self.numbers.add(number)
 
-    def _is_final(self, number: int) -> bool:
-        """Return whether a seal will never change: only failures are tried again."""
-        return number in self.all and not self.all[number].failed
 
-    def _look_at(self, number: int, path: Path) -> None:
-        stat = path.stat()
-        stamp = (stat.st_ino, stat.st_mtime_ns)
-        if self._seen.get(number) != stamp:
-            self.all[number] = _read_seal(path)
-            self._seen[number] = stamp
-
-
-def _read_seal(path: Path) -> Seal:
+def read_seal(path: Path) -> Seal:
+    """Read one seal."""
     try:
         return _decoder.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise BookError(f"{path}: {error}; delete it to have the chunk counted again") from None
+    except JSON_ERRORS as error:
+        raise BookError(f"{path}: {error}; restore it, or delete it to have the chunk counted again") from None
 
 
 def find_reopened_kinds(kinds: Iterable[str], sealed_in: int, rounds: Sequence[Round]) -> set[str]:

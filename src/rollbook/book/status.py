@@ -1,12 +1,14 @@
-"""The progress of a run, from done/, leases/ and workers/ alone: cheap at any size."""
+"""The progress of a run: from done/, leases/ and workers/ alone, cheap at any size, or exactly from its journals."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
 from rollbook.book.book import Book
+from rollbook.book.counted_lines import CountedLines, FinalFailures, ScoredLineHeader
 from rollbook.book.heartbeats import read_presences
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds
@@ -14,7 +16,11 @@ from rollbook.core import Held, Presence, Seal
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """Requested = scored + failed + pending. Chunks in work count as of their worker's last heartbeat."""
+    """Requested = scored + failed + pending.
+
+    Unless it is `exact`, the `chunks_in_work` count as of their worker's last heartbeat: what was written since is
+    durable, and still pending here. Only an exact status knows of damaged journal lines.
+    """
 
     run: str
     path: str
@@ -29,6 +35,9 @@ class RunStatus(msgspec.Struct, frozen=True):
     chunks_done: int
     workers: list[str]
     in_flight: int
+    chunks_in_work: int = 0
+    exact: bool = False
+    damaged: list[str] = []
 
 
 def read_status(run: str | Path) -> RunStatus:
@@ -41,13 +50,14 @@ def read_status(run: str | Path) -> RunStatus:
     leases.refresh()
     watch = WorkerMonitor(book.path)
     alive = [name for name, p in sorted(presences.items()) if not watch.is_gone(name, p)]
-    scored, done, dropped = 0, 0, 0
+    scored, done, dropped, in_work = 0, 0, 0, 0
     failed: dict[str, int] = {}
     for number in range(len(book.chunks)):
         seal, held = seals.get(number), _find_worker_counts(number, leases, presences)
         open_again = find_reopened_kinds(seal.failed, seal.round, rounds) if seal else set()
         done += seal is not None and not open_again
         dropped += seal.dropped if seal else 0
+        in_work += seal is None and number in leases.epochs
         counted = _count_chunk(seal, held, open_again, leases.epochs.get(number, 0))
         scored += counted.scored
         for kind, count in counted.failed.items():
@@ -68,7 +78,34 @@ def read_status(run: str | Path) -> RunStatus:
         done,
         alive,
         sum(presences[name].in_flight for name in alive),
+        in_work,
     )
+
+
+def read_exact_status(run: str | Path) -> RunStatus:
+    """Read the status of a run with counts from its journals: everything that is durable counts."""
+    status, book = read_status(run), Book(run)
+    failures, counted = FinalFailures(book), CountedLines(book, ScoredLineHeader)
+    failed_keys = {(line.task, line.sample): line.failure.kind for line in failures}
+    scored = 0
+    for _, _, line in counted:
+        scored += 1
+        failed_keys.pop((line.task, line.sample), None)
+    pending = status.requested - scored - len(failed_keys)
+    return msgspec.structs.replace(
+        status,
+        state=status.state if status.state == "planned" else _name_exact_state(status, scored, pending),
+        scored=scored,
+        failed=dict(Counter(failed_keys.values())),
+        pending=pending,
+        dropped=counted.dropped,
+        exact=True,
+        damaged=[str(line) for line in (*counted.damaged, *failures.damaged)],
+    )
+
+
+def _name_exact_state(status: RunStatus, scored: int, pending: int) -> str:
+    return name_state(status.requested, scored, pending, bool(status.workers))
 
 
 def name_state(requested: int, scored: int, pending: int, alive: bool) -> str:

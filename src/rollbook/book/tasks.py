@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from rollbook.core import Task, TaskLine, encode_line
+from rollbook.core import JSON_ERRORS, Task, TaskLine, encode_line
 from rollbook.errors import BookError, UsageError
 
 MAX_CACHED_TASKS = 256
@@ -35,7 +35,7 @@ def read_rows(path: Path, count: int) -> dict[str, int]:
 def _read_id(path: Path, row: int, line: bytes) -> str:
     try:
         return _id_decoder.decode(line).id
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise BookError(f"{path}:{row + 1}: not a task line: {error}") from None
 
 
@@ -102,7 +102,7 @@ class TaskFile:
     def _decode(self, row: int, raw: bytes) -> Task:
         try:
             return Task.from_line(_line_decoder.decode(raw))
-        except msgspec.DecodeError as error:
+        except JSON_ERRORS as error:
             raise BookError(f"{self.path}:{row + 1}: not a task line: {error}") from None
 
     def read_many(self, rows: Iterable[int]) -> dict[int, Task]:

@@ -44,6 +44,7 @@ COMMANDS = {
     "reverify": CommandEntry(
         "verify_commands", "reverify_command", "Score a run's stored rollouts again, without a model."
     ),
+    "verify": CommandEntry("verify_commands", "verify_command", "Check every file of a run directory for damage."),
     "check": CommandEntry("verify_commands", "check_command", "Say whether an environment is sound, without a model."),
     "score": CommandEntry("verify_commands", "score_command", "Score one given answer, without a model."),
     "serve": CommandEntry("serve_commands", "serve_command", "Serve an environment to NeMo Gym."),

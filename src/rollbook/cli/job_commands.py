@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from rollbook.clusters import ClusterStatus
 
 
-def status_command(run: o.Run, json: o.Json = False) -> None:
+Exact = Annotated[bool, typer.Option("--exact", help="Count what is in the journals, which takes longer.")]
+
+
+def status_command(run: o.Run, exact: Exact = False, json: o.Json = False) -> None:
+    from rollbook.book import read_exact_status
+
     cluster = read_visible_status(run)
     status, pace, jobs = cluster.status, cluster.pace, cluster.jobs
+    if exact:
+        status = read_exact_status(run)
     if json:
         show_json(msgspec.to_builtins(status) | {"rate": pace.rate, "eta_s": pace.eta_s, "jobs": jobs})
         return
@@ -46,6 +53,11 @@ def show_counts(status: RunStatus) -> None:
         show_table(["failure", "rollouts"], sorted(status.failed.items()))
     if status.dropped:
         print(f"{status.dropped} doubled rollouts were dropped")
+    if status.damaged:
+        print(f"{len(status.damaged)} damaged journal lines do not count, the first is {status.damaged[0]}")
+    if status.chunks_in_work and not status.exact:
+        chunks = f"{status.chunks_in_work} chunk{'s' if status.chunks_in_work > 1 else ''} in work"
+        print(f"{chunks}: counted as of the last heartbeats; --exact counts what was written since")
 
 
 def read_visible_status(run: Path) -> ClusterStatus:

@@ -136,7 +136,8 @@ def show_numbers(report: Report, as_json: bool) -> None:
     if as_json:
         show_json(report.json())
         return
-    print("\n".join(map(strip_control_characters, [make_headline(report), *describe_verifiers(report)])))
+    notes = [*describe_verifiers(report), *describe_damage(report)]
+    print("\n".join(map(strip_control_characters, [make_headline(report), *notes])))
     metrics = list(report.environments.values())
     ks = sorted({k for one in metrics for k in one.pass_at})
     show_numbers_table(list_summary_columns(ks), [make_summary_row(one, ks) for one in metrics])
@@ -165,6 +166,20 @@ def describe_verifiers(report: Report) -> list[str]:
         return []
     kept = f"what run {report.kept_from} scored keeps its scores"
     return [f"two verifiers: {kept}, and only what failed there was scored by this run's (run.json: rescored)"]
+
+
+MAX_DAMAGED_SHOWN = 3
+
+
+def describe_damage(report: Report) -> list[str]:
+    """Return a note where journal lines are damaged."""
+    if not report.damaged:
+        return []
+    first = "; ".join(report.damaged[:MAX_DAMAGED_SHOWN])
+    return [
+        f"{len(report.damaged)} damaged journal lines do not count, resume runs what they lost: {first}"
+        f" (all damage: rollbook verify {report.path})"
+    ]
 
 
 def list_summary_columns(ks: list[int]) -> list[str]:
@@ -231,6 +246,7 @@ def list_notes(report: Report) -> list[str]:
     """Return notes on the numbers: a run that continues, merged runs, two verifiers, missing tasks, estimates."""
     notes = ["the run is going on: these are the numbers so far"] if report.live else []
     notes += describe_verifiers(report)
+    notes += describe_damage(report)
     if report.merged:
         notes.append(f"read together with {', '.join(report.merged)}")
     if report.disagreeing:

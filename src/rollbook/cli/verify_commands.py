@@ -1,4 +1,4 @@
-"""`rollbook check`, `score` and `reverify`: verifiers without a model.
+"""`rollbook check`, `score` and `reverify`: verifiers without a model; `verify`: whether a run directory is undamaged.
 
 `check` says whether an environment is sound, `score` what one answer is worth, `reverify` scores stored rollouts again.
 """
@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
+import msgspec
 import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.options import compose_options
-from rollbook.cli.report_tables import Cell, show_json, show_numbers, show_table
+from rollbook.cli.report_tables import Cell, show_json, show_numbers, show_table, strip_control_characters
 from rollbook.cli.run_display import make_display
 from rollbook.core import JSON, Limits, Settings
 from rollbook.errors import RolloutFailed, Unsound, UsageError
@@ -129,6 +130,24 @@ def describe_score(rollout: Rollout) -> dict[str, JSON]:
         "answer": score.answer,
         "info": score.info,
     }
+
+
+DAMAGED_EXIT = 3
+
+
+def verify_command(run: o.Run, json: o.Json = False) -> None:
+    from rollbook.book import verify_run
+
+    found = verify_run(run)
+    if json:
+        show_json(msgspec.to_builtins(found))
+    else:
+        torn = f", {found.torn} with a torn end, which is no damage" if found.torn else ""
+        damage = f"{len(found.damage)} damaged" if found.damage else "no damage"
+        summary = f"{found.path}: {found.files} files, {found.lines} journal lines: {damage}{torn}"
+        print("\n".join(map(strip_control_characters, [*map(str, found.damage), summary])))
+    if found.damage:
+        raise typer.Exit(DAMAGED_EXIT)
 
 
 MAX_CHANGES_SHOWN = 10

@@ -44,7 +44,7 @@ def measure_throughput(run: Path, pending: int) -> Throughput:
     since = max(now - WINDOW_S, rounds[-1].started if rounds else 0.0)
     done = 0
     for path in (run / "done").glob("[0-9]*.json"):
-        if path.stem.isdigit() and path.stat().st_mtime >= since:
+        if path.stem.replace(".", "").isdigit() and path.stat().st_mtime >= since:
             seal = _seal_decoder.decode(path.read_bytes())
             done += seal.scored + sum(seal.failed.values())
     rate = done / max(now - since, 1.0)

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
         ScoredLine,
         TokenRef,
         TurnLine,
+        add_crc,
+        has_crc,
+        is_crc_right,
         make_failed_line,
         make_scored_line,
         make_turn_line,
     )
-    from rollbook.core.json import JSON, decode, encode, encode_line, encode_pretty, iterate_lines
+    from rollbook.core.json import JSON, JSON_ERRORS, decode, encode, encode_line, encode_pretty, iterate_lines
     from rollbook.core.manifest import (
         AgentSpec,
         Chunk,
@@ -73,6 +76,7 @@ __all__ = [
     "BUILTIN_PREFIX",
     "FAILURE_KINDS",
     "JSON",
+    "JSON_ERRORS",
     "RESERVED_SAMPLING_KEYS",
     "SCHEMA_VERSION",
     "AgentSpec",
@@ -119,6 +123,7 @@ __all__ = [
     "Usage",
     "YamlEntry",
     "YamlFile",
+    "add_crc",
     "as_messages",
     "as_score",
     "attempts_allowed",
@@ -129,6 +134,8 @@ __all__ = [
     "encode",
     "encode_line",
     "encode_pretty",
+    "has_crc",
+    "is_crc_right",
     "iterate_lines",
     "list_parameters",
     "make_failed_line",

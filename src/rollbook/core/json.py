@@ -16,6 +16,9 @@ _decoder = msgspec.json.Decoder()
 encode = _encoder.encode
 decode = _decoder.decode
 
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
+"""What decoding raises for bytes that are not the JSON that was expected; text that is not UTF-8 has its own error."""
+
 
 def encode_line(value: object) -> bytes:
     """Return a value as one line of JSON, newline included."""

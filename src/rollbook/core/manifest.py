@@ -270,7 +270,7 @@ class Presence(msgspec.Struct):
     counter: int = 0
     state: str = "working"
     place: str = ""
-    """Its run directory, by device and inode: a copy of the book has none of the original's workers."""
+    """Its run directory, by device and inode as it sees them: a copy of the book has none of the original's workers."""
     in_flight: int = 0
     chunks: dict[int, Held] = {}
 
@@ -291,3 +291,5 @@ class Seal(msgspec.Struct, frozen=True):
     failed: dict[str, int]
     dropped: int
     files: dict[str, Extent]
+    damaged: dict[str, list[int]] = {}
+    """Damaged lines that were found in these files, by the offsets just behind them: they do not count."""

@@ -33,7 +33,6 @@ from rollbook.book import (
     next_heartbeat_s,
     publish_worker_gone,
     write_heartbeat,
-    write_seals,
 )
 from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings
 from rollbook.engine.progress import Display, ProgressCounter
@@ -62,7 +61,7 @@ class BookJobSource:
         self._book, self._round, self._on_mark, self._on_claim = book, round_, on_mark, on_claim
         self.presence = make_presence(round_.number, book.path)
         self._watch = watch or WorkerMonitor(book.path)
-        self._claims = ChunkClaimer(book, round_, self.presence.id, self._watch)
+        self._claims = ChunkClaimer(book, round_, self.presence.id, self._watch, self._watch.clock)
         self._peers = PeerMonitor(book.path, self.presence.id, self._watch)
         self._journal = Journal(book.path, self.presence.id, self._on_durable)
         self._in_flight = InFlightKeys(book.path, self.presence.id)
@@ -73,6 +72,7 @@ class BookJobSource:
         self._changed = asyncio.Event()
         self._sealing: set[asyncio.Task[None]] = set()
         self._heartbeat: asyncio.Task[None] | None = None
+        self._renewed_at = self._watch.clock()
         self._closed = False
         self._error: BaseException | None = None
 
@@ -116,6 +116,7 @@ class BookJobSource:
 
     def _write_departure(self) -> None:
         """Write the last record, and the chunks that are left for others."""
+        self._claims.leases.close()
         write_heartbeat(self._book.path, self.presence)
         unfinished = {number: claim.epoch for number, claim in self._open.items()}
         if unfinished:
@@ -143,24 +144,33 @@ class BookJobSource:
             raise unwritable_error(self._book, error) from None
 
     async def _send_heartbeats(self) -> None:
-        joined = last_sent = monotonic()
+        joined = monotonic()
         while True:
             await asyncio.sleep(next_heartbeat_s(monotonic() - joined, HEARTBEAT_S))
             try:
                 async with self._heartbeat_lock:
-                    await self._send_heartbeat()
-                    late, last_sent = monotonic() - last_sent > self._watch.stale_s / 2, monotonic()
-                    for number in await self._in_thread(self._find_lost_chunks) if late else ():
-                        self._drop_chunk(number)
+                    await self._renew_leases()
             except (BookError, BookUnwritable) as error:
                 self._error = error
                 self._changed.set()
                 return
 
-    async def _send_heartbeat(self) -> None:
+    def _is_late(self) -> bool:
+        """Return whether others may soon take this worker for gone, or have done so."""
+        return self._watch.clock() - self._renewed_at > self._watch.stale_s / 2
+
+    async def _renew_leases(self) -> None:
+        """Send a heartbeat; if it is late, drop the chunks that others took over while this worker was stopped.
+
+        The heartbeat comes before the look: nobody who has seen it takes more.
+        """
+        began, late = self._watch.clock(), self._is_late()
         self._update_presence()
         await self._in_thread(write_heartbeat, self._book.path, self.presence)
         await self._in_thread(self._peers.check)
+        for number in await self._in_thread(self._find_lost_chunks) if late else ():
+            self._drop_chunk(number)
+        self._renewed_at = began
 
     def _update_presence(self) -> None:
         """Record the state of this worker's chunks for `status`; the last time too, since what is durable counts."""
@@ -176,16 +186,20 @@ class BookJobSource:
         self._claims.release(number)
         self._jobs = deque(job for job in self._jobs if job.claim and job.claim.chunk.number != number)
 
-    def take_ready(self) -> RolloutJob | None:
-        """Return a key that is ready to run, if any."""
+    async def take_ready(self) -> RolloutJob | None:
+        """Return a key that is ready to run, if any; after a pause, only of chunks that this worker still owns."""
         if self.error:
             raise self.error
+        if self._jobs and self._is_late():
+            async with self._heartbeat_lock:
+                if self._is_late():
+                    await self._renew_leases()
         return self._start_job(self._jobs.popleft()) if self._jobs else None
 
     async def next(self) -> RolloutJob | None:
         """Return the next key of an owned chunk or of a new one; wait while other workers may leave some."""
         while not self._closed:
-            job = self.take_ready()
+            job = await self.take_ready()
             if job is not None:
                 return job
             async with self._claim_lock:
@@ -268,21 +282,13 @@ class BookJobSource:
         self._changed.set()
 
     async def _write_seals(self, claims: list[Claim]) -> None:
-        seals = {}
+        await self._in_thread(self._claims.seal, [(claim, self._make_seal(claim)) for claim in claims])
         for claim in claims:
-            number = claim.chunk.number
-            files = claim.files | self._journal.extents(claim.since_segment)
-            seal = Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files)
-            if not self._claims.leases.is_lost(number, claim.epoch):
-                seals[number] = (seal, claim.resealed)
-        await self._in_thread(write_seals, self._book.path, seals)
-        for claim in claims:
-            number = claim.chunk.number
-            if number in seals:
-                self._claims.record_seal(number, seals[number][0])
-            else:
-                self._claims.release(number)
-            self._open.pop(number, None)
+            self._open.pop(claim.chunk.number, None)
+
+    def _make_seal(self, claim: Claim) -> Seal:
+        files = claim.files | self._journal.extents(claim.since_segment)
+        return Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files, claim.damaged)
 
 
 def unwritable_error(book: Book, error: OSError) -> BookUnwritable:

@@ -174,11 +174,11 @@ class StreamingBookJobSource:
     async def next(self) -> RolloutJob | None:
         """Return a key of the book; write more tasks into it when its keys run out."""
         while True:
-            job = self._book_jobs.take_ready()
+            job = await self._book_jobs.take_ready()
             if job is not None:
                 return job
             async with self._draw_lock:
-                job = self._book_jobs.take_ready()
+                job = await self._book_jobs.take_ready()
                 if job is None and not await self._draw_tasks():
                     return None
             if job is not None:

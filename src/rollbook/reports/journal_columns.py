@@ -18,10 +18,10 @@ from unicodedata import normalize
 import msgspec
 import numpy as np
 
-from rollbook.book import LineReader, read_line_blocks
-from rollbook.core import Extent
+from rollbook.book import LineChecker, LineReader, read_line_before, read_line_blocks
+from rollbook.core import JSON_ERRORS, Extent
 from rollbook.errors import BookError
-from rollbook.stats import NO_ANSWER, Columns, Floats, Ints, RewardParts, TextIds, merge_columns
+from rollbook.stats import NO_ANSWER, Bools, Columns, Floats, Ints, RewardParts, TextIds, merge_columns
 
 MAX_ANSWER_CHARS = 200
 """A longer answer is represented by its beginning and its hash."""
@@ -73,7 +73,8 @@ class JournalColumns:
     """The lines of a file: `columns` refers to answers and parts by their indices in `answers` and `parts`.
 
     A task that is not in the book has the row UNKNOWN_TASK. `starts` are the times at which the rollouts began, `ends`
-    the offsets just behind the lines; `extents` the extents of the file now, at every size at which it was sealed.
+    the offsets just behind the lines, `damaged` those behind lines that were skipped; `extents` the extents of the file
+    now, at every size at which it was sealed.
     """
 
     path: Path
@@ -85,13 +86,11 @@ class JournalColumns:
     attempt: Ints
     starts: Floats
     ends: Ints
+    damaged: Ints
 
     def read_task_id(self, line: int) -> str:
         """Read the task id of a line from the file."""
-        start = int(self.ends[line - 1]) if line else 0
-        with open(self.path, "rb") as file:
-            file.seek(start)
-            return _decoder.decode(file.read(int(self.ends[line]) - start)).task
+        return _decoder.decode(read_line_before(self.path, int(self.ends[line]))).task
 
 
 def renumber_columns(journal: JournalColumns, answers: TextIds, parts: TextIds) -> Columns:
@@ -114,6 +113,7 @@ class _ColumnBuilder:
         self.attempts: list[Ints] = []
         self.starts: list[Floats] = [np.zeros(0)]
         self.ends: list[Ints] = []
+        self.damaged: list[Ints] = []
 
     def add_lines(self, lines: Sequence[_ScoredLine], ends: Ints) -> None:
         self.ends.append(ends)
@@ -148,11 +148,12 @@ class _ColumnBuilder:
 
     def build(self, path: Path, extents: set[Extent]) -> JournalColumns:
         none = [np.zeros(0, np.int64)]
-        sample, attempt, ends = (np.concatenate(each or none) for each in (self.samples, self.attempts, self.ends))
+        by_line = (self.samples, self.attempts, self.ends, self.damaged)
+        sample, attempt, ends, damaged = (np.concatenate(each or none) for each in by_line)
         answers = [normalize_answer(text) for text in self.answers.texts]
         columns = merge_columns(self.columns)
         starts = np.concatenate(self.starts)
-        return JournalColumns(path, extents, answers, self.parts.texts, columns, sample, attempt, starts, ends)
+        return JournalColumns(path, extents, answers, self.parts.texts, columns, sample, attempt, starts, ends, damaged)
 
 
 class _PartNumbers(dict[tuple[str, ...], list[int]]):
@@ -175,18 +176,41 @@ def read_journal_columns(
     """Read the whole lines of a journal of scored lines from `start` on; a malformed one is a BookError with its place.
 
     `rows` maps the book's task ids to rows; `sealed` are the sizes at which the file was sealed, in ascending order.
+    Checksums are compared behind the last of them only: sealed bytes are covered by the extents (json_lines.py).
     """
-    reader, digests = _ColumnBuilder(rows), ExtentDigests(sealed)
+    reader, digests, checker = _ColumnBuilder(rows), ExtentDigests(sealed), LineChecker()
     for offset, block in read_line_blocks(path, start, on_bytes=digests.add):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1
-        try:
-            lines = _decoder.decode_lines(block)
-        except msgspec.DecodeError:
-            raise _find_malformed_line(path) from None
-        if len(lines) != len(ends):
+        lines = _decode_lines(block, len(ends)) if sealed and ends[-1] <= sealed[-1] else None
+        if lines is None:
+            good, damaged = _split_damaged(bytes(block), ends, checker)
+            reader.damaged.append(ends[damaged])
+            ends = ends[~damaged]
+            lines = _decode_lines(good, len(ends))
+        if lines is None:
             raise _find_malformed_line(path)
         reader.add_lines(lines, ends)
     return reader.build(path, digests.found)
+
+
+def _decode_lines(block: bytes | memoryview, count: int) -> list[_ScoredLine] | None:
+    """Decode so many lines; return None if one of them cannot be."""
+    try:
+        lines = _decoder.decode_lines(block)
+    except JSON_ERRORS:
+        return None
+    return lines if len(lines) == count else None
+
+
+def _split_damaged(block: bytes, ends: Ints, checker: LineChecker) -> tuple[bytes, Bools]:
+    """Return the undamaged lines of a block, and which lines are damaged."""
+    lines = block[:-1].split(b"\n")
+    damage = checker.find_damage(lines)
+    damaged = np.zeros(len(ends), np.bool_)
+    if not damage:
+        return block, damaged
+    damaged[list(damage)] = True
+    return b"".join(line + b"\n" for at, line in enumerate(lines) if at not in damage), damaged
 
 
 class ExtentDigests:

@@ -33,12 +33,20 @@ class LineSelector:
         for seal in self.seals.values():
             for name, extent in seal.files.items():
                 self._extents.setdefault(name, set()).add(extent)
+        self._damaged: dict[str, set[int]] = {}
+        for seal in self.seals.values():
+            for name, ends in seal.damaged.items():
+                self._damaged.setdefault(name, set()).update(ends)
         self.contested: ContestedLines[tuple[int, int]] = ContestedLines()
         """The contested lines that count after all, as (journal number, line)."""
 
     def extents(self, path: Path) -> set[Extent]:
         """Return the extents at which a file was sealed."""
         return self._extents.get(path.name, set())
+
+    def find_damaged(self, journal: JournalColumns) -> set[int]:
+        """Return the ends of a journal's damaged lines: those found now, and those that seals list."""
+        return self._damaged.get(journal.path.name, set()) | set(journal.damaged.tolist())
 
     def select_lines(self, journal: JournalColumns, rows: Ints, number: int) -> Bools:
         """Return which lines count beyond doubt; contested ones are kept for the end."""
@@ -48,6 +56,8 @@ class LineSelector:
             raise BookError(f"{journal.path}: {key} is not in the plan")
         epochs, limits, contested = self._find_rules(journal.path, chunks)
         valid = journal.ends <= limits
+        if listed := self._damaged.get(journal.path.name):
+            valid &= ~np.isin(journal.ends, list(listed))
         for line in np.flatnonzero(valid & contested).tolist():
             self.contested.add(int(places[line]), (int(epochs[line]), int(journal.attempt[line])), (number, line))
         chosen = valid & ~contested

@@ -151,6 +151,8 @@ class Report(msgspec.Struct, frozen=True):
     disagreeing: int = 0
     kept_from: str = ""
     continuity: dict[str, Continuity] = {}
+    damaged: list[str] = []
+    """Journal lines that are not as they were written, by file and line: they do not count."""
 
     @property
     def disagreement(self) -> str:
@@ -206,6 +208,7 @@ class RunData:
         self.failed: list[Counter[str]] = [Counter() for _ in self.names]
         self.failed_by_task: Counter[int] = Counter()
         self.missing: list[tuple[str, int, str]] = []
+        self.damaged = list(map(str, self.scored.damaged))
         if len(self.scored.columns) < self.requested.sum():
             self._explain_missing()
 
@@ -226,8 +229,11 @@ class RunData:
         """Return why rollouts failed; where directories differ, the choice does not depend on their order."""
         why: dict[tuple[str, int], Failure] = {}
         for book in self.books:
-            for key, failure in {(line.task, line.sample): line.failure for line in self._read_failures(book)}.items():
+            lines = self._read_failures(book)
+            for key, failure in {(line.task, line.sample): line.failure for line in lines}.items():
                 why[key] = min(failure, why.get(key, failure), key=lambda each: (each.kind, each.message))
+            if isinstance(lines, FinalFailures):
+                self.damaged += map(str, lines.damaged)
         return why
 
     def columns(self, env: int) -> Columns:
@@ -316,6 +322,7 @@ def build_report(
         continuity=(
             measure_continuity(run.books, run.scored.outranked) if forks and overall.turns > overall.scored else {}
         ),
+        damaged=run.damaged,
     )
 
 

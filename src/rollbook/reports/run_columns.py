@@ -15,7 +15,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from rollbook.book import Book, SealedExtents, TaskFile, list_journals, read_rows
+from rollbook.book import (
+    Book,
+    DamagedLine,
+    SealedExtents,
+    TaskFile,
+    list_journals,
+    number_damaged_lines,
+    read_rows,
+)
 from rollbook.core import Extent, decode
 from rollbook.errors import BookError, UsageError
 from rollbook.processes import PARENT_PID, module_argv, usable_cores
@@ -171,7 +179,8 @@ class RunColumns:
 
     The first book's plan defines what is requested. A key that several directories have counts once; `disagreeing`
     counts the keys for which they do not have the same reward and answer, `outranked` has the lines (journal, end) that
-    count in their own directory only. `chosen` are the lines of every journal that count.
+    count in their own directory only. `chosen` are the lines of every journal that count, `damaged` those that are
+    unreadable.
     """
 
     def __init__(self, books: Sequence[Book], read: ColumnsReader = read_all_columns) -> None:
@@ -180,6 +189,7 @@ class RunColumns:
         self._selector = LineSelector(books[0])
         self._several = len(books) > 1
         self.disagreeing, self.outranked = 0, set[tuple[Path, int]]()
+        self.damaged: list[DamagedLine] = []
         pieces = [piece for book in books for piece in self._read_book(book, book is books[0])]
         if self._several:
             self._select_across(pieces)
@@ -212,6 +222,8 @@ class RunColumns:
         for number, journal in enumerate(self._read_columns(book.tasks, sealed)):
             if not sealed[journal.path] <= journal.extents:  # this raises the error
                 sealed_extents.check_read(journal.path, int(journal.ends[-1]) if len(journal.ends) else 0)
+            if damaged := selector.find_damaged(journal):
+                self.damaged += number_damaged_lines(journal.path, damaged)
             columns = renumber_columns(journal, self.answers, self.parts)
             yield self._rank_lines(journal, columns, selector, selector.select_lines(journal, columns.task, number))
 

@@ -79,7 +79,7 @@ def read_line(path: Path, begin: int, end: int) -> bytes:
     """Read a line by its offsets, without the newline; raise a BookError where it is not UTF-8."""
     with open(path, "rb") as file:
         file.seek(begin)
-        line = file.read(end - begin).rstrip(b"\n")
+        line = file.read(end - begin).rstrip(b"\n").rpartition(b"\n")[2]  # before it may be a damaged one
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -132,15 +132,17 @@ def _is_same_file(path: Path, held: tuple[int, JournalColumns]) -> bool:
 
 def concatenate_columns(journal: JournalColumns, more: JournalColumns) -> JournalColumns:
     """Append the columns of the lines that follow in the same file."""
+    damaged = np.union1d(journal.damaged, more.damaged)  # a damaged end is read again each time
     if not len(more.ends):
-        return journal
+        return replace(journal, damaged=damaged)
     answers, parts = TextIds(), TextIds()
     columns = [renumber_columns(each, answers, parts) for each in (journal, more)]
     by_line = {
         name: np.concatenate([getattr(journal, name), getattr(more, name)])
         for name in ("sample", "attempt", "starts", "ends")
     }
-    return JournalColumns(journal.path, journal.extents, answers.texts, parts.texts, merge_columns(columns), **by_line)
+    merged = merge_columns(columns)
+    return JournalColumns(journal.path, journal.extents, answers.texts, parts.texts, merged, **by_line, damaged=damaged)
 
 
 class FailedAttempt(FailedLineHeader, frozen=True):

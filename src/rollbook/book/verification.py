@@ -1,0 +1,210 @@
+"""Checking a run directory: every file against its type, its seals and its checksums, naming all damage at once.
+
+Nothing is written. What is torn (an unterminated end of a journal) is no damage: its rollouts are run again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from rollbook.book.book import Book, hash_manifest
+from rollbook.book.counted_lines import KeyMap, list_journals, sidecar_path
+from rollbook.book.heartbeats import GONE_SUFFIX, WorkerGone
+from rollbook.book.json_lines import LineChecker, read_whole_lines
+from rollbook.book.leases import Leases, lease_path
+from rollbook.book.seals import Seals, list_seals, measure_extents, read_seal
+from rollbook.core import JSON_ERRORS, Extent, FailedLine, Lease, Presence, Round, ScoredLine, Seal, TurnLine
+from rollbook.errors import BookError, TokenError
+from rollbook.tokens import decode_tokens
+
+T = TypeVar("T")
+PLAN_FILES = ("run.json", "plan.json", "tasks.jsonl")
+_scored_decoder = msgspec.json.Decoder(ScoredLine)
+_failed_decoder = msgspec.json.Decoder(FailedLine)
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """What is wrong with a file, and in which line of a journal; 0: not a matter of one line."""
+
+    path: str
+    problem: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.problem}" if self.line else f"{self.path}: {self.problem}"
+
+
+class RunVerification(msgspec.Struct):
+    """The damage of a run directory, and how much of it was read."""
+
+    path: str
+    files: int = 0
+    lines: int = 0
+    torn: int = 0
+    damage: list[Damage] = []
+
+
+def verify_run(run: str | Path) -> RunVerification:
+    """Read every file of a run directory and return all damage."""
+    found = RunVerification(str(run))
+    try:
+        book = Book(run)
+    except BookError as error:  # nothing else can be understood without these files
+        found.files, found.damage = 1, [_make_damage(error, *(Path(run) / name for name in PLAN_FILES))]
+        return found
+    checker = _BookChecker(book, found)
+    for damage in checker.check():
+        found.damage.append(damage)
+    return found
+
+
+def _make_damage(error: BookError, *paths: Path) -> Damage:
+    """Return an error about one of these files, which its message names first."""
+    text = str(error)
+    path = next((str(path) for path in paths if text.startswith(str(path))), str(paths[0]))
+    return Damage(path, text.removeprefix(path).lstrip(": "))
+
+
+class _BookChecker:
+    """Checks one book; every method yields the damage that it finds."""
+
+    def __init__(self, book: Book, found: RunVerification) -> None:
+        self._book, self._run, self._found = book, book.path, found
+        self._keys: KeyMap | None = None
+
+    def check(self) -> Iterator[Damage]:
+        self._found.files += 2  # run.json and plan.json, which `Book` has read
+        yield from self._check_tasks()
+        yield from self._check_records()
+        yield from self._check_meaning()
+        yield from self._check_seals()
+        for failures in (False, True):
+            for path in list_journals(self._run, failures=failures):
+                yield from self._check_journal(path)
+
+    def _check_tasks(self) -> Iterator[Damage]:
+        self._found.files += 1
+        try:
+            self._book.check_tasks()
+            self._keys = KeyMap(self._book)
+        except BookError as error:
+            damage = _make_damage(error, self._run / "tasks.jsonl", self._run / "run.json")
+            if not damage.path.endswith("run.json"):  # that is found by its own hash
+                yield damage
+
+    def _check_records(self) -> Iterator[Damage]:
+        """Check the small files, each of one JSON value."""
+        yield from self._check_values(sorted((self._run / "rounds").glob("[0-9]*.json")), Round)
+        yield from self._check_values(sorted((self._run / "workers").glob("[!.]*.json")), Presence)
+        yield from self._check_values(sorted((self._run / "workers").glob(f"[!.]*{GONE_SUFFIX}")), WorkerGone)
+        for chunk, last in sorted(Leases(self._run).refresh().items()):
+            yield from self._check_values([lease_path(self._run, chunk, epoch) for epoch in range(1, last + 1)], Lease)
+
+    def _check_values(self, paths: list[Path], struct_type: type[T]) -> Iterator[Damage]:
+        decoder = msgspec.json.Decoder(struct_type)
+        for path in paths:
+            self._found.files += 1
+            try:
+                decoder.decode(path.read_bytes())
+            except FileNotFoundError:
+                yield Damage(str(path), "is missing")
+            except JSON_ERRORS as error:
+                yield Damage(str(path), str(error))
+
+    def _check_meaning(self) -> Iterator[Damage]:
+        try:
+            began = next((round_.meaning for round_ in self._book.rounds() if round_.meaning), "")
+        except BookError:
+            return  # a damaged round is in the list already
+        if began and began != hash_manifest(self._run):
+            yield Damage(str(self._run / "run.json"), "was edited since the run began")
+
+    def _check_seals(self) -> Iterator[Damage]:
+        """Check that every seal can be read, and that the files have the bytes that were sealed, sidecars included."""
+        sealed: dict[str, dict[Extent, Path]] = {}
+        for path in [
+            path for chunk in sorted(Seals(self._run).list_numbers()) for path in list_seals(self._run, chunk)
+        ]:
+            self._found.files += 1
+            try:
+                seal = read_seal(path)
+            except FileNotFoundError:
+                yield Damage(str(path), "is missing")
+            except BookError as error:
+                yield _make_damage(error, path)
+            else:
+                yield from self._check_counts(path, seal)
+                for name, extent in seal.files.items():
+                    sealed.setdefault(name, {})[extent] = path
+        for name, extents in sorted(sealed.items()):
+            yield from self._check_extents(self._run / "journals" / name, extents)
+
+    def _check_counts(self, path: Path, seal: Seal) -> Iterator[Damage]:
+        chunk = int(path.name.partition(".")[0])
+        if chunk >= len(self._book.chunks):
+            yield Damage(str(path), f"chunk {chunk} is not in the plan")
+        elif seal.scored + sum(seal.failed.values()) != self._book.chunks[chunk].size:
+            yield Damage(str(path), f"its counts do not add up to the {self._book.chunks[chunk].size} rollouts of it")
+
+    def _check_extents(self, path: Path, sealed: dict[Extent, Path]) -> Iterator[Damage]:
+        if not path.exists():
+            yield Damage(str(path), f"is missing, and sealed by {_list_names(list(sealed.values()))}")
+            return
+        self._found.files += path.suffix == ".tokens"  # the others are counted when their lines are read
+        same = set(measure_extents(path, sorted(extent.bytes for extent in sealed)))
+        changed = [seal for extent, seal in sealed.items() if extent not in same]
+        if changed:
+            yield Damage(str(path), f"is not what was sealed by {_list_names(changed)}")
+
+    def _check_journal(self, path: Path) -> Iterator[Damage]:
+        """Check every line: its checksum, its fields, its key, and the token ids that it refers to."""
+        self._found.files += 1
+        checker, read = LineChecker(), 0
+        for number, (end, line) in enumerate(read_whole_lines(path), 1):
+            read = end
+            self._found.lines += 1
+            problem = checker.find_damage([line]).get(0) or self._check_line(path, line)
+            if problem:
+                yield Damage(str(path), problem, number)
+        self._found.torn += path.stat().st_size > read
+
+    def _check_line(self, path: Path, raw: bytes) -> str:
+        line: FailedLine | ScoredLine
+        try:
+            failed = path.name.endswith(".failures.jsonl")
+            line = _failed_decoder.decode(raw) if failed else _scored_decoder.decode(raw)
+        except JSON_ERRORS as error:
+            return str(error)
+        if self._keys and self._keys.find(line.task, line.sample) is None:
+            return f"task {line.task!r} sample {line.sample} is not in the plan"
+        return _check_tokens(sidecar_path(path), line.turns)
+
+
+def _check_tokens(sidecar: Path, turns: list[TurnLine]) -> str:
+    """Return what is wrong with the records that the turns of a line refer to."""
+    refs = [turn.tokens for turn in turns if turn.tokens is not None]
+    if not refs:
+        return ""
+    try:
+        handle = os.open(sidecar, os.O_RDONLY)
+    except FileNotFoundError:
+        return f"its token ids are lost: {sidecar.name} is missing"
+    previous_ids: list[int] = []
+    try:
+        for ref in refs:
+            prompt_ids, ids, _ = decode_tokens(os.pread(handle, ref.size, ref.at), previous_ids)
+            previous_ids = prompt_ids + ids
+    except TokenError as error:
+        return f"its token ids are damaged: {sidecar.name}, byte {ref.at}: {error}"
+    finally:
+        os.close(handle)
+    return ""
+
+
+def _list_names(paths: list[Path]) -> str:
+    return ", ".join(sorted(path.name for path in paths))

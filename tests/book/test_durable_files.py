@@ -1,0 +1,161 @@
+"""What is published is on the disk: contents are synced before they get their names, then the names.
+
+A power cut may lose every write and every name that was not synced, so the order of the system calls is what counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbook.book import Journal, JournalEntry, sync_folder, write_atomically, write_new, write_seals
+from rollbook.book.durable_files import write_temporary
+from rollbook.core import Seal
+from support.alive import open_fds
+from support.books import make_book, open_round, scored
+
+
+class DiskLog:
+    """Watches the system calls of this process, and knows what a power cut would lose."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.unsynced_files: set[Path] = set()
+        self.unsynced_names: set[Path] = set()
+        self.published_unsynced: list[Path] = []
+        self.synced: list[Path] = []
+        for name in ("open", "write", "fsync", "fdatasync", "link", "replace", "rename", "unlink"):
+            monkeypatch.setattr(os, name, self._watch(name, getattr(os, name)))
+
+    def _watch(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        note = getattr(self, f"_on_{name.removeprefix('fdata').removeprefix('f')}")
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            before = self._resolve(arguments[0])
+            result = call(*arguments, **options)
+            note(before, *arguments[1:])
+            return result
+
+        return watched
+
+    def _resolve(self, file: int | str | Path) -> Path:
+        return Path(os.readlink(f"/proc/self/fd/{file}")) if isinstance(file, int) else Path(file)
+
+    def _on_open(self, path: Path, flags: int = 0, *_: Any) -> None:
+        if flags & os.O_CREAT:
+            self.unsynced_names.add(path)
+
+    def _on_write(self, path: Path, *_: Any) -> None:
+        self.unsynced_files.add(path)
+
+    def _on_sync(self, path: Path, *_: Any) -> None:
+        self.synced.append(path)
+        self.unsynced_files.discard(path)
+        self.unsynced_names = {name for name in self.unsynced_names if name.parent != path}
+
+    def _on_link(self, source: Path, target: str | Path, *_: Any) -> None:
+        if source in self.unsynced_files:
+            self.published_unsynced.append(Path(target))
+        self.unsynced_names.add(Path(target))
+
+    def _on_replace(self, source: Path, target: str | Path, *_: Any) -> None:
+        self._on_link(source, target)
+        self.unsynced_names.discard(source)
+
+    _on_rename = _on_replace
+
+    def _on_unlink(self, path: Path, *_: Any) -> None:
+        self.unsynced_names.discard(path)
+
+    def lost_in_a_power_cut(self) -> list[Path]:
+        return [*self.published_unsynced, *sorted(self.unsynced_files), *sorted(self.unsynced_names)]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> DiskLog:
+    return DiskLog(monkeypatch)
+
+
+@pytest.mark.parametrize("write", [write_atomically, write_new])
+def test_a_file_is_synced_before_it_has_its_name_and_then_its_folder(
+    write: Callable[[Path, bytes], object], tmp_path: Path, disk: DiskLog
+) -> None:
+    write(tmp_path / "file", b"content")
+    assert disk.lost_in_a_power_cut() == []
+    assert [path.parent == tmp_path for path in disk.synced] == [True, False], "the content, then the folder"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_seals_are_synced_before_they_have_their_names_and_then_their_folder_once(
+    tmp_path: Path, disk: DiskLog
+) -> None:
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+    disk.synced.clear()
+    seal = Seal(1, 1, 1, {}, 0, {})
+    assert write_seals(book.path, {0: (seal, False), 1: (seal, False)}) == {0, 1}
+    assert disk.lost_in_a_power_cut() == []
+    assert [path.name for path in disk.synced[2:]] == ["done"]
+    assert write_seals(book.path, {0: (seal, False), 1: (seal, True)}) == {1}
+    assert sorted(path.name for path in (book.path / "done").iterdir()) == ["00000.json", "00001.1.json", "00001.json"]
+
+
+def test_a_new_run_directory_is_on_the_disk_when_it_has_its_name(tmp_path: Path, disk: DiskLog) -> None:
+    book = make_book(tmp_path / "runs" / "run", tasks=2)
+    assert disk.synced[0].name == "tasks.jsonl"
+    assert disk.synced[-1] == tmp_path / "runs"
+    open_round(book)
+    assert disk.lost_in_a_power_cut() == []
+
+
+def test_lines_are_on_the_disk_when_they_are_called_durable_and_their_ids_before_them(
+    tmp_path: Path, disk: DiskLog
+) -> None:
+    book = make_book(tmp_path / "run")
+    disk.synced.clear()
+    lost: list[list[Path]] = []
+
+    async def write() -> None:
+        journal = Journal(book.path, "w", lambda _: lost.append(disk.lost_in_a_power_cut()))
+        journal.start()
+        await journal.add(JournalEntry(scored(book, 0, 0, tokens=True)))
+        await journal.close()
+
+    asyncio.run(write())
+    assert lost == [[]]
+    names = [path.name for path in disk.synced]
+    assert names == ["journals", "w.1.tokens", "journals", "w.1.jsonl"]
+
+
+def test_syncing_and_writing_keep_no_file_open(tmp_path: Path) -> None:
+    before = open_fds()
+    for number in range(20):
+        sync_folder(tmp_path)
+        write_atomically(tmp_path / "file", b"content")
+        write_new(tmp_path / f"{number // 2}", b"content")
+    assert open_fds() == before
+
+
+def test_a_write_that_fails_leaves_no_temporary_file_and_no_open_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = open_fds()
+    for name, write in (
+        ("fsync", write_temporary),
+        ("link", write_new),
+        ("replace", write_atomically),
+        ("link", lambda path, _: write_seals(path.parent.parent, {0: (Seal(1, 1, 1, {}, 0, {}), False)})),
+    ):
+        (tmp_path / "done").mkdir(exist_ok=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, fail)
+            with pytest.raises(OSError, match="No space left"):
+                write(tmp_path / "done" / "file", b"content")
+        assert list((tmp_path / "done").iterdir()) == []
+    assert open_fds() == before

@@ -1,0 +1,111 @@
+"""`rollbook verify`: every kind of damage is found, all of it at once, and nothing else is called damage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rollbook.book import Book, verify_run
+from rollbook.engine.book_worker import BookJobSource
+from support.books import failed, make_book, open_round, scored
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run with tokens and one failure."""
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+    work_off(book)
+    return book.path
+
+
+def work_off(book: Book) -> None:
+    round_ = open_round(book)
+
+    async def work() -> None:
+        source = BookJobSource(book, round_)
+        await source.join()
+        while job := await source.next():
+            make = failed if (job.row, job.sample) == (0, 0) else scored
+            await source.mark(job, make(book, job.row, job.sample, tokens=True), True)
+        await source.leave()
+
+    asyncio.run(work())
+
+
+def find(run: Path, pattern: str) -> Path:
+    return min(run.glob(pattern))
+
+
+def replace_byte(path: Path, at: int, value: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[at : at + 1] = value
+    path.write_bytes(content)
+
+
+def test_an_undamaged_run_has_no_damage(run: Path) -> None:
+    found = verify_run(run)
+    assert (found.damage, found.lines, found.torn) == ([], 8, 0)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["done/00000.json", "leases/00000.1", "rounds/0001.json", "workers/*.json", "run.json", "plan.json"]
+)
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"{", b"\0" * 30, b"[]", b'{"worker":"\xff"}'])
+def test_a_small_file_that_cannot_be_read_is_named(run: Path, pattern: str, content: bytes) -> None:
+    path = find(run, pattern)
+    path.unlink()  # a lease shares its content with others
+    path.write_bytes(content)
+    assert [damage.path for damage in verify_run(run).damage] == [str(path)]
+
+
+def drop_last_byte(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, drop_last_byte, lambda path: replace_byte(path, 40, b"\0")])
+@pytest.mark.parametrize("pattern", ["journals/*.1.jsonl", "journals/*.failures.jsonl", "journals/*.tokens"])
+def test_sealed_bytes_that_changed_are_named(run: Path, pattern: str, damage: Callable[[Path], None]) -> None:
+    path = find(run, pattern)
+    damage(path)
+    assert str(path) in {each.path for each in verify_run(run).damage}
+
+
+def unseal(run: Path) -> None:
+    for path in (run / "done").iterdir():
+        path.unlink()
+
+
+def test_a_changed_digit_in_an_unsealed_journal_is_named_by_line(run: Path) -> None:
+    unseal(run)
+    path = find(run, "journals/*.1.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"reward":1.0', b'"reward":0.0', 1))
+    assert [(each.path, each.line) for each in verify_run(run).damage] == [(str(path), 1)]
+
+
+def test_damaged_token_ids_of_an_unsealed_journal_are_named_by_the_line_that_needs_them(run: Path) -> None:
+    unseal(run)
+    sidecar = find(run, "journals/*.tokens")
+    replace_byte(sidecar, sidecar.stat().st_size - 3, b"\x55")
+    (damage,) = verify_run(run).damage
+    assert (damage.line, sidecar.name in damage.problem) == (7, True)
+
+
+def test_a_torn_end_is_no_damage(run: Path) -> None:
+    unseal(run)
+    with open(find(run, "journals/*.1.jsonl"), "ab") as file:
+        file.write(b'{"status":"sco' + bytes(100))
+    found = verify_run(run)
+    assert (found.damage, found.torn) == ([], 1)
+
+
+def test_all_damage_is_named_at_once(run: Path) -> None:
+    paths = [find(run, name) for name in ("done/00001.json", "rounds/0001.json", "tasks.jsonl", "journals/*.1.jsonl")]
+    for path in paths:
+        replace_byte(path, 8, b"\xff")
+    find(run, "leases/00002.1").unlink()
+    (run / "leases" / "00002.2").write_text('{"worker":"x","round":1}')
+    expected = {*map(str, paths), str(run / "leases" / "00002.1")}
+    assert {each.path for each in verify_run(run).damage} == expected
