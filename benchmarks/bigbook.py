@@ -19,6 +19,7 @@ from rollbook.core import (
     Sampling,
     Seal,
     Task,
+    add_crc,
     encode,
     make_part,
 )
@@ -98,7 +99,7 @@ def _line(row: int, sample: int, rate: float, rng: random.Random, said: int) -> 
     answer = 2 * row if draw < rate else 2 * row + rng.choice((-10, -2, -1, 1, 1, 2, 3, 10, 100))
     unanswered = draw > 0.97
     tokens = rng.randrange(80, 200)
-    return LINE.format(
+    line = LINE.format(
         task=f"sum-{row}",
         sample=sample,
         seed=rng.getrandbits(31),
@@ -110,4 +111,5 @@ def _line(row: int, sample: int, rate: float, rng: random.Random, said: int) -> 
         tokens=tokens,
         finish="length" if unanswered else "stop",
         seconds=f"{tokens / 60:.6f}",
-    ).encode()
+    )
+    return add_crc(line.rstrip().encode()) + b"\n"

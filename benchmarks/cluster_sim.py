@@ -37,7 +37,6 @@ from rollbook.book import (
     WorkerMonitor,
     next_heartbeat_s,
     write_heartbeat,
-    write_seals,
 )
 from rollbook.core import (
     SCHEMA_VERSION,
@@ -142,11 +141,9 @@ class Node:
         self._fill()
 
     def _seal(self, claim: Claim) -> None:
-        number = claim.chunk.number
-        if not self._claims.leases.is_lost(number, claim.epoch):
+        if not self._claims.leases.is_lost(claim.chunk.number, claim.epoch):
             seal = Seal(1, claim.epoch, claim.scored, {}, claim.dropped, {})
-            write_seals(self._cluster.book.path, {number: (seal, claim.resealed)})
-            self._claims.record_seal(number, seal)
+            self._claims.seal([(claim, seal)])
 
     def _die(self) -> None:
         if self.alive:

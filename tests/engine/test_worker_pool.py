@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from rollbook.engine.request import Request, update_settings
 from rollbook.engine.runs import plan_request
 from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool
 from rollbook.errors import Stopped, UsageError
+from support.alive import eventually
 from support.sums import write_script, write_sums
 
 
@@ -81,6 +83,19 @@ def test_workers_that_are_lost_are_replaced_within_a_bound(book: Book) -> None:
     assert cause in ("worker 0 was lost", "worker 1 was lost")
     assert len(ends) == 100 - 2 - 2 * REPLACEMENTS_PER_WORKER
     assert said.notes.count("worker 0 was lost; its chunks are taken over") >= 1
+
+
+def test_a_worker_that_is_interrupted_while_python_starts_is_replaceable(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python then ends with exit code 1 and a traceback, as it does for a bug."""
+    early = "import sys; print('Traceback (most recent call last):\\nKeyboardInterrupt', file=sys.stderr); sys.exit(1)"
+    monkeypatch.setattr(worker_pool, "module_argv", lambda *_: [sys.executable, "-c", early])
+    worker = worker_pool.WorkerProcess(book, book.rounds()[-1], 0)
+    assert eventually(lambda: worker.exit_status() is not None, 30)
+    status = worker.exit_status()
+    assert status
+    assert (status.code, status.replaceable) == (-signal.SIGINT, True)
 
 
 def test_a_worker_that_gives_up_is_not_replaced(book: Book) -> None:

@@ -81,9 +81,12 @@ class WorkerProcess:
     def exit_status(self) -> ExitStatus | None:
         """How it ended; None before."""
         code = self._child.returncode
-        if code is None or code >= 0:
-            return None if code is None else ExitStatus(code, self._child.last_log_line())
-        return killed_exit_status(code)
+        if code is None:
+            return None
+        last_line = self._child.last_log_line()
+        if code > 0 and last_line == "KeyboardInterrupt":  # Python itself was still starting
+            code = -signal.SIGINT
+        return killed_exit_status(code) if code < 0 else ExitStatus(code, last_line)
 
 
 class WorkerPool:
