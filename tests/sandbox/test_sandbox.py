@@ -352,14 +352,8 @@ CANCELLED: dict[str, Callable[[Sandbox], Coroutine[Any, Any, object]]] = {
     "run": lambda box: box.run("while True: pass"),
     "function": lambda box: Grader(box).function("def f():\n    while True: pass", "f()", "f"),
     "inputs": lambda box: Grader(box).inputs("while True: pass", [("", "")] * 3, all_of_them=True),
-    "session": lambda box: run_a_turn(box, snapshot=False),
-    "snapshot": lambda box: run_a_turn(box, snapshot=True),
+    "calls": lambda box: Grader(box).calls("def f():\n    while True: pass", "f", [([], 1)] * 3, all_of_them=True),
 }
-
-
-async def run_a_turn(box: Sandbox, snapshot: bool) -> object:
-    async with box.session(snapshot=snapshot) as session:
-        return await session.run("while True: pass")
 
 
 @pytest.mark.parametrize("name", CANCELLED)

@@ -242,7 +242,7 @@ def test_processes_that_fork_without_end_cost_the_session(box: Sandbox) -> None:
     limits = msgspec.structs.replace(LIMITS, processes=8)
     with box.session(limits=limits) as s:
         result = s.run_sync("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass")
-        assert result.status == "timeout"
+        assert result.status in ("killed", "timeout")
         assert s.run_sync("1").status == "ok"
 
 

@@ -39,8 +39,13 @@ class ThreadOwner(Protocol):
 W = TypeVar("W", bound=ThreadOwner)
 
 
-def async_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
-    """Make a method that runs the body in one of its owner's threads and awaits it; cancelled, its guest is killed."""
+def async_method(
+    body: Callable[Concatenate[W, P], T], kills: bool = True
+) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
+    """Make a method that runs the body in one of its owner's threads and awaits it.
+
+    `kills`: when it is cancelled, its guest is killed; otherwise the body runs to its end.
+    """
 
     @wraps(body)
     async def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -49,7 +54,8 @@ def async_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W
         try:
             result: T = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            cancellation.cancel()
+            if kills:
+                cancellation.cancel()
             raise
         return result
 
@@ -221,7 +227,7 @@ class Session:
         finally:
             self._queue.release()
 
-    run = async_method(_turn)
+    run = async_method(_turn, kills=False)  # the state is worth more than the rest of the turn
     run_sync = _turn_blocking
 
     def _enter(self) -> Session:

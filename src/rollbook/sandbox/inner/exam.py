@@ -216,9 +216,9 @@ def run_inputs(request: dict[str, Any], channel: Channel) -> int:
     def run_case(body: dict[str, Any]) -> dict[str, Any]:
         def run() -> None:
             if not program:
-                program.append(compile_code(request["code"]))
-            sys.setrecursionlimit(RECURSION_LIMIT + count_frames())
-            exec(program[0], module_globals)
+                program.extend((RECURSION_LIMIT + count_frames(), compile_code(request["code"])))
+            sys.setrecursionlimit(program[0])
+            exec(program[1], module_globals)
 
         open_streams(open_stdin(body["stdin"].encode(), request.get("stdin_file")), streams)
         vars(builtins).update(original_builtins)
