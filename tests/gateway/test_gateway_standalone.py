@@ -12,6 +12,7 @@ import pytest
 
 from rollbook.book import write_atomically
 from rollbook.core import Limits, Message, Sampling
+from rollbook.errors import UsageError
 from rollbook.gateway import standalone as module
 from rollbook.gateway.recorder import Record
 from rollbook.gateway.standalone import RolloutDefaults
@@ -83,6 +84,34 @@ def test_agents_side_by_side_with_sub_agents_side_by_side_are_told_apart() -> No
         sequences = merge(record.turns)
         assert len(sequences) == 3
         assert sum(s.trained for s in sequences) == sum(len(turn.ids) for turn in record.turns)
+
+
+@pytest.mark.parametrize("continue_tokens", [True, False])
+def test_later_turns_go_on_in_the_very_ids_if_that_is_wanted(continue_tokens: bool) -> None:
+    async def main() -> Record:
+        defaults = RolloutDefaults(continue_tokens=continue_tokens)
+        async with (
+            Endpoint(vllm=True, right=1.0, odd=True) as endpoint,
+            Gate(endpoint.url, defaults=defaults) as gateway,
+        ):
+            place = await gateway.open()
+            messages: list = []
+            for number in range(3):
+                messages.append({"role": "user", "content": f"{number} + {number}?"})
+                _, body = await gateway.chat(place, *messages)
+                messages.append(body["choices"][0]["message"])
+            return await gateway.record(place, "DELETE")
+
+    assert len(merge(asyncio.run(main()).turns)) == (1 if continue_tokens else 3)
+
+
+def test_a_model_that_cannot_go_on_in_ids_is_refused_at_the_start() -> None:
+    async def main() -> None:
+        async with Endpoint() as endpoint, Gate(endpoint.url, defaults=RolloutDefaults(continue_tokens=True)):
+            pass
+
+    with pytest.raises(UsageError, match="--continue-tokens: the endpoint does not report token ids"):
+        asyncio.run(main())
 
 
 def test_a_limit_ends_the_answers_and_is_named() -> None:

@@ -37,6 +37,7 @@ from nemo_rl.experience.rollouts import (  # noqa: E402
 )
 
 from rollbook.core import Task, decode, encode  # noqa: E402
+from rollbook.errors import UsageError  # noqa: E402
 from rollbook.trainers.missing_rows import MissingReason  # noqa: E402
 from rollbook.trainers.nemo_rl import CodeEnvironment, DataFailure, InfraFailure, register  # noqa: E402
 from rollbook.trainers.nemo_rl.rollouts import make_rows_missing, start_rollout_actor  # noqa: E402
@@ -230,6 +231,12 @@ def test_its_own_test_of_the_code_environment_passes_with_ours(pytestconfig: pyt
     actor = CodeEnvironment.remote({**own.cfg, "like_nemo_rl": True})
     own.test_untrusted_code(actor)
     ray.kill(actor)
+
+
+def test_a_name_is_registered_once_and_again_but_not_for_another_environment() -> None:
+    assert register("rollbook_again") == register("rollbook_again") == "rollbook_again"
+    with pytest.raises(UsageError, match=r"NeMo RL knows math as nemo_rl\.environments"):
+        register("math")
 
 
 def test_its_multi_turn_rollouts_run_over_our_code_environment() -> None:

@@ -387,18 +387,18 @@ def leaves_the_statistics(keys: list[str], data: Any, uids: list[str], masked: i
     assert (entries[masked] == 0).all()
 
 
-def test_verls_own_servers_are_asked_for_by_its_load_balancer(queue: Any) -> None:
-    import ray
+def test_verls_own_client_names_its_servers(queue: Any) -> None:
+    from verl.workers.rollout.llm_server import LLMServerClient
+    from verl.workers.rollout.router import get_router_handle
 
-    @ray.remote
-    class Balancer:
-        def get_all_servers(self) -> list[str]:
-            return ["10.0.0.1:8000", "http://10.0.0.2:8000/v1"]
-
-    client = type("Client", (), {"_load_balancer": Balancer.remote()})()
-    assert find_servers(client) == ["http://10.0.0.1:8000/v1", "http://10.0.0.2:8000/v1"]
-    with pytest.raises(UsageError, match="`urls` in the rollbook: block"):
-        find_servers(object())
+    balancer = get_router_handle(servers={"10.0.0.1:8000": None, "http://10.0.0.2:8000/v1": None})
+    client = LLMServerClient(config=OmegaConf.create({}), load_balancer_handle=balancer)
+    assert sorted(find_servers(client)) == ["http://10.0.0.1:8000/v1", "http://10.0.0.2:8000/v1"]
+    listing = type("Client", (), {"get_addresses": lambda self: ["10.0.0.3:8000"]})()
+    assert find_servers(listing) == ["http://10.0.0.3:8000/v1"], "what is public comes first"
+    for client in (object(), LLMServerClient(config=OmegaConf.create({}))):
+        with pytest.raises(UsageError, match="`urls` in the rollbook: block"):
+            find_servers(client)
 
 
 def test_v1_drops_a_failed_group_whole_or_raises_with_the_next_batch(

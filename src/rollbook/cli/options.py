@@ -247,6 +247,7 @@ Seed: TypeAlias = Annotated[int, field_option(RunOptions, "seed")]
 Model: TypeAlias = Annotated[list[str] | None, field_option(Settings, "urls")]
 ModelName: TypeAlias = Annotated[str, field_option(RunOptions, "model_name")]
 JudgeName: TypeAlias = Annotated[str, field_option(RunOptions, "judge_name")]
+ContinueTokens: TypeAlias = Annotated[bool, field_option(RunOptions, "continue_tokens")]
 ToolFormatName: TypeAlias = Annotated[str, field_option(RunOptions, "tool_format")]
 
 

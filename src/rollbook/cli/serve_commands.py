@@ -191,6 +191,7 @@ def gateway_command(
     seed: o.Seed = 0,
     sampling: Sampling,
     limits: Limits,
+    continue_tokens: o.ContinueTokens = False,
     timeouts: dict[str, JSON],
     rollouts: MaxRollouts = 4096,
 ) -> None:
@@ -204,7 +205,7 @@ def gateway_command(
         port=port,
         out=None if out is None else str(out),
         settings=Settings(**key, **timeouts),
-        defaults=RolloutDefaults(sampling, limits, seed, rollouts=rollouts),
+        defaults=RolloutDefaults(sampling, limits, seed, rollouts=rollouts, continue_tokens=continue_tokens),
     )
     secret = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
     run_event_loop(lambda: serve_gateway(options, secret, lambda url: _announce_gateway(url, secret), o.print_note))

@@ -27,7 +27,7 @@ from rollbook.gateway.chat_completions import CHAT
 from rollbook.gateway.protocol import ErrorReply, RolloutEnded, TooManyCalls, make_error_reply
 from rollbook.gateway.recorder import Record, Recorder, make_record
 from rollbook.gateway.server import BODY_LIMIT, BODY_TIMEOUT_S, ROLLOUT_PATH, GatewayServer, make_rollout_name
-from rollbook.models import ChatModel, Model, open_model, resolve_model
+from rollbook.models import ChatModel, Model, open_model, require_continuing, resolve_model
 from rollbook.processes import (
     ExpiringSessions,
     NoSession,
@@ -51,6 +51,7 @@ class RolloutDefaults(msgspec.Struct, frozen=True):
     seed: int = 0
     attempts: dict[str, int] = {}
     rollouts: int = MAX_ROLLOUTS
+    continue_tokens: bool = False
 
 
 class OpenRollout(msgspec.Struct):
@@ -78,6 +79,7 @@ class StandaloneGateway:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._model, self._terms, self._key, self._out, self._say = model, defaults, key, out, say
+        self._continues = require_continuing(model) if defaults.continue_tokens else None
         self._gateway = GatewayServer(lambda name: self._find_open(name).recorder, model.spec.name, say)
         # Using one does not make it live longer. After its deadline the record waits as long again for a reader.
         self._rollouts = ExpiringSessions[OpenRollout](
@@ -133,7 +135,14 @@ class StandaloneGateway:
         seed = derive_seed(terms.seed, task.id, self._count) if seed is None else seed
         blank = Rollout(task=task, sample=0, seed=seed, messages=[], turns=[])
         ask = ModelCaller(
-            self._model, terms.sampling, terms.limits, blank, rollout, AttemptClock(), budgets=terms.attempts
+            self._model,
+            terms.sampling,
+            terms.limits,
+            blank,
+            rollout,
+            AttemptClock(),
+            budgets=terms.attempts,
+            continues=self._continues,
         )
         recorder, limit_s = Recorder(blank, ask), terms.limits.rollout_s
         deadline = asyncio.get_running_loop().call_later(limit_s, self._end_late, rollout, limit_s)

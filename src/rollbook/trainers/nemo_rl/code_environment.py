@@ -239,13 +239,20 @@ ENVIRONMENT_PATH = "rollbook.trainers.nemo_rl.CodeEnvironment"
 
 
 def register(env_name: str = "rollbook_code") -> str:
-    """Let NeMo RL's `create_env` find `CodeEnvironment` under this name, and start it with its own Python."""
+    """Let NeMo RL's `create_env` find `CodeEnvironment` under this name, and start it with its own Python.
+
+    Calling it again changes nothing; a name that NeMo RL knows for another environment is refused.
+    """
     if find_spec("nemo_rl") is None:
         raise UsageError("register: NeMo RL is not installed here; CodeEnvironment works without it")
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
     from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
-    from nemo_rl.environments.utils import register_env
+    from nemo_rl.environments.utils import ENV_REGISTRY, register_env
 
+    known = ENV_REGISTRY.get(env_name, {}).get("actor_class_fqn")
+    if known not in (None, ENVIRONMENT_PATH):
+        raise UsageError(f"register: NeMo RL knows {env_name} as {known}; choose another name")
     ACTOR_ENVIRONMENT_REGISTRY[ENVIRONMENT_PATH] = PY_EXECUTABLES.SYSTEM
-    register_env(env_name, ENVIRONMENT_PATH)
+    if known is None:
+        register_env(env_name, ENVIRONMENT_PATH)
     return env_name

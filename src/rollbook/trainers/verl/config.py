@@ -141,15 +141,22 @@ def to_json(value: Any) -> JSON:
 
 
 def find_servers(llm_client: Any) -> list[str]:
-    """Return the addresses of verl's own model servers, from its load balancer."""
-    balancer = getattr(llm_client, "_load_balancer", None)
-    if balancer is None:
-        raise UsageError("verl's client names no load balancer; give the servers as `urls` in the rollbook: block")
-    import ray
+    """Return the addresses of verl's own model servers.
 
-    addresses = ray.get(balancer.get_all_servers.remote(), timeout=60)
+    A client that lists them is asked. That of verl 0.9 has nothing public for it: there it is its load balancer, an
+    attribute that may go with any release, so `urls` in the block replaces all of this.
+    """
+    if hasattr(llm_client, "get_addresses"):
+        addresses = llm_client.get_addresses()
+    else:
+        balancer = getattr(llm_client, "load_balancer", None) or getattr(llm_client, "_load_balancer", None)
+        if balancer is None:
+            raise UsageError("verl's client names no load balancer; give the servers as `urls` in the rollbook: block")
+        import ray
+
+        addresses = ray.get(balancer.get_all_servers.remote(), timeout=60)
     if not addresses:
-        raise UsageError("verl's load balancer knows no server yet; give them as `urls` in the rollbook: block")
+        raise UsageError("verl knows no model server yet; give them as `urls` in the rollbook: block")
     return [address if "://" in address else f"http://{address}/v1" for address in map(str, addresses)]
 
 
