@@ -89,11 +89,10 @@ test-trl: .venv-trl/ready ## Train a tiny random model with a real TRL, on the p
 	.venv-trl/bin/pytest -rs tests/trainers/test_trl_*.py
 
 test-nemo-rl: ## Run a real NeMo RL over our environments, on the processor; NEMO_RL_CHECKOUT names its checkout.
-	@if [ -d "$(NEMO_RL_CHECKOUT)/nemo_rl" ]; then $(MAKE) --no-print-directory .venv-nemo-rl/ready; \
-	else echo "make: NO NEMO RL: its tests are skipped. It is not on the package index; set NEMO_RL_CHECKOUT to a checkout" \
-	  "of github.com/NVIDIA-NeMo/RL, tested at $(NEMO_RL_COMMIT)" >&2; $(MAKE) --no-print-directory .venv/dev; fi
-	@if [ -d "$(NEMO_RL_CHECKOUT)/nemo_rl" ]; then python=.venv-nemo-rl; else python=.venv; fi; set -x; \
-	NEMO_RL_CHECKOUT="$(NEMO_RL_CHECKOUT)" $$python/bin/pytest -rs tests/trainers/test_nemo_rl_*.py
+	@if [ -d "$(NEMO_RL_CHECKOUT)/nemo_rl" ]; then $(MAKE) --no-print-directory .venv-nemo-rl/ready && set -x && \
+	  NEMO_RL_CHECKOUT="$(NEMO_RL_CHECKOUT)" .venv-nemo-rl/bin/pytest -rs tests/trainers/test_nemo_rl_*.py; \
+	else echo "make: NO NEMO RL: ITS TESTS ARE SKIPPED. The package index has only a placeholder: set NEMO_RL_CHECKOUT to a" \
+	  "checkout of github.com/NVIDIA-NeMo/RL; tested at $(NEMO_RL_COMMIT)" >&2; fi
 
 clean: ## Throw away the environment and every cache; runs stay.
 	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-gpu .venv-verl .venv-trl .venv-nemo-rl build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

@@ -114,6 +114,19 @@ def test_a_prompt_that_overflows_has_no_reward_and_is_counted(
     rollouts.close()
 
 
+def test_rows_of_several_turns_fit_the_completion_length(tmp_path: Path, endpoint: Endpoint) -> None:
+    talking = SUMS + "\n    def reply(self, task, rollout, state):\n        return 'No. ' + task.messages[0].content\n"
+    args = SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=120)
+    rollouts = Rollouts(write_sums(tmp_path, talking), endpoint.url, limit=3)
+    prompts = [row["prompt"] for row in rollouts.rows()]
+    result = rollouts(
+        prompts, SimpleNamespace(args=args, state=TRAINER.state, processing_class=TRAINER.processing_class)
+    )
+    rollouts.close()
+    assert max(len(row) for row in result["completion_ids"]) <= 120
+    assert all(0 in row and row[-1] == 1 for row in result["env_mask"]), "several turns, which end with an answer"
+
+
 def test_a_dead_endpoint_names_every_row_also_where_failures_are_masked(tmp_path: Path) -> None:
     rollouts = Rollouts(write_sums(tmp_path), "http://127.0.0.1:9/v1", limit=3, on_failure="mask", outage_s=0.5)
     with pytest.raises(RowsMissing, match=r"0 of 3 rows came back; missing rows: 0, 1, 2; infra: no model answered"):
