@@ -24,8 +24,9 @@ STAND_IN = {
     "distributed/ray_actor_environment_registry.py": "ACTOR_ENVIRONMENT_REGISTRY = {}\n",
     "distributed/virtual_cluster.py": "class PY_EXECUTABLES:\n    SYSTEM = 'the python'\n",
     "environments/__init__.py": "",
-    "environments/utils.py": "known = {}\ndef register_env(env_name, actor_class_fqn):\n    known[env_name] = "
-    "actor_class_fqn\n",
+    "environments/utils.py": "ENV_REGISTRY = {'math': {'actor_class_fqn': 'theirs'}}\n"
+    "def register_env(env_name, actor_class_fqn):\n    assert env_name not in ENV_REGISTRY\n"
+    "    ENV_REGISTRY[env_name] = {'actor_class_fqn': actor_class_fqn}\n",
 }
 
 
@@ -70,10 +71,11 @@ def test_nemo_rl_learns_the_name_and_the_python(tmp_path):
         (tmp_path / "nemo_rl" / name).write_text(text)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from rollbook.trainers.nemo_rl import register\nprint(register('code_tool'))\n"
-        "from nemo_rl.environments.utils import known\n"
+        "from rollbook.trainers.nemo_rl import register\nregister('code_tool')\nprint(register('code_tool'))\n"
+        "from nemo_rl.environments.utils import ENV_REGISTRY\n"
         "from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY as pythons\n"
-        "import pkgutil\nname = known['code_tool']\nprint(pkgutil.resolve_name(name).__name__, pythons[name])\n"
+        "import pkgutil\nname = ENV_REGISTRY['code_tool']['actor_class_fqn']\n"
+        "print(pkgutil.resolve_name(name).__name__, pythons[name])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split("\n")[:2] == ["code_tool", "CodeEnvironment the python"]
