@@ -19,7 +19,7 @@ import msgspec
 from rollbook.book import explain_disk_errors, lock_run, read_whole_lines, sync_folder, write_new
 from rollbook.clusters.profile import ClusterProfile
 from rollbook.clusters.scheduler import DEFAULT_SCHEDULER
-from rollbook.core import ServerSpec, encode_line, encode_pretty
+from rollbook.core import JSON_ERRORS, ServerSpec, encode_line, encode_pretty
 from rollbook.errors import BookError, UsageError
 
 
@@ -85,7 +85,7 @@ def read_order(run: Path, number: int) -> SubmissionOrder:
         return msgspec.json.decode(path.read_bytes(), type=SubmissionOrder)
     except FileNotFoundError:
         raise UsageError(f"{path} is missing: restore it from a copy of the run") from None
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"{path}: {error}") from None
 
 
@@ -141,7 +141,7 @@ def read_jobs(run: Path) -> list[ClusterJob]:
     for number, (_, line) in enumerate(read_whole_lines(path) if path.exists() else (), 1):
         try:
             jobs.append(_job_decoder.decode(line))
-        except msgspec.DecodeError as error:
+        except JSON_ERRORS as error:
             raise BookError(f"{path}:{number}: {error}") from None
     return jobs
 
@@ -190,7 +190,7 @@ def read_bad_nodes(run: Path) -> list[str]:
     for line in lines:
         try:
             reports[_bad_node_decoder.decode(line).node] += 1
-        except msgspec.DecodeError:
+        except JSON_ERRORS:
             continue  # torn: one report less
     return sorted(node for node, count in reports.items() if node and count >= REPORTS_NEEDED)
 

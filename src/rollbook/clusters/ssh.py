@@ -18,7 +18,7 @@ from rollbook.book import explain_disk_errors, write_atomically
 from rollbook.clusters.job_files import ClusterJob, SubmissionOrder
 from rollbook.clusters.profile import ClusterProfile
 from rollbook.clusters.scheduler import Say
-from rollbook.core import JSON, encode, encode_pretty
+from rollbook.core import JSON, JSON_ERRORS, encode, encode_pretty
 from rollbook.engine import package_versions
 from rollbook.errors import SchedulerError, UsageError
 
@@ -74,7 +74,7 @@ class SshRun(msgspec.Struct, frozen=True, kw_only=True):
         try:
             answer = msgspec.json.decode(output.splitlines()[-1] if output else b"", type=SshResponse)
             value = msgspec.json.decode(answer.value, type=answer_type)
-        except msgspec.DecodeError as error:
+        except JSON_ERRORS as error:
             raise SchedulerError(f"{self.host}: the answer cannot be read: {error}") from None
         for note in answer.notes:
             say(note)
@@ -115,7 +115,7 @@ def read_ssh_run(run: Path) -> SshRun | None:
         return msgspec.json.decode(path.read_bytes(), type=SshRun)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"{path}: {error}") from None
 
 

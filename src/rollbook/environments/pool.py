@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.core import EnvironmentSpec, Limits
+from rollbook.core import JSON_ERRORS, EnvironmentSpec, Limits
 from rollbook.environments.calls import EnvironmentCall, EnvironmentReply, FrameReader, StartMessage, encode_frame
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.processes import Child, module_argv
@@ -300,7 +300,7 @@ class EnvironmentProcess(asyncio.Protocol):
         for body in self._frames.feed(data):
             try:
                 reply = _decode_reply(body)
-            except msgspec.DecodeError as error:
+            except JSON_ERRORS as error:
                 self.kill("environment_error", f"the environment process wrote nonsense: {error}")
                 return
             if self._ready and not self._ready.done():

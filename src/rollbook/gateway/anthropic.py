@@ -9,9 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
-from rollbook.core import JSON, Function, Message, ToolCall, Turn, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, Function, Message, ToolCall, Turn, decode, encode
 from rollbook.errors import UsageError
 from rollbook.gateway.protocol import (
     ErrorReply,
@@ -178,7 +176,7 @@ def _read_arguments(call: ToolCall) -> JSON:
     """Return the arguments; what is not an object is wrapped in one, as for the model."""
     try:
         arguments = decode(call.function.arguments or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (RecursionError, *JSON_ERRORS):
         arguments = None
     return arguments if isinstance(arguments, dict) else {"unreadable": call.function.arguments}
 

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from rollbook.core import JSON, Failure, Message, Rollout, ToolCall, Turn, decode, derive_seed, encode
+from rollbook.core import JSON, JSON_ERRORS, Failure, Message, Rollout, ToolCall, Turn, decode, derive_seed, encode
 from rollbook.errors import ContextFull, LimitReached, RolloutFailed, Stopped, UsageError
 from rollbook.gateway.protocol import ModelRequest, RolloutEnded, TooManyCalls
 from rollbook.models import AskModel, Completion
@@ -105,7 +105,7 @@ def _normalize_message(message: Message) -> JSON:
 def _normalize_call(call: ToolCall) -> JSON:
     try:
         arguments = decode(call.function.arguments or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (RecursionError, *JSON_ERRORS):
         return [call.function.name, call.function.arguments]
     return [call.function.name, sorted(arguments.items()) if isinstance(arguments, dict) else arguments]
 

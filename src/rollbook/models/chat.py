@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from rollbook.core import Message, ModelSpec, Sampling, Settings, Turn
+from rollbook.core import JSON_ERRORS, Message, ModelSpec, Sampling, Settings, Turn
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import (
     UNSHAPED_SAMPLING,
@@ -69,7 +69,7 @@ async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str
         return EndpointModels(replica.base, None)
     try:
         rows = read_models(raw).data
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return EndpointModels(replica.base, None)
     return EndpointModels(replica.base, [row.id for row in rows], frozenset(r.id for r in rows if r.owned_by == "vllm"))
 
@@ -103,7 +103,7 @@ async def _suggest_v1(replica: Replica, timeout_s: float) -> None:
     try:
         status, raw = await replica.get(URL(f"{replica.base}/v1/models"), timeout_s)
         read_models(raw)
-    except (RolloutFailed, msgspec.DecodeError, UnicodeDecodeError):
+    except (RolloutFailed, *JSON_ERRORS):
         return
     if status == 200:
         raise UsageError(f"{replica.base} is not the endpoint; did you mean {replica.base}/v1?")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rollbook.core import JSON, Function, Message, Sampling, ToolCall, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, Function, Message, Sampling, ToolCall, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.server_errors import WHERE, make_bad_completion
 
@@ -210,7 +210,7 @@ def _prepare_call(call: ToolCall) -> ToolCall:
     text = call.function.arguments
     try:
         readable = isinstance(decode(text), dict)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (RecursionError, *JSON_ERRORS):
         readable = False
     if readable:
         return call
@@ -225,7 +225,7 @@ def read_answer(raw: bytes, text: bool = False) -> tuple[ChatAnswer, AnswerChoic
     """
     try:
         answer = _text_decoder.decode(raw).to_chat_answer() if text else _chat_decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise _explain_undecodable(raw, error) from None
     if not answer.choices:
         raise make_bad_completion(f"an answer without choices: {_quote(raw)}")

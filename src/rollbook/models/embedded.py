@@ -22,7 +22,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from rollbook.core import JSON, Message, ModelSpec, Sampling, Settings, Turn, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, Message, ModelSpec, Sampling, Settings, Turn, decode, encode
 from rollbook.errors import ChildFailed, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import check_extra, without_reasoning
 from rollbook.models.model import EMBEDDED_SLOTS as SLOTS
@@ -176,7 +176,7 @@ class LlamaServer:
         raw = await self._replica.post(URL(f"{self.url}/{path}"), encode(body))
         try:
             reply = decode(raw)
-        except msgspec.DecodeError as error:
+        except JSON_ERRORS as error:
             raise make_bad_completion(f"/{path}: {error}") from None
         return reply if isinstance(reply, dict) else {}
 
@@ -184,7 +184,7 @@ class LlamaServer:
         raw = await self._replica.post(self._completion, encode(body))
         try:
             return _llama_decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except JSON_ERRORS as error:
             raise make_bad_completion(f"/completion: {error}") from None
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from rollbook.core import JSON, Function, Message, Sampling, ToolCall, Turn, Usage, decode
+from rollbook.core import JSON, JSON_ERRORS, Function, Message, Sampling, ToolCall, Turn, Usage, decode
 from rollbook.errors import UsageError
 
 COMPLETED, INCOMPLETE = "completed", "incomplete"
@@ -574,7 +574,7 @@ def _parse_object(value: JSON, where: str) -> dict[str, JSON]:
     """Return an object that is sent as text, because metadata holds only text."""
     try:
         parsed = decode(value) if isinstance(value, str) else value
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"{where} is not JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise UsageError(f"{where} is no object")

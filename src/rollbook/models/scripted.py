@@ -12,7 +12,7 @@ from typing import Unpack
 
 import msgspec
 
-from rollbook.core import Message, ModelSpec, Sampling, Settings, ToolCall, Turn, iterate_lines
+from rollbook.core import JSON_ERRORS, Message, ModelSpec, Sampling, Settings, ToolCall, Turn, iterate_lines
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models.model import Completion, Model, ModelCall
 from rollbook.models.server_errors import WHERE, check_logprobs
@@ -124,7 +124,7 @@ def read_script(path: Path) -> dict[tuple[str, str], list[ScriptLine]]:
 def _read_line(row: bytes, where: str) -> ScriptLine:
     try:
         return msgspec.json.decode(row, type=ScriptLine)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"{where}: not a line of a script: {error}") from None
 
 

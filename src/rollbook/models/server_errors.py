@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
-import msgspec
-
-from rollbook.core import JSON, decode
+from rollbook.core import JSON, JSON_ERRORS, decode
 from rollbook.errors import ContextFull, RolloutFailed
 
 WHERE = "model"
@@ -101,7 +99,7 @@ def make_bad_completion(message: str) -> RolloutFailed:
 def _read_error_object(raw: bytes) -> dict[str, JSON]:
     try:
         body = decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return {}
     if not isinstance(body, dict):
         return {}

@@ -9,7 +9,7 @@ from typing import Protocol, Unpack, cast
 import msgspec
 from yarl import URL
 
-from rollbook.core import JSON, Function, Message, Sampling, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, Function, Message, Sampling, decode, encode
 from rollbook.errors import UsageError
 from rollbook.models.chat_protocol import prepare_messages, without_reasoning
 from rollbook.models.model import Completion, Model, ModelCall
@@ -189,7 +189,7 @@ async def _tokenize(replica: Replica, body: JSON) -> list[int] | Unproven:
     try:
         if status == 200:
             return msgspec.json.decode(raw, type=_TokenizeAnswer).tokens
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         pass
     return Unproven(f"{url} does not render it: HTTP {status}: {read_server_message(raw)}")
 
@@ -212,5 +212,5 @@ def parse_version(raw: bytes) -> tuple[int, ...]:
     try:
         text = str(decode(raw)["version"])
         return tuple(int(part) for part in text.split(".")[:2])
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, *JSON_ERRORS):
         return FIRST_VERSION_WITH_IDS

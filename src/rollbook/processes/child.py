@@ -18,9 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
-from rollbook.core import JSON, decode, encode_line
+from rollbook.core import JSON, JSON_ERRORS, decode, encode_line
 from rollbook.errors import ChildFailed
 from rollbook.processes.process_tree import CHILD_TAG, LIFE_FD, PARENT_PID, kill_tree
 
@@ -252,7 +250,7 @@ async def _read_published(child: Child, fd: int, timeout_s: float, name: str) ->
         raise ChildFailed(f"{name} ended ({_describe_exit(child)}) before it was ready", child.log_tail())
     try:
         return decode(line)
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise ChildFailed(f"{name} published what is not JSON: {error}") from None
 
 

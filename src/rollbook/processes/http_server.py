@@ -6,10 +6,9 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-import msgspec
 from aiohttp import web
 
-from rollbook.core import JSON, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, decode, encode
 from rollbook.errors import UsageError
 
 SHUTDOWN_S = 2.0
@@ -51,7 +50,7 @@ async def read_json_object(request: web.Request, timeout_s: float | None = None)
         body = await request.read()
     try:
         value = decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (RecursionError, *JSON_ERRORS) as error:
         raise UsageError(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UsageError("the body is no JSON object")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.book import LineReader
-from rollbook.core import Extent
+from rollbook.core import JSON_ERRORS, Extent
 from rollbook.reports import journal_columns
 from rollbook.reports.journal_columns import JournalColumns, read_journal_columns
 from rollbook.reports.table_files import replace_file
@@ -66,7 +66,7 @@ def load_cached_columns(path: Path, tasks: Path, sealed: Set[Extent]) -> Journal
             return None
         arrays = np.load(BytesIO(data[:-DIGEST_BYTES]), allow_pickle=False)
         header = _decoder.decode(arrays["header"])
-    except (OSError, EOFError, ValueError, LookupError, BadZipFile, msgspec.DecodeError):  # another version wrote it
+    except (OSError, EOFError, ValueError, LookupError, BadZipFile, *JSON_ERRORS):  # another version wrote it
         return None
     trusted = header.origin == _make_origin(path, tasks) and sealed <= set(header.extents)
     return _build_columns(path, header, arrays) if trusted else None

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from rollbook.book import Book
-from rollbook.core import JSON, EnvironmentSpec, encode
+from rollbook.core import JSON, JSON_ERRORS, EnvironmentSpec, encode
 from rollbook.errors import BookError, UsageError
 from rollbook.reports.report import RunData
 from rollbook.stats import PASS_THRESHOLD, Comparison, Ints, PairedRun, compare_columns
@@ -193,7 +193,7 @@ def pair_tasks(a: Book, b: Book) -> TaskPairing:
         changed = [
             task for task in shared if not _is_same_task(a.tasks.read_raw(one[task]), b.tasks.read_raw(two[task]))
         ]
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise BookError(f"{a.path} and {b.path}: a line of tasks.jsonl is not a task: {error}") from None
     names = [task for task in shared if task not in set(changed)] if changed else shared
     pairs = np.full(len(a.tasks), -1), np.full(len(b.tasks), -1)

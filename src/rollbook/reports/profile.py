@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book import TaskFile
-from rollbook.core import JSON, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, decode, encode
 from rollbook.errors import BookError, UsageError
 from rollbook.reports.report import RunData
 from rollbook.reports.table_files import ColumnKind, value_kind, widest_kind
@@ -79,7 +79,7 @@ class ProfileRows:
     def _read_task(self, tasks: TaskFile, row: int) -> _RawTask:
         try:
             return _task_decoder.decode(tasks.read_raw(row))
-        except msgspec.DecodeError as error:
+        except JSON_ERRORS as error:
             raise BookError(f"{self._run.book.path}: row {row + 1} of the tasks is not a task line: {error}") from None
 
     def fields(self) -> dict[str, ColumnKind]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rollbook.core import JSON
+from rollbook.core import JSON, JSON_ERRORS
 from rollbook.errors import SandboxError, TestsBroken, UsageError
 from rollbook.sandbox.guest import Guest, GuestRun
 from rollbook.sandbox.inner.plain_data import NotPlain, pack
@@ -164,7 +164,7 @@ def decode_report(examined: Result) -> ExaminerReport | None:
     """Return the examiner's report, if there is one."""
     try:
         return msgspec.json.decode(examined.value or "", type=ExaminerReport)
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return None
 
 

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rollbook.core import JSON
+from rollbook.core import JSON, JSON_ERRORS
 from rollbook.errors import SandboxError
 from rollbook.sandbox.cgroups import MemoryAccount
 from rollbook.sandbox.inner.channel import LENGTH, Channel, encode_frame, read_descriptors
@@ -404,7 +404,7 @@ class GuestRun:
                 self._handle_frame(frame)
                 if not channel.open:
                     break
-        except (ForgedMessage, msgspec.DecodeError):  # it wrote nonsense where it should not have
+        except (ForgedMessage, *JSON_ERRORS):  # it wrote nonsense where it should not have
             channel.open = False
         if not channel.open:
             self._watchdog.unregister(channel.fileno())

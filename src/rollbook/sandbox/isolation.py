@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rollbook.core import JSON
+from rollbook.core import JSON, JSON_ERRORS
 from rollbook.errors import SandboxError, SandboxUnsupported, UsageError
 from rollbook.sandbox.inner import kernel
 from rollbook.sandbox.limits import Limits
@@ -138,7 +138,7 @@ def survey_paths(python: str, packages: tuple[str, ...], paths: tuple[str, ...])
     except subprocess.CalledProcessError as error:
         words = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise SandboxUnsupported(f"the packages {', '.join(packages)} cannot be loaded: {' '.join(words)}") from None
-    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
+    except (OSError, subprocess.TimeoutExpired, *JSON_ERRORS) as error:
         raise SandboxError(f"{python} does not say where its libraries lie: {error}") from None
 
 

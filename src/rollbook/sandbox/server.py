@@ -29,7 +29,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from rollbook.core import JSON
+from rollbook.core import JSON, JSON_ERRORS
 from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
 from rollbook.processes import ExpiringSessions, json_response
 from rollbook.sandbox.grading import Grader
@@ -369,7 +369,7 @@ def parse_request(body: bytes, kind: type[T]) -> T:
     """A request's body; UsageError says what is wrong with it."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"the request is not as it should be: {error}") from None
 
 

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rollbook.core import JSON
+from rollbook.core import JSON, JSON_ERRORS
 from rollbook.errors import SandboxError
 from rollbook.sandbox.guest import GUEST_KILL_S, ForgedMessage, Guest, killed_when_cancelled, max_frame_bytes
 from rollbook.sandbox.inner.kernel import ARCH
@@ -98,7 +98,7 @@ class MessageExchange:
     def _handle_frame(self, data: bytes) -> None:
         try:
             frame = _frame_decoder.decode(data)
-        except msgspec.DecodeError as error:
+        except JSON_ERRORS as error:
             raise ForgedMessage(str(error)) from None
         question = bytes(frame.ask)
         if question and self._answer and self.reply is None:
@@ -146,7 +146,7 @@ class SessionTurn:
             if self._exchange.reply is not None:
                 self._report = decode_guest_report(self._exchange.reply)
                 self._status = status_of_report(self._report)
-        except (ForgedMessage, msgspec.DecodeError) as error:
+        except (ForgedMessage, *JSON_ERRORS) as error:
             self.reject(f"wrote on the sandbox's channel: {error}")
             is_over = True
         return is_over

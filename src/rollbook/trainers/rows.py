@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from rollbook.core import JSON, Task, TaskLine, decode, encode_line, iterate_lines
+from rollbook.core import JSON, JSON_ERRORS, Task, TaskLine, decode, encode_line, iterate_lines
 from rollbook.engine import Entry
 from rollbook.environments import Environment, parameters_of, resolve
 from rollbook.errors import UsageError
@@ -81,7 +81,7 @@ def read_row(text: str | bytes, where: str) -> dict[str, JSON]:
     """Read a row from a line of a file."""
     try:
         row = decode(text)
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"{where}: {error}") from None
     if not isinstance(row, dict):
         raise UsageError(f"{where}: a row is a JSON object, not {str(text)[:40]!r}")

@@ -13,6 +13,7 @@ import msgspec
 from rollbook.book import Book, read_turns
 from rollbook.core import (
     JSON,
+    JSON_ERRORS,
     EnvironmentSpec,
     FailedLine,
     Limits,
@@ -123,7 +124,7 @@ def _decode_turns(path: Path, line: bytes) -> list[TurnLine]:
     try:
         turns: list[TurnLine] = _line_decoder.decode(line).turns
         return turns
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise BookError(f"{path}: malformed line ({error}); restore the file from a copy of the run") from None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from rollbook import reports
 from rollbook.book import Book, RunStatus, read_status
-from rollbook.core import JSON, Manifest, Plan, decode
+from rollbook.core import JSON, JSON_ERRORS, Manifest, Plan, decode
 from rollbook.errors import RollbookError
 from rollbook.stats import PASS_THRESHOLD, Floats
 from rollbook.viewer.run_cache import RunCache
@@ -53,7 +53,7 @@ class RunList:
             if held is None or held[0] != stamp or self._is_outdated(name, held[1]):
                 held = self._rows[name] = stamp, self._read(name, path)
             return held[1]
-        except (RollbookError, OSError, msgspec.DecodeError) as error:
+        except (RollbookError, OSError, *JSON_ERRORS) as error:
             return {"run": name, "error": replace_surrogates(str(error))}
 
     def _is_outdated(self, name: str, row: dict[str, JSON]) -> bool:
@@ -121,7 +121,7 @@ def _count_rollouts(report: dict[str, JSON]) -> dict[str, JSON]:
 def _read_metrics(path: Path) -> dict[str, JSON]:
     try:
         held = decode((path / "metrics.json").read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *JSON_ERRORS):
         return {}
     return held if isinstance(held, dict) else {}
 

@@ -23,11 +23,10 @@ import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from rollbook.core import JSON, encode
+from rollbook.core import JSON, JSON_ERRORS, encode
 from rollbook.errors import RollbookError, UsageError
 from rollbook.processes import run_event_loop, serve_runner
 from rollbook.viewer.export import WEB_FOLDER
@@ -220,7 +219,7 @@ class ViewerApi:
                 await stream(RequestQuery(request), response)
             except ConnectionError:
                 pass  # the page was closed
-            except (RollbookError, OSError, msgspec.DecodeError, UnicodeError) as error:
+            except (RollbookError, OSError, *JSON_ERRORS) as error:
                 await send_event(response, {"error": replace_surrogates(str(error))})
             finally:
                 self._streams -= 1
@@ -296,7 +295,7 @@ def make_json_handler(answer: Callable[[RequestQuery], JSON]) -> Handler:
             body = await asyncio.to_thread(lambda: encode(answer(RequestQuery(request))))
         except UsageError as error:
             return make_refusal(400, replace_surrogates(str(error)))
-        except (RollbookError, OSError, msgspec.DecodeError, UnicodeError) as error:
+        except (RollbookError, OSError, *JSON_ERRORS) as error:
             return make_refusal(409, replace_surrogates(str(error)))
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 

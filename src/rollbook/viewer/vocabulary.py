@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
-from rollbook.core import JSON, decode
+from rollbook.core import JSON, JSON_ERRORS, decode
 from rollbook.errors import UsageError
 
 SPACE_MARK = "\u2581"
@@ -42,7 +40,7 @@ def _read_tokenizer(path: Path) -> dict[str, JSON]:
         content = decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"--tokenizer {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise UsageError(f"--tokenizer {path}: not JSON ({error}); name the tokenizer.json of the model") from None
     if not isinstance(content, dict):
         raise UsageError(f"--tokenizer {path}: not a tokenizer; name the tokenizer.json of the model")

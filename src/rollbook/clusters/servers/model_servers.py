@@ -33,7 +33,7 @@ from rollbook.clusters.servers.launch import (
     make_ranks_argv,
     make_server_argv,
 )
-from rollbook.core import ServerSpec, decode, encode, encode_pretty
+from rollbook.core import JSON_ERRORS, ServerSpec, decode, encode, encode_pretty
 from rollbook.errors import ChildFailed, RollbookError, SchedulerError, Stopped
 from rollbook.models import read_models
 from rollbook.processes import Child, module_argv
@@ -154,7 +154,7 @@ def _check_model_list(name: str, status: int, raw: bytes) -> str | None:
         return f"/v1/models says HTTP {status}"
     try:
         served = [row.id for row in read_models(raw).data]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return "/v1/models is not a list of models"
     return None if name in served else f"it serves {', '.join(served) or 'nothing'}, not {name}"
 
@@ -164,7 +164,7 @@ def _check_answer(status: int, raw: bytes) -> str | None:
         return f"a completion of one token says HTTP {status}"
     try:
         answer = decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return "a completion of one token is not JSON"
     return None if isinstance(answer, dict) and answer.get("choices") else "a completion of one token has no choices"
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from rollbook.core import JSON, encode
+from rollbook.core import JSON, JSON_ERRORS, encode
 from rollbook.errors import SandboxError, SandboxFull, TestsBroken, UsageError
 from rollbook.sandbox.limits import Limits
 from rollbook.sandbox.results import Result, Verdict
@@ -124,14 +124,14 @@ def _encode_common(limits: Limits, files: Mapping[str, bytes]) -> dict[str, JSON
 def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise SandboxError(f"the sandbox's answer is none: {error}") from None
 
 
 def _make_error(status: int, content: bytes, where: str) -> Exception:
     try:
         message = msgspec.json.decode(content, type=_Refusal).error
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         message = "no sandbox answers there"
     if status == 422:
         return TestsBroken(message)
