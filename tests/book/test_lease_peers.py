@@ -16,14 +16,14 @@ from rollbook.core import Presence, Round, Seal
 from support.books import make_book, open_round
 
 
-class Crew:
+class FourWorkers:
     """Workers of other machines at one book, on a clock of their own."""
 
     def __init__(self, book: Book, names: str) -> None:
         self.book, self.now = book, 0.0
         self.round: Round = open_round(book)
         self.presences = {name: self._join(name) for name in names}
-        self.neighbours = {name: PeerMonitor(book.path, name, self.watch()) for name in names}
+        self.monitors = {name: PeerMonitor(book.path, name, self.watch()) for name in names}
         self.claims = {name: self.claims_of(name) for name in names}
 
     def _join(self, name: str) -> Presence:
@@ -44,7 +44,7 @@ class Crew:
             self.now += 30
             for name in names:
                 write_heartbeat(self.book.path, self.presences[name])
-                self.neighbours[name].check()
+                self.monitors[name].check()
 
     def claim(self, name: str) -> Claim:
         claim = self.claims[name].claim_next()
@@ -53,58 +53,58 @@ class Crew:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Crew:
-    return Crew(make_book(tmp_path / "run", tasks=32, samples=2, workers=4), "abcd")
+def workers(tmp_path: Path) -> FourWorkers:
+    return FourWorkers(make_book(tmp_path / "run", tasks=32, samples=2, workers=4), "abcd")
 
 
-def test_what_the_dead_left_is_taken_before_anything_fresh(crew: Crew) -> None:
-    lost = crew.claim("b")
-    crew.claim("a")
-    crew.beat("a", "c", "d", for_s=120)
-    assert read_worker_gone(crew.book.path, "b") is None, "it may only be slow"
-    crew.beat("a", "c", "d", for_s=120)
-    found = read_worker_gone(crew.book.path, "b")
+def test_what_the_dead_left_is_taken_before_anything_fresh(workers: FourWorkers) -> None:
+    lost = workers.claim("b")
+    workers.claim("a")
+    workers.beat("a", "c", "d", for_s=120)
+    assert read_worker_gone(workers.book.path, "b") is None, "it may only be slow"
+    workers.beat("a", "c", "d", for_s=120)
+    found = read_worker_gone(workers.book.path, "b")
     assert found
     assert found.chunks == {lost.chunk.number: 1}
-    heir = crew.claim("d")
+    heir = workers.claim("d")
     assert (heir.chunk.number, heir.epoch) == (lost.chunk.number, 2)
-    assert crew.claim("c").epoch == 1
+    assert workers.claim("c").epoch == 1
 
 
-def test_a_chunk_that_was_sealed_is_not_left(crew: Crew) -> None:
-    done, lost = crew.claim("b"), crew.claim("b")
-    write_seals(crew.book.path, {done.chunk.number: (Seal(1, 1, 8, {}, 0, {}), False)})
-    crew.beat("a", "c", "d", for_s=240)
-    found = read_worker_gone(crew.book.path, "b")
+def test_a_chunk_that_was_sealed_is_not_left(workers: FourWorkers) -> None:
+    done, lost = workers.claim("b"), workers.claim("b")
+    write_seals(workers.book.path, {done.chunk.number: (Seal(1, 1, 8, {}, 0, {}), False)})
+    workers.beat("a", "c", "d", for_s=240)
+    found = read_worker_gone(workers.book.path, "b")
     assert found
     assert found.chunks == {lost.chunk.number: 1}
 
 
-def test_who_held_nothing_gets_no_obituary_and_is_not_watched_for_ever(crew: Crew) -> None:
-    crew.beat("a", "c", "d", for_s=300)
-    assert list_joined_and_gone(crew.book.path) == (set("abcd"), set())
+def test_who_held_nothing_gets_no_gone_record_and_is_not_watched_for_ever(workers: FourWorkers) -> None:
+    workers.beat("a", "c", "d", for_s=300)
+    assert list_joined_and_gone(workers.book.path) == (set("abcd"), set())
 
 
-def test_an_obituary_of_one_that_lives_after_all_is_void(crew: Crew) -> None:
-    crew.claim("b")
-    crew.beat("a", for_s=240)
-    assert read_worker_gone(crew.book.path, "b")
-    write_heartbeat(crew.book.path, crew.presences["b"])
-    assert crew.claims_of("d").claim_next().epoch == 1
+def test_a_gone_record_of_one_that_lives_after_all_is_void(workers: FourWorkers) -> None:
+    workers.claim("b")
+    workers.beat("a", for_s=240)
+    assert read_worker_gone(workers.book.path, "b")
+    write_heartbeat(workers.book.path, workers.presences["b"])
+    assert workers.claims_of("d").claim_next().epoch == 1
 
 
 def test_the_watch_passes_on_when_a_watcher_dies_too(tmp_path: Path) -> None:
-    crew = Crew(make_book(tmp_path / "run", tasks=64, samples=2, workers=8), "abcdefgh")
+    workers = FourWorkers(make_book(tmp_path / "run", tasks=64, samples=2, workers=8), "abcdefgh")
     dead = "bcdef"
     for name in dead:
-        crew.claim(name)
+        workers.claim(name)
     assert len(dead) > PEERS_WATCHED
-    crew.beat("a", "g", "h", for_s=480)
-    assert list_joined_and_gone(crew.book.path)[1] == set(dead)
-    assert {crew.claim("g").epoch for _ in dead} == {2}
+    workers.beat("a", "g", "h", for_s=480)
+    assert list_joined_and_gone(workers.book.path)[1] == set(dead)
+    assert {workers.claim("g").epoch for _ in dead} == {2}
 
 
-def test_a_chunk_of_the_dead_is_taken_once(crew: Crew) -> None:
-    crew.claim("b")
-    crew.beat("a", "c", "d", for_s=240)
-    assert sorted(crew.claim(name).epoch for name in "acd") == [1, 1, 2]
+def test_a_chunk_of_the_dead_is_taken_once(workers: FourWorkers) -> None:
+    workers.claim("b")
+    workers.beat("a", "c", "d", for_s=240)
+    assert sorted(workers.claim(name).epoch for name in "acd") == [1, 1, 2]

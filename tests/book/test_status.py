@@ -91,7 +91,7 @@ def test_the_word_for_a_state() -> None:
 
 
 def test_looking_again_and_again_holds_no_file(tmp_path: Path) -> None:
-    """Whoever minds a crew looks every second, for days."""
+    """A worker pool looks every second, for days."""
     book = make_book(tmp_path / "run")
     before = open_fds()
     for _ in range(20):

@@ -19,8 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rollbook.clusters.profile import ClusterProfile
-from rollbook.clusters.scheduler import BatchJob, CurrentTask, JobTask, Scheduler
+from rollbook.clusters import BatchJob, ClusterProfile, CurrentTask, JobTask, Scheduler
 from rollbook.errors import SchedulerError, SubmitLimitReached, UsageError
 
 LIMIT = 16

@@ -10,11 +10,12 @@ from rollbook.clusters.job_files import (
     add_job,
     read_bad_nodes,
     read_jobs,
+    read_reports,
     report_bad_node,
     select_cancelled_ids,
     select_submitted,
 )
-from rollbook.clusters.job_process import JobAttempt, find_refusal
+from rollbook.clusters.job_process import JobAttempt, find_refusal, record_attempt
 from rollbook.clusters.scheduler import CurrentTask
 from rollbook.clusters.slurm import Slurm
 from rollbook.errors import BookError
@@ -23,7 +24,7 @@ DULL, GOOD = JobAttempt(0, "n1", False), JobAttempt(0, "n1", True)
 
 
 @pytest.mark.parametrize(
-    ("seat", "wrote", "before", "why"),
+    ("task", "wrote", "before", "why"),
     [
         (CurrentTask("7_2", "7"), True, [], ""),
         (CurrentTask("7_2", "7", restart=3), True, [GOOD] * 3, ""),
@@ -35,9 +36,9 @@ DULL, GOOD = JobAttempt(0, "n1", False), JobAttempt(0, "n1", True)
     ],
 )
 def test_a_task_goes_back_within_bounds_and_while_it_brings_something(
-    seat: CurrentTask, wrote: bool, before: list[JobAttempt], why: str
+    task: CurrentTask, wrote: bool, before: list[JobAttempt], why: str
 ) -> None:
-    assert find_refusal(Slurm(), seat, 4, wrote, before) == why
+    assert find_refusal(Slurm(), task, 4, wrote, before) == why
 
 
 def test_a_task_is_named_so_that_no_other_is_meant() -> None:
@@ -87,3 +88,14 @@ def test_jobs_that_are_noted_at_once_are_all_there(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: add_job(tmp_path, ClusterJob("cancelled", str(number), 1)), range(100)))
     assert select_cancelled_ids(read_jobs(tmp_path)) == {str(number) for number in range(100)}
+
+
+def test_a_torn_report_of_an_attempt_is_one_report_less(tmp_path: Path) -> None:
+    """A job is killed while it writes, and its next start appends to the same file."""
+    task = CurrentTask("7_2", "7")
+    path = tmp_path / "jobs" / "attempts" / "7_2.jsonl"
+    assert record_attempt(tmp_path, task, wrote=True) == []
+    with path.open("ab") as file:
+        file.write(b'{"restart":1,"no\xff')
+    assert record_attempt(tmp_path, task, wrote=False) == [JobAttempt(0, "", True)]
+    assert len(read_reports(path, JobAttempt)) == 2

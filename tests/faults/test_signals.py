@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.models import weights
+from rollbook.models import has_weights
 from support.alive import eventually
 from support.book_assertions import all_keys, assert_adds_up, assert_complete, scored_keys, seeds_of
 from support.commands import Commands, Process, Served
@@ -167,7 +167,7 @@ def test_kill_9_leaves_no_environment_process_behind(
 
 @pytest.mark.model
 def test_kill_9_takes_the_embedded_model_with_it(rollbook: Commands, sums: str, tmp_path: Path) -> None:
-    if find_spec("xllamacpp") is None or not weights.has_weights():
+    if find_spec("xllamacpp") is None or not has_weights():
         pytest.skip("NOT TESTED: the embedded model is not here (pip install 'rollbook[local]'; rollbook local pull)")
     worker = rollbook.start("run", sums, "-o", tmp_path / "run", "--max-tokens", 256, "--offline")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book import Book, CountedLines, read_presences
-from rollbook.book.counted_lines import ScoredLineHeader
+from rollbook.book import Book, CountedLines, ScoredLineHeader, read_presences
 from support.alive import eventually
 from support.book_assertions import all_keys, assert_adds_up, assert_complete, scored_keys
 from support.commands import Commands, Process, Served

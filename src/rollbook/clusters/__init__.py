@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from rollbook.clusters.job_status import ClusterStatus, cancel_run, find_logs, read_cluster_status, wait_for_jobs
     from rollbook.clusters.profile import ClusterProfile, check_profile, read_profile
     from rollbook.clusters.resubmission import extend_submitted_run, find_last_place, resubmit, was_submitted
-    from rollbook.clusters.scheduler import DEFAULT_SCHEDULER, Scheduler, find_scheduler, scheduler_names
+    from rollbook.clusters.scheduler import (
+        DEFAULT_SCHEDULER,
+        ENDED_STATES,
+        BatchJob,
+        CurrentTask,
+        JobTask,
+        Scheduler,
+        StepRank,
+        find_scheduler,
+        scheduler_names,
+    )
     from rollbook.clusters.ssh import read_ssh_run
     from rollbook.clusters.submission import Submission, find_run_path, preview_scripts, submit, submit_request
     from rollbook.core import ServerKind, ServerSpec
@@ -23,12 +33,17 @@ else:
 
 __all__ = [
     "DEFAULT_SCHEDULER",
+    "ENDED_STATES",
+    "BatchJob",
     "ClusterJob",
     "ClusterProfile",
     "ClusterStatus",
+    "CurrentTask",
+    "JobTask",
     "Scheduler",
     "ServerKind",
     "ServerSpec",
+    "StepRank",
     "Submission",
     "SubmissionOrder",
     "cancel_run",

@@ -11,8 +11,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -21,6 +22,8 @@ from rollbook.clusters.profile import ClusterProfile
 from rollbook.clusters.scheduler import DEFAULT_SCHEDULER
 from rollbook.core import JSON_ERRORS, ServerSpec, encode_line, encode_pretty
 from rollbook.errors import BookError, UsageError
+
+T = TypeVar("T")
 
 
 class PackedFolder(msgspec.Struct, frozen=True):
@@ -171,9 +174,6 @@ class BadNodeReport(msgspec.Struct, frozen=True):
     why: str
 
 
-_bad_node_decoder = msgspec.json.Decoder(BadNodeReport)
-
-
 def report_bad_node(run: Path, node: str, why: str) -> None:
     """Record that a worker could not start its server on this node."""
     with open(run / "jobs" / "nodes.jsonl", "ab", buffering=0) as file:
@@ -182,17 +182,17 @@ def report_bad_node(run: Path, node: str, why: str) -> None:
 
 def read_bad_nodes(run: Path) -> list[str]:
     """Return the nodes with enough reports to be excluded."""
-    try:
-        lines = (run / "jobs" / "nodes.jsonl").read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    reports: Counter[str] = Counter()
-    for line in lines:
-        try:
-            reports[_bad_node_decoder.decode(line).node] += 1
-        except JSON_ERRORS:
-            continue  # torn: one report less
+    reports = Counter(report.node for report in read_reports(run / "jobs" / "nodes.jsonl", BadNodeReport))
     return sorted(node for node, count in reports.items() if node and count >= REPORTS_NEEDED)
+
+
+def read_reports(path: Path, kind: type[T]) -> list[T]:
+    """Return the lines of a file that jobs append to. A torn line is one report less: jobs are killed at any time."""
+    reports = []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        with suppress(*JSON_ERRORS):
+            reports.append(msgspec.json.decode(line, type=kind))
+    return reports
 
 
 def clear_bad_nodes(run: Path, say: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from typing import NoReturn
 import msgspec
 
 from rollbook.book import read_presences
-from rollbook.clusters.job_files import read_jobs, select_cancelled_ids
+from rollbook.clusters.job_files import read_jobs, read_reports, select_cancelled_ids
 from rollbook.clusters.scheduler import ENDING, PREEMPTED, RUNNING, CurrentTask, Scheduler
 from rollbook.core import encode_line
 from rollbook.engine import LineDisplay, Progress
@@ -118,7 +118,7 @@ def count_written_bytes(run: Path) -> int:
 
 def requeue_if_useful(run: Path, scheduler: Scheduler, task: CurrentTask, max_restarts: int, wrote: bool) -> str:
     """Requeue this task if that may help; return a line that says so, or why not."""
-    before = _record_attempt(run, task, wrote)
+    before = record_attempt(run, task, wrote)
     refusal = find_refusal(scheduler, task, max_restarts, wrote, before) or _find_queue_refusal(run, scheduler, task)
     if refusal:
         return f"not requeued: {refusal}; go on with rollbook resume {run}"
@@ -151,12 +151,11 @@ def _find_queue_refusal(run: Path, scheduler: Scheduler, task: CurrentTask) -> s
     return "" if states == [RUNNING] else f"{scheduler.title} has it as {', '.join(states) or 'unknown'}"
 
 
-def _record_attempt(run: Path, task: CurrentTask, wrote: bool) -> list[JobAttempt]:
+def record_attempt(run: Path, task: CurrentTask, wrote: bool) -> list[JobAttempt]:
     """Record how this start of a task went; return the earlier ones."""
     path = run / "jobs" / "attempts" / f"{task.name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b") as file:
-        file.seek(0)
-        before = [msgspec.json.decode(line, type=JobAttempt) for line in file]
-        file.write(encode_line(JobAttempt(task.restart, task.node, wrote)))
+    before = read_reports(path, JobAttempt)
+    with open(path, "ab") as file:
+        file.write(b"\n" + encode_line(JobAttempt(task.restart, task.node, wrote)))  # after a torn line, a new one
     return before

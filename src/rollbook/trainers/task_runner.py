@@ -220,7 +220,7 @@ class _CollectorQueue:
 
     async def open(self) -> None:
         await self.collector.__aenter__()
-        self._serving = asyncio.create_task(self._serve(), name="players")
+        self._serving = asyncio.create_task(self._serve(), name="task runner")
 
     async def close(self) -> None:
         self._serving.cancel()

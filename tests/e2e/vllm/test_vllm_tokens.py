@@ -15,8 +15,7 @@ from rollbook import run
 from rollbook.book import Book, rollouts
 from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.models import AnsweredCall, ChatModel
-from rollbook.tokens import merge
-from rollbook.tokens.sequences import ANSWER_DIFFERS, ANSWER_LEFT_OUT
+from rollbook.tokens import ANSWER_DIFFERS, ANSWER_LEFT_OUT, merge
 
 pytestmark = pytest.mark.slow
 
