@@ -96,7 +96,7 @@ def test_a_folder_that_is_taken_is_refused(run):
     again = run()
     assert again.returncode == 2
     assert again.stderr.count("\n") == 1
-    assert "a" in again.stderr
+    assert "a is not empty: continue it with `rollbook resume a`" in again.stderr
 
 
 def test_envs_lists_what_is_installed(rollbook):

@@ -266,6 +266,22 @@ def test_nobody_waits_for_ever_for_a_stage_that_is_closed(tmp_path: Path) -> Non
     assert play(tmp_path, work, processes=1) == ["environment_error"] * 13
 
 
+def test_a_process_for_state_is_refused_after_close_also_while_the_first_one_starts(tmp_path: Path) -> None:
+    async def go() -> list[str]:
+        pool = EnvironmentProcessPool(spec_of(tmp_path, "Stateful"), Limits(), run=tmp_path)
+        waiting = asyncio.ensure_future(pool.acquire_process())
+        await asyncio.sleep(0.05)
+        assert pool._starting
+        await pool.close()
+        async with asyncio.timeout(10):
+            results = await asyncio.gather(waiting, pool.acquire_process(), return_exceptions=True)
+        assert not pool._starting
+        assert not pool._processes
+        return [result.kind for result in results if isinstance(result, RolloutFailed)]
+
+    assert asyncio.run(go()) == ["environment_error"] * 2
+
+
 def test_one_that_does_not_load_is_not_loaded_again_behind_the_error(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "Odd")
     (tmp_path / "source" / "odd_env.py").write_text(f"open({str(tmp_path / 'loads')!r}, 'a').write('x'); 1 / 0")

@@ -26,7 +26,9 @@ async def opened(*endpoints: Endpoint, **changes: Any) -> AsyncIterator[ChatMode
         yield model
     finally:
         await model.close()
-        assert {task.get_name() for task in asyncio.all_tasks() if "_heal" in repr(task)} == set()
+        assert [
+            task for task in asyncio.all_tasks() if router.Router._probe_until_healthy.__qualname__ in repr(task)
+        ] == []
 
 
 async def ask(model: ChatModel, rollout: str = "t#0") -> str:
@@ -216,6 +218,24 @@ def test_a_trial_that_is_cancelled_passes_to_the_next() -> None:
             assert not other.done()
             trial.cancel()
             assert await asyncio.wait_for(other, 3) == "stop"
+
+    asyncio.run(main())
+
+
+def test_a_trial_that_is_cancelled_proves_nothing() -> None:
+    async def main() -> None:
+        async with Endpoint("500", models="ok", times=3) as endpoint, opened(endpoint) as model:
+            await outcomes(model, 3)
+            await endpoint.switch("hang", models="ok", times=10)
+            for trials in (1, 2):  # the next call is a trial again, and alone
+                calls = [asyncio.create_task(ask(model, f"t{i}#0")) for i in range(3)]
+                while endpoint.counts["hang"] < trials:
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(0.1)
+                assert endpoint.counts["hang"] == trials
+                for call in calls[::-1]:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
 
     asyncio.run(main())
 

@@ -142,8 +142,18 @@ def test_students_quantile_leaves_a_fortieth_above_it(freedom):
     assert below == pytest.approx(0.475, abs=1e-6)
 
 
-def test_an_interval_is_cut_to_what_is_possible():
-    assert clip_interval((-0.1, 0.4), 0.0, 1.0) == (0.0, 0.4)
+@pytest.mark.parametrize(
+    ("interval", "clipped"),
+    [
+        ((-0.1, 0.4), (0.0, 0.4)),
+        ((0.2, 1.3), (0.2, 1.0)),
+        ((-0.1, 1.3), (0.0, 1.0)),
+        ((0.2, 0.4), (0.2, 0.4)),
+        (None, None),
+    ],
+)
+def test_an_interval_is_cut_to_what_is_possible(interval, clipped):
+    assert clip_interval(interval, 0.0, 1.0) == clipped
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollbook.core import Turn
@@ -120,8 +120,10 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_logprob_after_its_
 
 
 @given(conversations())
+@example([make_turn([1, 2], [3], [-0.5]), make_turn([1, 0, 3], [2], [-0.5])])
 def test_a_fork_names_the_first_position_that_differs(turns):
     sequences = merge(turns)
+    assert [sequence.fork is None for sequence in sequences] == [place == 0 for place in range(len(sequences))]
     for before, sequence in pairwise(sequences):
         held = before.prompt_ids + before.response_ids
         at = sequence.fork.at

@@ -234,4 +234,4 @@ def test_what_is_opened_while_all_is_closed_is_closed_too(tmp_path: Path, monkey
                 await late
             return {one.get_name() for one in asyncio.all_tasks()}
 
-    assert not asyncio.run(go()) & {"players", "collector"}
+    assert not asyncio.run(go()) & {"task runner", "collector"}

@@ -1,14 +1,34 @@
 import logging
+import signal
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbook.environments.answers import comparison
 from rollbook.environments.answers.comparison import canonicalize, is_equal, parse_number
 from rollbook.environments.answers.extraction import extract_answer, find_boxed, find_last_number
+
+
+@contextmanager
+def interrupt_after(cpu_s: float) -> Iterator[None]:
+    """Fail instead of working for hours. Enough CPU time for any machine: this measures no speed."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError(f"still at work after {cpu_s:g} s of CPU time")
+
+    before = signal.signal(signal.SIGPROF, interrupt)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
 
 FORMATS = [
     (r"\boxed{18}", "18"),
@@ -99,10 +119,9 @@ def test_any_text_can_be_read(text):
     ],
     ids=lambda text: text[:8],
 )
-def test_hostile_text_is_read_in_no_time(text):
-    start = time.perf_counter()
-    extract_answer(text)
-    assert time.perf_counter() - start < 1.0
+def test_hostile_text_is_read_to_its_end(text):
+    with interrupt_after(60):  # ten times as long as any answer: quadratic time would be many minutes
+        extract_answer(text * 10)
 
 
 def test_the_last_complete_box_counts():
@@ -183,16 +202,14 @@ def test_answers_are_equal_by_meaning(given, expected, same):
     ],
 )
 def test_a_short_text_that_would_take_hours_is_unequal_at_once(text):
-    start = time.perf_counter()
-    assert is_equal(text, "7") is False
-    assert time.perf_counter() - start < 0.5
+    with interrupt_after(60):
+        assert is_equal(text, "7") is False
 
 
 def test_a_huge_exponent_is_only_text_beside_what_is_no_sum_of_powers():
-    start = time.perf_counter()
-    assert is_equal("x^{9999}-1", r"\sin(x)") is False
-    assert is_equal(r"\sin(x)", "x^{9999}-1") is False
-    assert time.perf_counter() - start < 0.5
+    with interrupt_after(60):
+        assert is_equal("x^{9999}-1", r"\sin(x)") is False
+        assert is_equal(r"\sin(x)", "x^{9999}-1") is False
 
 
 def test_algebra_works_off_the_main_thread_and_says_nothing(caplog):
@@ -205,11 +222,14 @@ def test_algebra_works_off_the_main_thread_and_says_nothing(caplog):
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
-def test_decimals_are_compared_without_the_algebra_system():
-    start = time.perf_counter()
-    for _ in range(1000):
-        is_equal("1234.50", "1234.5")
-    assert time.perf_counter() - start < 0.1
+def test_decimals_are_compared_without_the_algebra_system(monkeypatch):
+    asked = []
+    monkeypatch.setattr(comparison, "_equal_by_algebra", lambda *texts: asked.append(texts))
+    assert is_equal("1234.50", "1234.5") is True
+    assert is_equal("1234.50", "1234.6") is False
+    assert asked == []
+    is_equal(r"\sqrt{16}", "4")
+    assert asked
 
 
 def test_the_last_number_keeps_its_sign_unless_it_is_subtracted():
