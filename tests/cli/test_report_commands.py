@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from support.books import edit_journal
 from support.quiz import ANSWERS as A
 from support.quiz import write_answers, write_quiz
 
@@ -86,7 +87,7 @@ def test_numbers_of_several_directories_replace_those_of_none(made, rollbook, tm
     for seal in (tmp_path / "b" / "done").iterdir():
         seal.unlink()
     journal = next((tmp_path / "b" / "journals").glob("*[!s].jsonl"))
-    journal.write_text(journal.read_text().replace('"reward":1.0', '"reward":0.5'))
+    assert edit_journal(journal, '"reward":1.0', '"reward":0.5') == 5
     rollbook("report", "a")
     alone = {path.name: path.read_bytes() for path in (tmp_path / "a").glob("*.*")}
     one, two = rollbook("report", "a", "b", "--json"), rollbook("report", "b", "a", "--json")

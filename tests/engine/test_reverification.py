@@ -17,7 +17,7 @@ from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverif
 from rollbook.engine.runs import resume
 from rollbook.errors import BookError, UsageError
 from rollbook.reports import compare_runs
-from support.books import make_book
+from support.books import edit_journal, make_book
 from support.sums import SUMS, write_script, write_sums
 
 BROKEN = SUMS.replace("        return roll", "        assert task.id != 'sum-3', 'broken'\n        return roll")
@@ -146,9 +146,7 @@ def spoilt(folder: Path, old: str, new: str, name: str = "*[!s].jsonl") -> Path:
     for seal in (folder / "a" / "done").iterdir():
         seal.unlink()
     journal = next((folder / "a" / "journals").glob(name))
-    first, rest = journal.read_text().split("\n", 1)
-    assert re.search(old, first)
-    journal.write_text(f"{re.sub(old, new, first, count=1)}\n{rest}")
+    assert edit_journal(journal, old, new, count=1) == 1
     return journal
 
 
