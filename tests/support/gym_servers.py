@@ -58,6 +58,21 @@ class Listening:
                 connection.transport.abort()
 
 
+def make_details_schemas(count: dict[str, Any]) -> dict[str, Any]:
+    """The part of FastAPI's document that says which detailed counts of a usage are taken."""
+    return {
+        "NeMoGymResponseInputTokensDetails": {"properties": {"cached_tokens": count}, "required": ["cached_tokens"]},
+        "NeMoGymResponseOutputTokensDetails": {"properties": {"reasoning_tokens": count}},
+    }
+
+
+COUNTED_DETAILS = make_details_schemas({"type": "integer"})
+"""NeMo Gym 0.4: a usage needs counts."""
+
+OPTIONAL_DETAILS = make_details_schemas({"anyOf": [{"type": "integer"}, {"type": "null"}]})
+"""NeMo Gym 0.5: null where nobody counted."""
+
+
 class Counter(Listening):
     """The resources server; `mode` says what becomes of /verify."""
 
@@ -68,6 +83,7 @@ class Counter(Listening):
         self.cookies: list[str | None] = []
         self.on_verify: Callable[[], Awaitable[None]] | None = None
         self.routes: dict[str, Any] | None = None
+        self.schemas: dict[str, Any] = {}
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 26)
@@ -83,7 +99,8 @@ class Counter(Listening):
         return web.json_response({"status": "ok"})
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        return web.json_response({} if self.routes is None else {"paths": self.routes})
+        paths = {} if self.routes is None else {"paths": self.routes}
+        return web.json_response({**paths, "components": {"schemas": self.schemas}})
 
     async def _mode(self, _: web.Request) -> web.Response:
         return web.json_response(self.reverify)
@@ -123,6 +140,9 @@ class Counter(Listening):
         session, body = await self._body(request)
         if self.on_verify:
             await self.on_verify()
+        usage = body["response"]["usage"]
+        if self.schemas == COUNTED_DETAILS and usage and usage["input_tokens_details"]["cached_tokens"] is None:
+            return SPOILT["422"]()
         if self.mode == "slow":
             await asyncio.sleep(1)
         if self.mode in SPOILT:

@@ -18,7 +18,18 @@ from rollbook.gym.client.http_client import VERIFY_PATH, ConnectedServer, GymCli
 from rollbook.gym.client.server_env import RemoteServer
 from rollbook.gym.rows import make_row
 from rollbook.gym.server.resources import ResourcesServer
-from support.gym_servers import COOKIE, COUNTING, Agent, Counter, call, row, write_rows, write_said
+from support.gym_servers import (
+    COOKIE,
+    COUNTED_DETAILS,
+    COUNTING,
+    OPTIONAL_DETAILS,
+    Agent,
+    Counter,
+    call,
+    row,
+    write_rows,
+    write_said,
+)
 from support.sums import write_script, write_sums
 
 ADDS = [call("increment_counter", count=1), call("increment_counter", count=2), {"answer": "6"}]
@@ -74,6 +85,17 @@ def test_every_field_of_a_row_goes_along_and_so_does_what_was_said(tmp_path):
     output = server.bodies[-1]["response"]["output"]
     assert [item["type"] for item in output] == [*["function_call", "function_call_output"] * 2, "message"]
     assert server.bodies[-1]["_ng_rollout_index"] == 0
+
+
+@pytest.mark.parametrize(("schemas", "counted"), [(COUNTED_DETAILS, False), (OPTIONAL_DETAILS, True), ({}, True)])
+def test_usage_is_left_out_where_the_servers_types_insist_on_counts_that_nobody_made(tmp_path, schemas, counted):
+    server = Counter()
+    server.schemas = schemas
+    by_key = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))
+    assert by_key["a", 0].reward == 1.0
+    usage = server.bodies[-1]["response"]["usage"]
+    assert (usage is not None) == counted
+    assert usage is None or usage["input_tokens_details"] == {"cached_tokens": None}
 
 
 def test_a_tool_that_raises_is_read_by_the_model_and_the_session_survives_its_lost_cookie(tmp_path):

@@ -201,10 +201,14 @@ SESSION_OVER = "its session is over, and the server does not say that it scores 
 
 
 class ConnectedServer(msgspec.Struct):
-    """A server that was contacted. `stateless`: it declares that its verdicts need no session."""
+    """A server that was contacted. `stateless`: it declares that its verdicts need no session.
+
+    `requires_token_details`: its types refuse a usage in which nobody counted cached and reasoning tokens.
+    """
 
     client: GymClient
     stateless: bool = False
+    requires_token_details: bool = False
 
     async def connect(self, route: str) -> None:
         """Check that the server answers and has this route; UsageError names what is there instead."""
@@ -214,6 +218,7 @@ class ConnectedServer(msgspec.Struct):
             self.stateless = (await self.client.get("/reverify_mode")).json() == "stateless"
         except RolloutFailed as error:
             raise UsageError(f"{error.message}; is the server up?") from None
+        self.requires_token_details = requires_token_details(routes)
         paths = routes.get("paths") if isinstance(routes, dict) else None
         if isinstance(paths, dict) and (route not in paths or (route == VERIFY_PATH and STEP_PATH in paths)):
             raise UsageError(f"{self.client.base}: {_describe_mismatch(paths, route)}")
@@ -226,6 +231,26 @@ class ConnectedServer(msgspec.Struct):
         if generation.partition(".")[0] == current.partition(".")[0]:
             raise RolloutFailed("environment_error", where, SESSION_LOST)
         raise RolloutFailed("verifier_error", where, SESSION_OVER)
+
+    def adapt_response(self, response: dict[str, JSON]) -> dict[str, JSON]:
+        """Return a response as the server's types take it: without `usage` rather than with counts that nobody made."""
+        return {**response, "usage": None} if self.requires_token_details else response
+
+
+_DETAIL_COUNTS = ("cached_tokens", "reasoning_tokens")
+
+
+def requires_token_details(openapi: JSON) -> bool:
+    """Whether the types in an OpenAPI document insist on detailed counts, as those of NeMo Gym before 0.5 do."""
+    components = openapi.get("components") if isinstance(openapi, dict) else None
+    schemas = components.get("schemas") if isinstance(components, dict) else None
+    fields = [
+        schema["properties"][name]
+        for schema in (schemas.values() if isinstance(schemas, dict) else ())
+        for name in _DETAIL_COUNTS
+        if isinstance(schema, dict) and name in (schema.get("properties") or {})
+    ]
+    return any(isinstance(field, dict) and field.get("type") == "integer" for field in fields)
 
 
 def _describe_mismatch(paths: dict[str, JSON], route: str) -> str:

@@ -167,15 +167,17 @@ class RemoteServer(ServerEnvironment):
         """Ask the server for a verdict, in the session of the rollout."""
         server, session = self._servers.server_for(task), rollout.outcome or {}
         server.check_session(session.get("era", ""), VERIFY_PATH)
-        reply = await server.client.post(VERIFY_PATH, make_verify_body(task, rollout), dict(session.get("cookies", {})))
+        reply = await server.client.post(
+            VERIFY_PATH, make_verify_body(task, rollout, server), dict(session.get("cookies", {}))
+        )
         verdict = read_json_reply(reply, VERIFY_PATH, "verifier_error")
         if failure := read_failure(verdict, VERIFY_PATH, "verifier_error"):
             raise failure
         return read_score(verdict, task.fields)
 
 
-def make_verify_body(task: Task, rollout: Rollout) -> dict[str, JSON]:
-    """Return the row with the response of the rollout, as a resources server expects it."""
+def make_verify_body(task: Task, rollout: Rollout, server: ConnectedServer) -> dict[str, JSON]:
+    """Return the row with the response of the rollout, as this server expects it."""
     response = make_response(
         rollout.messages[len(task.messages) :],
         [drop_tokens(turn) for turn in rollout.turns],
@@ -184,7 +186,7 @@ def make_verify_body(task: Task, rollout: Rollout) -> dict[str, JSON]:
         created=rollout.timing.start,
         ended=rollout.ended,
     )
-    return _add_response(task, rollout, response)
+    return _add_response(task, rollout, server.adapt_response(response))
 
 
 def _add_response(task: Task, rollout: Rollout, response: JSON) -> dict[str, JSON]:
@@ -261,7 +263,7 @@ class SteppedServer(ServerEnvironment):
         state.server.check_session(state.generation, STEP_PATH)
         name = f"{task.id}_{rollout.sample}_{len(rollout.turns)}"
         response = make_response([completion.message], [drop_tokens(completion.turn)], name=name, model="model")
-        body = _add_response(task, rollout, response)
+        body = _add_response(task, rollout, state.server.adapt_response(response))
         reply = read_json_reply(
             await state.server.client.post(STEP_PATH, body, state.cookies), STEP_PATH, "environment_error"
         )
