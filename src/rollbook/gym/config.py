@@ -2,7 +2,7 @@
 
 All three are written side by side. The configuration names the server, an agent, a model and the rows to ask. Gym
 starts each server of a configuration itself, from a folder `resources_servers/NAME` with an `app.py`. Ours (the shim)
-starts `rollbook serve`, or finds it running already.
+starts `rollbook serve`, which stays beside a server at its address only if that serves the same environment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 from zlib import crc32
@@ -180,53 +180,33 @@ def _read_server(name: str, block: JSON) -> tuple[str, ServerConfig]:
         raise UsageError(f"{name}: {error}") from None
 
 
-_APP_TEMPLATE = '''"""Starts `rollbook serve` for NeMo Gym; where it runs already, stays for as long as it does."""
+_APP_TEMPLATE = '''"""Starts `rollbook serve` for NeMo Gym, which stays beside a server only if that serves the same."""
 
-import json
 import os
-import time
-import urllib.request
 
-URL = {url!r}
-NAME = {name!r}
 FOLDER = {folder!r}
 COMMAND = {command!r}
 
-
-def answers():
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
-    try:
-        with opener.open(URL + "openapi.json", timeout=5) as answer:
-            return json.load(answer)["info"]["title"] == NAME
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-
-
-if answers():
-    while answers():
-        time.sleep(5)
-else:
-    os.chdir(FOLDER)
-    os.environ.pop("PYTHONPATH", None)
-    os.execv(COMMAND[0], COMMAND)
+os.chdir(FOLDER)
+os.environ.pop("PYTHONPATH", None)
+os.execv(COMMAND[0], COMMAND)
 '''
 
 
-def write_shim(root: Path, name: str, url: str, command: Sequence[str]) -> Path:
+def write_shim(root: Path, name: str, command: Sequence[str]) -> Path:
     """Write the server's folder beneath `root`; start Gym there, or pass it with --search-dir."""
     folder = root / "resources_servers" / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "app.py").write_text(
-            _APP_TEMPLATE.format(url=f"{url}/", name=name, folder=str(Path.cwd()), command=list(command))
-        )
+        (folder / "app.py").write_text(_APP_TEMPLATE.format(folder=str(Path.cwd()), command=list(command)))
         (folder / "requirements.txt").write_text("# Nothing: rollbook runs where it is installed.\n")
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
     return folder
 
 
-PORT_RANGE = range(9400, 9900)
+PORT_RANGE = range(20001, 32768)
+"""Between the ports that Gym gives to its own servers and those that Linux gives to clients."""
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -253,7 +233,8 @@ def write_deployment(
     """Write the YAML to `out`, the rows to data/, the server's folder to resources_servers/."""
     loaded = load_served_environment(options)
     name, root = make_server_name(loaded, options.eval_type), out.resolve().parent
-    spec, options = loaded.spec, msgspec.structs.replace(options, port=options.port or choose_port(name))
+    port = options.port or choose_port(_serve_arguments(options, judges))
+    spec, options = loaded.spec, msgspec.structs.replace(options, reuse=True, port=port)
     config = generate_gym_config(
         options.host,
         options.port,
@@ -270,13 +251,16 @@ def write_deployment(
     rows = run_event_loop(lambda: _write_environment_rows(loaded, data, f"{name}_agent", limit))
     write_gym_config(config, out)
     command = [sys.executable, "-m", "rollbook", "serve", *_serve_arguments(options, judges)]
-    shim = write_shim(root, name, f"http://{options.host}:{options.port}", command)
+    shim = write_shim(root, name, command)
     return Deployment(name, options.port, data, rows, shim)
 
 
-def choose_port(name: str) -> int:
-    """Return a port derived from the name: Gym needs it in advance, and servers should not compete for one."""
-    return PORT_RANGE[crc32(name.encode()) % len(PORT_RANGE)]
+def choose_port(arguments: Iterable[str]) -> int:
+    """Return a port derived from what is served, and from where: Gym needs it in advance.
+
+    Should two servers get the same one nevertheless, the second refuses to start.
+    """
+    return PORT_RANGE[crc32("\0".join((str(Path.cwd()), *arguments)).encode()) % len(PORT_RANGE)]
 
 
 async def _write_environment_rows(loaded: LoadedEnvironment, data: Path, agent: str, limit: int | None) -> int:
@@ -293,6 +277,8 @@ async def _write_environment_rows(loaded: LoadedEnvironment, data: Path, agent: 
 def _serve_arguments(options: ServeOptions, judges: Sequence[str]) -> Iterator[str]:
     """Yield the command-line arguments for the options."""
     yield from (options.env, "--host", options.host, "--port", str(options.port))
+    if options.reuse:
+        yield "--reuse"
     texts = {
         "--data": options.data,
         "--prompt-template": options.template,
