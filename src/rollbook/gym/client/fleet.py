@@ -32,7 +32,7 @@ from rollbook.gym.client.config import (
 )
 from rollbook.gym.client.http_client import ConnectedServer, GymClient
 from rollbook.gym.dataset import read_agent_name
-from rollbook.gym.rows import AGENTS, MODELS, RESOURCES
+from rollbook.gym.rows import AGENTS, MODELS, RESOURCES, make_agent_ref
 from rollbook.processes import Child, module_argv
 
 LOCAL_HOST = "127.0.0.1"
@@ -225,8 +225,10 @@ class ServerFleet:
         self._servers: dict[str, ConnectedServer] = {}
 
     def check(self, task: Task) -> None:
-        """Refuse a row that belongs to none of the servers; give the task its agent's limit of steps."""
-        agent = self._agent_for(task, self._server_name_for(task))
+        """Refuse a row that belongs to none of the servers; give the task its agent's name and limit of steps."""
+        server = self._server_name_for(task)
+        agent = self._agent_for(task, server)
+        self._name_agent(task, server)
         if agent is None:
             return
         if agent.implementation not in AGENT_MAX_STEPS:
@@ -239,8 +241,24 @@ class ServerFleet:
     def _agent_for(self, task: Task, server: str) -> ServerBlock | None:
         """Return the agent that would run a row in Gym: the one it names, else the only one of its server."""
         named = self._agents.get(read_agent_name(task) or "")
-        candidates = [block for block in self._agents.values() if server in block.references]
+        candidates = self._agents_of(server)
         return named or (candidates[0] if len(candidates) == 1 else None)
+
+    def _agents_of(self, server: str) -> list[ServerBlock]:
+        return [block for block in self._agents.values() if server in block.references]
+
+    def _name_agent(self, task: Task, server: str) -> None:
+        """Name an agent in a row that names none: Gym's tools find the server of a rollout by its agent."""
+        agents = self._agents_of(server)
+        if not agents or read_agent_name(task) is not None:
+            return
+        task.fields = {**task.fields, **make_agent_ref(agents[0].name)}
+        if len(agents) > 1:
+            names = ", ".join(agent.name for agent in agents)
+            note = (
+                f"rows name no agent, and {server} has several ({names}): they are stored as rows of {agents[0].name}"
+            )
+            self.notes += [note] if note not in self.notes else []
 
     def _server_name_for(self, task: Task) -> str:
         if len(self._resources) == 1:
