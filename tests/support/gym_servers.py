@@ -84,6 +84,7 @@ class Counter(Listening):
         self.on_verify: Callable[[], Awaitable[None]] | None = None
         self.routes: dict[str, Any] | None = None
         self.schemas: dict[str, Any] = {}
+        self.mcp: dict[str, Any] | None = None
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 26)
@@ -123,9 +124,25 @@ class Counter(Listening):
         if self.mode == "no_seed":
             return web.json_response("RuntimeError('no seed')", status=500)
         self.counts[session] = body.get("initial_count", 0)
-        return self._reply(session, {})
+        return self._reply(session, {} if self.mcp is None else {"mcp": {"headers": {"X-Token": session}, **self.mcp}})
+
+    async def _ask_mcp(self, request: web.Request) -> web.Response:
+        """MCP as Gym's servers speak it: JSON, and the session of a rollout by a header."""
+        body = await request.json()
+        self.paths.append(f"/mcp {body['method']}")
+        if body["method"] == "tools/list":
+            schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+            result: dict[str, Any] = {"tools": [{"name": "increment_counter", "inputSchema": schema}]}
+        else:
+            session, arguments = request.headers["X-Token"], body["params"]["arguments"]
+            self.counts[session] += arguments["count"]
+            content = [{"type": "text", "text": f"it is {self.counts[session]}"}]
+            result = {"content": content, "isError": arguments["count"] > 9}
+        return web.json_response({"jsonrpc": "2.0", "id": body["id"], "result": result})
 
     async def _use(self, request: web.Request) -> web.Response:
+        if request.path == "/mcp" and self.mcp is not None:
+            return await self._ask_mcp(request)
         session, body = await self._body(request)
         if request.path == "/increment_counter":
             self.counts[session] = self.counts.get(session, 0) + body["count"]

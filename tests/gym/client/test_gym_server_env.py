@@ -98,6 +98,35 @@ def test_usage_is_left_out_where_the_servers_types_insist_on_counts_that_nobody_
     assert usage is None or usage["input_tokens_details"] == {"cached_tokens": None}
 
 
+@pytest.mark.parametrize("mode", ["unknown", "stateless"])
+def test_tools_that_come_by_mcp_are_offered_and_called(tmp_path, mode):
+    server = Counter(reverify=mode)
+    server.mcp = {"server_name": "counter", "url_path": "/mcp", "transport": "http"}
+    data = write_rows(tmp_path / "rows.jsonl", row("add", id="a", initial_count=3, expected_count=15))
+    turns = [call("increment_counter", count=2), call("increment_counter", count=10), {"answer": "15"}]
+    result = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=turns), data)["a", 0]
+    assert [m.text for m in result.messages if m.role == "tool"] == ["it is 5", "Error: it is 15"]
+    assert result.reward == 1.0
+    asked = ["/mcp tools/list"] if mode == "stateless" else []
+    assert server.paths == [*asked, "/seed_session", "/mcp tools/list", *["/mcp tools/call"] * 2, "/verify"]
+
+
+def test_a_row_with_tools_of_its_own_is_played_with_those(tmp_path):
+    server = Counter()
+    server.mcp = {"server_name": "counter", "url_path": "/mcp", "transport": "http"}
+    assert drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))["a", 0].reward == 1.0
+    assert server.paths == ["/seed_session", *["/increment_counter"] * 2, "/verify"]
+
+
+@pytest.mark.parametrize("mcp", [{"transport": "stdio"}, {"url_path": "/increment_counter"}, {"headers": 3}])
+def test_mcp_tools_that_cannot_be_brought_are_a_failure_and_never_a_score_without_tools(tmp_path, mcp):
+    server = Counter()
+    server.mcp = mcp
+    data = write_rows(tmp_path / "rows.jsonl", row("add", id="a", initial_count=3, expected_count=3))
+    failed, _ = kinds_of(server, tmp_path, data=data)
+    assert failed == {"environment_error": 1}
+
+
 def test_a_tool_that_raises_is_read_by_the_model_and_the_session_survives_its_lost_cookie(tmp_path):
     answers = write_said(tmp_path / "s.jsonl", a=[call("raises"), *ADDS])
     by_key = drive(Counter(), tmp_path, answers)["a", 0]

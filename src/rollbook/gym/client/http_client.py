@@ -111,13 +111,18 @@ class GymClient:
         self._session = None
 
     async def post(
-        self, path: str, value: JSON, cookies: dict[str, str], failure_kind: str = "environment_error"
+        self,
+        path: str,
+        value: JSON,
+        cookies: dict[str, str],
+        failure_kind: str = "environment_error",
+        headers: Mapping[str, str] | None = None,
     ) -> GymReply:
         """Send a POST and return the reply. Cookies that it sets are added to `cookies`; the others stay.
 
         A server that cannot be reached is a failure of `failure_kind`; any reply, even an error, is returned.
         """
-        return await self._request("POST", path, encode(value), cookies, failure_kind)
+        return await self._request("POST", path, encode(value), cookies, failure_kind, headers)
 
     async def get(
         self, path: str, timeout_s: float = CONNECT_TIMEOUT_S, cookies: dict[str, str] | None = None
@@ -131,13 +136,21 @@ class GymClient:
             raise RolloutFailed("environment_error", path, f"{self.base}: no answer in {timeout_s:g} s") from None
 
     async def _request(
-        self, method: str, path: str, body: bytes, cookies: dict[str, str], failure_kind: str
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        cookies: dict[str, str],
+        failure_kind: str,
+        more_headers: Mapping[str, str] | None = None,
     ) -> GymReply:
         if self._session is None:
             raise RuntimeError("the client is not open")
         url = self._urls.get(path) or self._urls.setdefault(path, URL(f"{self.base}{path}"))
         data = body if len(body) < _LARGE_BODY else BytesIO(body)
-        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())} if cookies else None
+        headers = {**(more_headers or {})}
+        if cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
         try:
             async with self._session.request(method, url, data=data, headers=headers, allow_redirects=False) as reply:
                 raw = await _read_body(reply)
@@ -204,11 +217,13 @@ class ConnectedServer(msgspec.Struct):
     """A server that was contacted. `stateless`: it declares that its verdicts need no session.
 
     `requires_token_details`: its types refuse a usage in which nobody counted cached and reasoning tokens.
+    `has_mcp`: it offers tools over MCP when a session is opened; asked only of a server that could do without sessions.
     """
 
     client: GymClient
     stateless: bool = False
     requires_token_details: bool = False
+    has_mcp: bool = False
 
     async def connect(self, route: str) -> None:
         """Check that the server answers and has this route; UsageError names what is there instead."""
@@ -216,6 +231,7 @@ class ConnectedServer(msgspec.Struct):
             await self.client.get("/")
             routes = (await self.client.get("/openapi.json")).json()
             self.stateless = (await self.client.get("/reverify_mode")).json() == "stateless"
+            self.has_mcp = self.stateless and await answers_mcp(self.client)
         except RolloutFailed as error:
             raise UsageError(f"{error.message}; is the server up?") from None
         self.requires_token_details = requires_token_details(routes)
@@ -235,6 +251,30 @@ class ConnectedServer(msgspec.Struct):
     def adapt_response(self, response: dict[str, JSON]) -> dict[str, JSON]:
         """Return a response as the server's types take it: without `usage` rather than with counts that nobody made."""
         return {**response, "usage": None} if self.requires_token_details else response
+
+
+MCP_PATH = "/mcp"
+_MCP_HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+
+class McpEndpoint(msgspec.Struct, frozen=True):
+    """Where a server offers the tools of one rollout over MCP, as its reply to /seed_session says."""
+
+    url_path: str = MCP_PATH
+    transport: str = "http"
+    headers: dict[str, str] = {}
+
+
+async def answers_mcp(client: GymClient) -> bool:
+    """Whether a server speaks MCP at the usual path."""
+    reply = (await ask_mcp(client, McpEndpoint(), "tools/list", {})).json()
+    return isinstance(reply, dict) and reply.get("jsonrpc") == "2.0"
+
+
+async def ask_mcp(client: GymClient, endpoint: McpEndpoint, method: str, params: dict[str, JSON]) -> GymReply:
+    """Send one MCP request. Gym's MCP servers keep no sessions of their own, so no greeting precedes it."""
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return await client.post(endpoint.url_path, request, {}, headers={**_MCP_HEADERS, **endpoint.headers})
 
 
 _DETAIL_COUNTS = ("cached_tokens", "reasoning_tokens")

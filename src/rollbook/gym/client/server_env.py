@@ -2,7 +2,8 @@
 
 `http://host:port` (RemoteServer): a rollout is POST /seed_session, POST /TOOL for every call, POST /verify; the cookies
 of the first go along with all the others. Where a row has no tools and the server says that its verdicts need no
-session, there is none.
+session, there is none. Where a row has no tools and the reply to /seed_session names an MCP endpoint, the tools are
+those that it lists, and calls go there.
 `gym:path/to/config.yaml` (ManagedServer): the same with servers of a NeMo Gym checkout, started for the run and stopped
 with it.
 `gym+step:` (SteppedServer): rollouts go step by step (Gym's gymnasium protocol), /reset, then /step. The server gets
@@ -26,6 +27,9 @@ from rollbook.gym.client.http_client import (
     VERIFY_PATH,
     ConnectedServer,
     GymClient,
+    GymReply,
+    McpEndpoint,
+    ask_mcp,
     parse_address,
     read_json_reply,
     read_named_failure,
@@ -36,11 +40,12 @@ from rollbook.models import CREATE_PARAMS, AskModel, Completion, CreateParams, m
 
 
 class GymServerSession(msgspec.Struct):
-    """One rollout's session at a server: its cookies, and the server's generation when it was opened."""
+    """One rollout's session at a server: its cookies, the server's generation when it was opened, its MCP tools."""
 
     server: ConnectedServer
     generation: str
     cookies: dict[str, str]
+    mcp: McpEndpoint | None = None
 
 
 class ServerSource(Protocol):
@@ -100,6 +105,7 @@ class ServerEnvironment(Environment):
     def _set_up(self, servers: ServerSource, data: str | None, name: str) -> None:
         """Do the work of `__init__`, once the servers are determined."""
         self._servers = servers
+        self._mcp_tools: dict[str, list[JSON]] = {}
         self._rows = RowDataset(data, name, self._check, prompt_optional=self.route == STEP_PATH)
 
     def _check(self, task: Task, params: CreateParams) -> None:
@@ -141,19 +147,24 @@ class RemoteServer(ServerEnvironment):
         await self._servers.wait_until_up(task)
         server = self._servers.server_for(task)
         session = GymServerSession(server, server.client.generation, {})
-        if not server.stateless or task.fields[CREATE_PARAMS].get("tools"):
-            read_json_reply(
-                await server.client.post(SEED_PATH, task.fields, session.cookies), SEED_PATH, "environment_error"
-            )
+        has_tools = bool(task.fields[CREATE_PARAMS].get("tools"))
+        if not server.stateless or server.has_mcp or has_tools:
+            reply = await server.client.post(SEED_PATH, task.fields, session.cookies)
+            seeded = read_json_reply(reply, SEED_PATH, "environment_error")
+            session.mcp = None if has_tools else read_mcp_endpoint(seeded)
+        if session.mcp:
+            self._mcp_tools[task.id] = await list_mcp_tools(server.client, session.mcp)
         return session
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
-        """Return the tools of the row."""
-        return read_row_tools(task)
+        """Return the tools of the row, or those that the server lists over MCP."""
+        return read_row_tools(task) or self._mcp_tools.get(task.id, [])
 
     async def use(self, name: str, arguments: dict[str, JSON], state: GymServerSession) -> str:
         """Return the server's reply to a call, whatever its status: the model reads it."""
         state.server.check_session(state.generation, f"/{name}")
+        if state.mcp:
+            return await call_mcp_tool(state.server.client, state.mcp, name, arguments)
         reply = await state.server.client.post(f"/{name}", arguments, state.cookies)
         if failure := read_named_failure(reply):
             raise failure
@@ -174,6 +185,58 @@ class RemoteServer(ServerEnvironment):
         if failure := read_failure(verdict, VERIFY_PATH, "verifier_error"):
             raise failure
         return read_score(verdict, task.fields)
+
+
+def read_mcp_endpoint(seeded: Mapping[str, JSON]) -> McpEndpoint | None:
+    """Return the MCP endpoint that a reply to /seed_session names, if any; one that cannot be used is a failure."""
+    if seeded.get("mcp") is None:
+        return None
+    try:
+        endpoint = msgspec.convert(seeded["mcp"], McpEndpoint)
+    except msgspec.ValidationError as error:
+        raise RolloutFailed("environment_error", SEED_PATH, f"its MCP endpoint cannot be read: {error}") from None
+    if endpoint.transport != "http" or not endpoint.url_path.startswith("/"):
+        where = f"{endpoint.transport} at {endpoint.url_path}"
+        raise RolloutFailed("environment_error", SEED_PATH, f"its tools come by MCP over {where}, not over HTTP here")
+    return endpoint
+
+
+async def list_mcp_tools(client: GymClient, endpoint: McpEndpoint) -> list[JSON]:
+    """Return the tools of an MCP endpoint, in chat completions form."""
+    result = _read_mcp_result(await ask_mcp(client, endpoint, "tools/list", {}), endpoint)
+    tools = result.get("tools")
+    if not isinstance(tools, list) or not tools or not all(isinstance(tool, dict) for tool in tools):
+        raise RolloutFailed("environment_error", endpoint.url_path, "its tools come by MCP, and it lists none there")
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.get("name"),
+                "description": tool.get("description") or "",
+                "parameters": tool.get("inputSchema") or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools
+    ]
+
+
+async def call_mcp_tool(client: GymClient, endpoint: McpEndpoint, name: str, arguments: dict[str, JSON]) -> str:
+    """Return the result of a tool as text for the model: its texts, else its JSON."""
+    reply = await ask_mcp(client, endpoint, "tools/call", {"name": name, "arguments": arguments})
+    result = _read_mcp_result(reply, endpoint)
+    parts = [part for part in result.get("content") or [] if isinstance(part, dict)]
+    text = "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
+    text = text if parts else _output_text(result.get("structuredContent"))
+    return f"Error: {text}" if result.get("isError") else text
+
+
+def _read_mcp_result(reply: GymReply, endpoint: McpEndpoint) -> Mapping[str, JSON]:
+    """Return the result of an MCP request; an error of the protocol is a failure of the environment."""
+    value = read_json_reply(reply, endpoint.url_path, "environment_error")
+    result = value.get("result")
+    if not isinstance(result, dict):
+        raise RolloutFailed("environment_error", endpoint.url_path, f"MCP: {value.get('error') or value!r:.200}")
+    return result
 
 
 def make_verify_body(task: Task, rollout: Rollout, server: ConnectedServer) -> dict[str, JSON]:
