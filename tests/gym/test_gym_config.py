@@ -170,6 +170,17 @@ def test_rows_and_the_servers_folder_lie_beside_it(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "resources_servers" / "Sums" / "requirements.txt").exists()
 
 
+def test_gym_installs_nothing_for_the_server(tmp_path: Path) -> None:
+    """Gym uses a virtual environment that is there already, if the configuration says so."""
+    result, _, _ = deployed(tmp_path, "Sums")
+    assert result["skip_venv_if_present"] is True
+    folder = tmp_path / "out" / "resources_servers" / "Sums"
+    (folder / "app.py").write_text("print('started')")
+    command = f"source {folder}/.venv/bin/activate && cd {folder} && python app.py"
+    started = subprocess.run(["/bin/bash", "-c", command], env={"PATH": "/nowhere"}, capture_output=True, text=True)
+    assert started.stdout == "started\n", started.stderr
+
+
 @contextmanager
 def started(folder: Path, app: Path) -> Iterator[subprocess.Popen[str]]:
     """The server's program, as Gym starts it: in its folder, by its own Python; ended with the block."""

@@ -8,6 +8,7 @@ starts `rollbook serve`, which stays beside a server at its address only if that
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,9 @@ RESERVED_SERVER_NAMES = frozenset(
     )
 )
 """Top-level names that mean something else to Gym: a server with such a name would never be started."""
+
+SKIP_VENV = "skip_venv_if_present"
+"""The setting with which Gym uses a server's virtual environment as it is, such as the one that we write for ours."""
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -155,6 +159,7 @@ def check_gym_config(config: JSON) -> None:
     """Refuse what Gym would refuse: UsageError names the block and what is wrong with it."""
     if not isinstance(config, dict) or not config:
         raise UsageError("the configuration has no servers")
+    config = {name: block for name, block in config.items() if (name, block) != (SKIP_VENV, True)}
     for name in RESERVED_SERVER_NAMES.intersection(config):
         raise UsageError(f"{name}: Gym has another meaning for that name; give the server another")
     servers = {str(name): _read_server(str(name), block) for name, block in config.items()}
@@ -200,9 +205,18 @@ def write_shim(root: Path, name: str, command: Sequence[str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "app.py").write_text(_APP_TEMPLATE.format(folder=str(Path.cwd()), command=list(command)))
         (folder / "requirements.txt").write_text("# Nothing: rollbook runs where it is installed.\n")
+        _write_venv(folder / ".venv" / "bin")
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
     return folder
+
+
+def _write_venv(folder: Path) -> None:
+    """Write what Gym takes for the server's virtual environment; else it would install itself, Ray and more there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "activate").write_text(f'export PATH={shlex.quote(str(folder))}:"$PATH"\n')
+    (folder / "python").unlink(missing_ok=True)
+    (folder / "python").symlink_to(sys.executable)
 
 
 PORT_RANGE = range(20001, 32768)
@@ -249,7 +263,7 @@ def write_deployment(
     )
     data = root / "data" / f"{name}.jsonl"
     rows = run_event_loop(lambda: _write_environment_rows(loaded, data, f"{name}_agent", limit))
-    write_gym_config(config, out)
+    write_gym_config({**config, SKIP_VENV: True}, out)
     command = [sys.executable, "-m", "rollbook", "serve", *_serve_arguments(options, judges)]
     shim = write_shim(root, name, command)
     return Deployment(name, options.port, data, rows, shim)

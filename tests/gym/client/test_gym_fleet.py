@@ -101,6 +101,31 @@ def test_a_row_that_could_mean_several_agents_is_stored_for_the_first_and_said(h
     assert any("mine has several (first, second)" in note for note in environment.notes)
 
 
+def write_prompt(home, name, user):
+    (home / name).write_text(json.dumps({"system": "Be brief.", "user": user}))
+    return {"name": name, "type": "benchmark", "jsonl_fpath": "x", "prompt_config": name}
+
+
+def read_prompts(home, data, **blocks):
+    spec = write_config(home, mine=toy(), **blocks).partition(":")[2]
+    return [[m.text for m in task.messages] for task in ManagedServer(spec, data).tasks()]
+
+
+def test_a_row_without_a_prompt_gets_that_of_its_benchmark(home):
+    who = agent_of("simple_agent", datasets=[write_prompt(home, "p.yaml", "Solve: {question}")])
+    data = write_rows(home / "r", {"question": "1 + 1?"}, {"question": "q", **row("mine")})
+    assert read_prompts(home, data, who=who) == [["Be brief.", "Solve: 1 + 1?"], ["mine"]]
+    other = agent_of("simple_agent", datasets=[write_prompt(home, "q.yaml", "{question}!")])
+    data = write_rows(home / "r", {"question": "1", "agent_ref": {"name": "other"}})
+    assert read_prompts(home, data, who=who, other=other) == [["Be brief.", "1!"]]
+    data = write_rows(home / "r", {"question": "1"})
+    assert read_prompts(home, data, who=who, other=other, prompt_config="q.yaml") == [["Be brief.", "1!"]]
+    with pytest.raises(UsageError, match=r"r:1: no input, and several prompt_config"):
+        read_prompts(home, data, who=who, other=other)
+    with pytest.raises(UsageError, match="the row does not fit: KeyError: 'question'"):
+        read_prompts(home, write_rows(home / "r", {"problem": "1"}), who=who)
+
+
 def test_a_server_that_is_called_and_not_there_is_said(home):
     judge = {"judge": {"type": "responses_api_models", "name": "nobody"}}
     spec = write_config(home, mine=toy(**judge)).removeprefix("gym:")

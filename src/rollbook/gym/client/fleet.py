@@ -25,14 +25,17 @@ from rollbook.gym.client.config import (
     RAY_STUB_FOLDER,
     Config,
     GymCheckout,
+    PromptTemplate,
     ServerBlock,
     compose_config,
     find_config,
     read_blocks,
+    read_prompt_template,
 )
 from rollbook.gym.client.http_client import ConnectedServer, GymClient
 from rollbook.gym.dataset import read_agent_name
-from rollbook.gym.rows import AGENTS, MODELS, RESOURCES, make_agent_ref
+from rollbook.gym.rows import AGENT_REF, AGENTS, MODELS, RESOURCES, make_agent_ref
+from rollbook.models import CREATE_PARAMS
 from rollbook.processes import Child, module_argv
 
 LOCAL_HOST = "127.0.0.1"
@@ -192,6 +195,7 @@ START_ATTEMPTS = 5
 API_KEY_FROM_ENVIRONMENT = "${oc.env:OPENAI_API_KEY,none}"
 _SECRET_NAME = re.compile(r"(.*[._])?(key|token|secret|password)", re.IGNORECASE)
 
+PROMPT_CONFIG = "prompt_config"
 AGENT_MAX_STEPS = {"simple_agent": None, "tool_simulation_agent": 1}
 """Gym's agents that ours behaves like, and how often each asks the model if its configuration does not say."""
 
@@ -221,8 +225,33 @@ class ServerFleet:
             for whom in block.references
             if whom not in known
         ]
+        self._prompts: dict[str, PromptTemplate] = {}
         self._instances: dict[str, ServerInstance] = {}
         self._servers: dict[str, ConnectedServer] = {}
+
+    def prepare_row(self, row: dict[str, JSON]) -> dict[str, JSON]:
+        """Return a row with a prompt: one that has none gets that of its benchmark, as in Gym (`prompt_config`)."""
+        params = row.get(CREATE_PARAMS) or {}
+        if not isinstance(params, dict) or params.get("input"):
+            return row
+        reference = row.get(AGENT_REF)
+        name = self._find_prompt(reference.get("name") if isinstance(reference, dict) else None)
+        if name is None:
+            return row
+        if name not in self._prompts:
+            self._prompts[name] = read_prompt_template(name, self._checkout.roots)
+        return {**row, CREATE_PARAMS: {**params, "input": self._prompts[name].fill(row)}}
+
+    def _find_prompt(self, agent: JSON) -> str | None:
+        """Return the template of the configuration, or the one that the datasets of a row's agent name."""
+        blocks = [self._agents[agent]] if agent in self._agents else list(self._agents.values())
+        datasets = [dataset for block in blocks for dataset in block.settings.get("datasets") or []]
+        names = {dataset["prompt_config"] for dataset in datasets if dataset.get("prompt_config")}
+        if own := self._config.get(PROMPT_CONFIG):
+            names = {own}
+        if len(names) > 1:
+            raise UsageError(f"no input, and several {PROMPT_CONFIG}: say which with ?{PROMPT_CONFIG}={min(names)}")
+        return next(iter(names), None)
 
     def check(self, task: Task) -> None:
         """Refuse a row that belongs to none of the servers; give the task its agent's name and limit of steps."""

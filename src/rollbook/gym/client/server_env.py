@@ -53,6 +53,10 @@ class ServerSource(Protocol):
 
     notes: list[str]
 
+    def prepare_row(self, row: dict[str, JSON]) -> dict[str, JSON]:
+        """Return a row as it is to be asked."""
+        ...
+
     def check(self, task: Task) -> None:
         """Refuse a task that has no server."""
 
@@ -76,6 +80,10 @@ class SingleServer:
     def __init__(self, base: str) -> None:
         self._server = ConnectedServer(GymClient(base))
         self.notes: list[str] = []
+
+    def prepare_row(self, row: dict[str, JSON]) -> dict[str, JSON]:
+        """Return the row itself."""
+        return row
 
     def check(self, task: Task) -> None:
         """Accept every task."""
@@ -106,7 +114,9 @@ class ServerEnvironment(Environment):
         """Do the work of `__init__`, once the servers are determined."""
         self._servers = servers
         self._mcp_tools: dict[str, list[JSON]] = {}
-        self._rows = RowDataset(data, name, self._check, prompt_optional=self.route == STEP_PATH)
+        self._rows = RowDataset(
+            data, name, self._check, prompt_optional=self.route == STEP_PATH, prepare=servers.prepare_row
+        )
 
     def _check(self, task: Task, params: CreateParams) -> None:
         check_tools(task, params)
