@@ -186,6 +186,7 @@ SPOILT: dict[str, Callable[[], web.Response]] = {
     "infinite": lambda: web.Response(text='{"reward": Infinity}', content_type="application/json"),
     "bad_part": _json(reward=1.0, reward_components={"form": "good"}),
     "judge": _json(reward=0.0, _ng_failure_class="judge_failed", _ng_failure_judge_error="the judge is away"),
+    "transient": _json(reward=0.0, _ng_failure_class="transient", _ng_failure_message="busy"),
     "ours": lambda: web.json_response("sandbox_error in verify: no room", status=500),
 }
 

@@ -127,6 +127,17 @@ def test_mcp_tools_that_cannot_be_brought_are_a_failure_and_never_a_score_withou
     assert failed == {"environment_error": 1}
 
 
+def test_a_verdict_that_is_transient_is_asked_for_again(tmp_path):
+    server = Counter("transient")
+
+    async def recover():
+        server.mode = "transient" if server.paths.count("/verify") == 1 else "ok"
+
+    server.on_verify = recover
+    by_key = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))
+    assert (by_key["a", 0].reward, server.paths.count("/verify")) == (1.0, 2)
+
+
 def test_a_tool_that_raises_is_read_by_the_model_and_the_session_survives_its_lost_cookie(tmp_path):
     answers = write_said(tmp_path / "s.jsonl", a=[call("raises"), *ADDS])
     by_key = drive(Counter(), tmp_path, answers)["a", 0]
@@ -157,6 +168,7 @@ def test_a_tool_of_ours_that_says_its_world_is_broken_fails_the_rollout(tmp_path
         ("infinite", "invalid_reward"),
         ("bad_part", "invalid_reward"),
         ("judge", "judge_error"),
+        ("transient", "environment_error"),
         ("ours", "sandbox_error"),
     ],
 )

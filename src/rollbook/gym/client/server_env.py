@@ -192,7 +192,7 @@ class RemoteServer(ServerEnvironment):
             VERIFY_PATH, make_verify_body(task, rollout, server), dict(session.get("cookies", {}))
         )
         verdict = read_json_reply(reply, VERIFY_PATH, "verifier_error")
-        if failure := read_failure(verdict, VERIFY_PATH, "verifier_error"):
+        if failure := read_failure(verdict, VERIFY_PATH, "environment_error"):  # what may pass is tried again
             raise failure
         return read_score(verdict, task.fields)
 

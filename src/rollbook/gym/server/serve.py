@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -22,7 +21,7 @@ from rollbook.engine import Request, choose_tool_format, environment_name, load_
 from rollbook.environments import EnvironmentRuntime, LoadedEnvironment, load_instance, write_snapshot
 from rollbook.errors import UsageError
 from rollbook.gym.dataset import write_rows
-from rollbook.gym.harness import HarnessEnvironment, open_runtime
+from rollbook.gym.harness import HarnessEnvironment, open_runtime, temporary_folder
 from rollbook.gym.rows import AGENTS, RESOURCES
 from rollbook.gym.server.agent import AgentServer, AgentSettings
 from rollbook.gym.server.http_app import HeadRoutes, make_slug
@@ -108,8 +107,8 @@ async def _reply_identity(identity: ServerIdentity) -> web.Response:
 
 def digest_server(options: ServeOptions, loaded: LoadedEnvironment) -> str:
     """Return a digest of all that a server's verdicts depend on: source, arguments, files of rows, Python, version."""
-    with tempfile.TemporaryDirectory(prefix="rollbook-") as folder:
-        source = write_snapshot(loaded, Path(folder) / "source")
+    with temporary_folder() as folder:
+        source = write_snapshot(loaded, folder / "source")
     files = [Path(name) for name in (options.data, options.template) if name and Path(name).is_file()]
     parts = [
         (version("rollbook"), sys.prefix, str(Path.cwd())),  # relative paths in arguments depend on the folder
