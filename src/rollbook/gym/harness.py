@@ -74,7 +74,13 @@ async def open_runtime(
         async with (
             open_judge(spec, settings) as judge,
             open_environments(
-                {name: pinned}, limits, run=folder, hosts=settings.hosts, instances={name: loaded.instance}, judge=judge
+                {name: pinned},
+                limits,
+                run=folder,
+                hosts=settings.hosts,
+                instances={name: loaded.instance},
+                judge=judge,
+                outage_s=settings.outage_s,
             ) as runtimes,
         ):
             yield runtimes[name]

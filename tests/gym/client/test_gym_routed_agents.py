@@ -100,10 +100,9 @@ def test_an_agent_that_dies_costs_its_rows_and_no_others(tmp_path):
     async def main():
         async with Agent() as one, Agent() as two, Head({"one": one.host, "two": two.host}) as head:
             await two.go_away()
+            settings = {"attempts": {"environment_error": 2}, "outage_s": 0.2}
             with pytest.raises(Shortfall) as caught:
-                await asyncio.to_thread(
-                    run, f"gym+head://{head.host}", data=data, out=tmp_path / "run", attempts={"environment_error": 2}
-                )
+                await asyncio.to_thread(run, f"gym+head://{head.host}", data=data, out=tmp_path / "run", **settings)
             assert (caught.value.scored, caught.value.failed) == (1, {"environment_error": 1})
 
     asyncio.run(main())

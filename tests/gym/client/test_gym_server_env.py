@@ -32,6 +32,9 @@ from support.gym_servers import (
 )
 from support.sums import write_script, write_sums
 
+AWAY_S = 6.0
+"""How long a server is away: longer than a rollout's attempts last without waiting."""
+
 ADDS = [call("increment_counter", count=1), call("increment_counter", count=2), {"answer": "6"}]
 
 
@@ -195,11 +198,35 @@ def test_a_server_that_goes_away_fails_what_it_held_and_gives_no_reward(tmp_path
     server.on_verify = gone
     data = rows_for(tmp_path, row("again", COUNTING, id="b", expected_count=1))
     answers = write_said(tmp_path / "s.jsonl", a=ADDS, b=[{"answer": "1"}])
+    budgets = {"environment_error": 1, "verifier_error": 1}
     with pytest.raises(Shortfall) as caught:
-        drive(server, tmp_path, answers, data, concurrency=1, attempts={"environment_error": 1, "verifier_error": 1})
+        drive(server, tmp_path, answers, data, concurrency=1, attempts=budgets, outage_s=0.2)
     assert sum(caught.value.failed.values()) == 2
     assert set(caught.value.failed) <= {"environment_error", "verifier_error"}
     assert not played(tmp_path / "run")
+
+
+def test_a_server_that_is_away_for_a_while_costs_no_rollout(tmp_path):
+    """Rollouts wait for it, longer than their attempts alone would last."""
+    server = Counter()
+    returning = []
+
+    async def leave():
+        if not returning:
+            await server.go_away()
+            returning.append(asyncio.create_task(come_back()))
+            raise ConnectionResetError
+
+    async def come_back():
+        await asyncio.sleep(AWAY_S)
+        await server.listen()
+
+    server.on_verify = leave
+    rows = [row("add", COUNTING, id=f"r{n}", initial_count=3, expected_count=6) for n in range(4)]
+    answers = write_said(tmp_path / "s.jsonl", **{one["id"]: ADDS * 3 for one in rows})
+    data = write_rows(tmp_path / "rows.jsonl", *rows)
+    scored = drive(server, tmp_path, answers, data, concurrency=1, attempts={"environment_error": 2})
+    assert [r.reward for r in scored.values()] == [1.0] * 4
 
 
 def test_a_session_does_not_outlive_its_server(tmp_path):

@@ -77,6 +77,10 @@ class RemoteAgent(Environment):
         """Disconnect."""
         await self._client.close()
 
+    async def wait_until_ready(self, task: Task, outage_s: float) -> None:
+        """Wait while the agent is away."""
+        await self._client_of(task).wait_until_reachable(outage_s)
+
     async def open(self, task: Task) -> dict[str, JSON]:
         """Return an empty verdict, which `play` fills."""
         return {}
@@ -275,9 +279,16 @@ class RoutedAgents(RemoteAgent):
             await super().play(task, rollout, ask, state)
         except RolloutFailed:
             if client.unreachable:
-                with suppress(UsageError):  # the head server is gone too: the failure in progress says enough
-                    await self._refresh_agents()
+                await self._find_agents_again()
             raise
+
+    async def wait_until_ready(self, task: Task, outage_s: float) -> None:
+        """Wait while the agent of the row is away, at whatever address it comes back."""
+        await self._client_of(task).wait_until_reachable(outage_s, self._find_agents_again)
+
+    async def _find_agents_again(self) -> None:
+        with suppress(UsageError):  # the head server is away too
+            await self._refresh_agents()
 
     def _client_of(self, task: Task) -> GymClient:
         name = str(read_agent_name(task))

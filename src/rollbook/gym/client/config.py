@@ -193,7 +193,7 @@ def _resolve_reference(name: str, config: Mapping[str, JSON]) -> JSON:
     return value
 
 
-class PromptTemplate(msgspec.Struct, frozen=True):
+class BenchmarkPrompt(msgspec.Struct, frozen=True):
     """The prompt of a benchmark, for rows that have none: texts with {field} for the fields of a row."""
 
     user: str
@@ -208,11 +208,11 @@ class PromptTemplate(msgspec.Struct, frozen=True):
             raise UsageError(f"prompt_config: the row does not fit: {type(error).__name__}: {error}") from None
 
 
-def read_prompt_template(name: str, roots: Sequence[Path]) -> PromptTemplate:
+def read_benchmark_prompt(name: str, roots: Sequence[Path]) -> BenchmarkPrompt:
     """Read the file that a `prompt_config` names."""
     path = find_file(name, roots, "prompt_config")
     try:
-        return msgspec.convert(read_config(path), PromptTemplate)
+        return msgspec.convert(read_config(path), BenchmarkPrompt)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}") from None
 

@@ -23,14 +23,14 @@ from rollbook.errors import ChildFailed, RolloutFailed, UsageError
 from rollbook.gym.client.config import (
     INCLUDES,
     RAY_STUB_FOLDER,
+    BenchmarkPrompt,
     Config,
     GymCheckout,
-    PromptTemplate,
     ServerBlock,
     compose_config,
     find_config,
+    read_benchmark_prompt,
     read_blocks,
-    read_prompt_template,
 )
 from rollbook.gym.client.http_client import ConnectedServer, GymClient
 from rollbook.gym.dataset import read_agent_name
@@ -225,7 +225,7 @@ class ServerFleet:
             for whom in block.references
             if whom not in known
         ]
-        self._prompts: dict[str, PromptTemplate] = {}
+        self._prompts: dict[str, BenchmarkPrompt] = {}
         self._instances: dict[str, ServerInstance] = {}
         self._servers: dict[str, ConnectedServer] = {}
 
@@ -239,7 +239,7 @@ class ServerFleet:
         if name is None:
             return row
         if name not in self._prompts:
-            self._prompts[name] = read_prompt_template(name, self._checkout.roots)
+            self._prompts[name] = read_benchmark_prompt(name, self._checkout.roots)
         return {**row, CREATE_PARAMS: {**params, "input": self._prompts[name].fill(row)}}
 
     def _find_prompt(self, agent: JSON) -> str | None:
@@ -305,8 +305,8 @@ class ServerFleet:
         """Return the server of a task's row."""
         return self._servers[self._server_name_for(task)]
 
-    async def wait_until_up(self, task: Task) -> None:
-        """Wait for a server that is being restarted."""
+    async def wait_until_up(self, task: Task, outage_s: float) -> None:
+        """Wait for a server that is being restarted: it comes back by a deadline, or not at all."""
         await self._instances[self._server_name_for(task)].wait_until_up()
 
     async def start(self, route: str) -> None:

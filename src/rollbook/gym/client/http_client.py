@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from io import BytesIO
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -47,12 +47,19 @@ def parse_json(line: bytes) -> JSON:
 
 
 CONNECT_TIMEOUT_S = 10.0
+FIRST_PROBE_S, MAX_PROBE_S = 0.25, 5.0
+"""The delay between questions whether a server is back, at first and at most."""
+
 MAX_CONNECTIONS = 512
 """Connections open at once to one server; further requests wait."""
 
 MAX_REPLY_BYTES = 64 << 20
 _LARGE_BODY = 512 << 10
 _MAX_QUOTED_CHARS = 500
+
+
+PROXY_ERROR_STATUSES = (502, 503, 504)
+"""The statuses with which a proxy reports that the server itself is gone."""
 
 
 class GymReply(msgspec.Struct, frozen=True):
@@ -89,6 +96,8 @@ class GymClient:
         self._session: aiohttp.ClientSession | None = None
         self._urls: dict[str, URL] = {}
         self._client_id, self._outages, self.unreachable = token_hex(4), 0, False
+        self._failing_since: float | None = None
+        self._probing = asyncio.Lock()
 
     @property
     def generation(self) -> str:
@@ -156,12 +165,53 @@ class GymClient:
                 raw = await _read_body(reply)
                 self.unreachable = False
         except (aiohttp.ClientError, OSError) as error:
+            self._note_failure()
             raise self._connection_failure(error, path, failure_kind) from None
+        if reply.status in PROXY_ERROR_STATUSES:
+            self._note_failure()
+        else:
+            self._failing_since = None
         for header in reply.headers.getall("Set-Cookie", ()):
             name, equals, value = header.partition(";")[0].partition("=")
             if equals:
                 cookies[name.strip()] = value.strip()
         return GymReply(reply.status, raw)
+
+    def _note_failure(self) -> None:
+        if self._failing_since is None:
+            self._failing_since = asyncio.get_running_loop().time()
+
+    async def wait_until_reachable(
+        self, outage_s: float, find_server: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Wait while the server is away: one outage for all callers, and a failure when it has lasted `outage_s`.
+
+        It is over when anything answers. Callers ask one after the other, so that a server which returns is not met by
+        all of them at once; `find_server` is called before each question, for a server that may have moved.
+        """
+        delay = FIRST_PROBE_S
+        while self._failing_since is not None:
+            async with self._probing:
+                if find_server and self._failing_since is not None:
+                    await find_server()
+                failure = await self._probe()
+            if failure is None or self._failing_since is None:
+                return
+            left = self._failing_since + outage_s - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise RolloutFailed("environment_error", "/", f"{failure.message}, for {outage_s:g} s or longer")
+            await asyncio.sleep(min(delay, left))
+            delay = min(2 * delay, MAX_PROBE_S)
+
+    async def _probe(self) -> RolloutFailed | None:
+        if self._failing_since is None:  # another caller found it answering
+            return None
+        try:
+            reply = await self.get("/")
+        except RolloutFailed as failure:
+            return failure
+        gone = reply.status in PROXY_ERROR_STATUSES
+        return RolloutFailed("environment_error", "/", f"{self.base}: HTTP {reply.status}") if gone else None
 
     def _connection_failure(self, error: Exception, path: str, failure_kind: str) -> RolloutFailed:
         if isinstance(error, aiohttp.ClientConnectorError) and not self.unreachable:
@@ -179,10 +229,6 @@ async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
         if len(body) > MAX_REPLY_BYTES:
             raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_REPLY_BYTES >> 20} MiB")
     return bytes(body)
-
-
-PROXY_ERROR_STATUSES = (502, 503, 504)
-"""The statuses with which a proxy reports that the server itself is gone."""
 
 
 def read_named_failure(reply: GymReply) -> RolloutFailed | None:

@@ -66,8 +66,8 @@ class ServerSource(Protocol):
     async def stop(self) -> None:
         """Disconnect from the servers, and end those that were started."""
 
-    async def wait_until_up(self, task: Task) -> None:
-        """Wait until the server of a task is up; RolloutFailed if it will not be."""
+    async def wait_until_up(self, task: Task, outage_s: float) -> None:
+        """Wait until the server of a task is up; an error if it will not be."""
 
     def server_for(self, task: Task) -> ConnectedServer:
         """Return the server of a task."""
@@ -97,8 +97,9 @@ class SingleServer:
         """Disconnect."""
         await self._server.client.close()
 
-    async def wait_until_up(self, task: Task) -> None:
-        """Do nothing: a request to a server that is down fails by itself."""
+    async def wait_until_up(self, task: Task, outage_s: float) -> None:
+        """Wait while the server is away, `outage_s` at most: it is not ours to restart."""
+        await self._server.client.wait_until_reachable(outage_s)
 
     def server_for(self, task: Task) -> ConnectedServer:
         """Return the only server."""
@@ -139,6 +140,10 @@ class ServerEnvironment(Environment):
         """Disconnect from the servers."""
         await self._servers.stop()
 
+    async def wait_until_ready(self, task: Task, outage_s: float) -> None:
+        """Wait for the server of the task."""
+        await self._servers.wait_until_up(task, outage_s)
+
 
 SEED_PATH = "/seed_session"
 
@@ -154,7 +159,6 @@ class RemoteServer(ServerEnvironment):
 
     async def open(self, task: Task) -> GymServerSession:
         """Open a session for a rollout, unless the server is stateless and the row has no tools."""
-        await self._servers.wait_until_up(task)
         server = self._servers.server_for(task)
         session = GymServerSession(server, server.client.generation, {})
         has_tools = bool(task.fields[CREATE_PARAMS].get("tools"))
@@ -304,7 +308,6 @@ class SteppedServer(ServerEnvironment):
 
     async def open(self, task: Task) -> SteppedSession:
         """Reset the server: a new episode."""
-        await self._servers.wait_until_up(task)
         server = self._servers.server_for(task)
         episode = SteppedSession(server, server.client.generation, {})
         reply = read_json_reply(
