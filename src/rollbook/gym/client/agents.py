@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from urllib.error import URLError
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 import msgspec
@@ -225,12 +225,16 @@ def _fetch(head: str, path: str) -> bytes:
 
 
 class RoutedAgents(RemoteAgent):
-    """The agents of one head server. Rows in `data` name theirs in `agent_ref`; a single agent gets all rows."""
+    """The agents of one head server. Rows in `data` name theirs in `agent_ref`; a single agent gets all rows.
+
+    With `?agent=NAME`, only the rows of that agent are tasks: a blend of several then has numbers for each.
+    """
 
     description = "The agents that a NeMo Gym head server knows, gym+head://host:port; rows with --data name theirs."
 
     def __init__(self, url: str, data: str | None = None) -> None:
-        self._head = parse_address(url, "gym+head")
+        address, _, only = url.partition("?agent=")
+        self._head, self._only, self._agents_seen = parse_address(address, "gym+head"), unquote(only), Counter[str]()
         self._clients: dict[str, GymClient] = {}
         self._addresses: dict[str, str] = {}
         self._rows = RowDataset(data, url, self._check, prompt_optional=True)
@@ -238,7 +242,22 @@ class RoutedAgents(RemoteAgent):
     def tasks(self) -> Iterable[Task]:
         """Yield one task per row. The head server is asked first, so that a row without an agent is refused here."""
         self._addresses = find_agents(self._head)
-        return self._rows.tasks()
+        if self._only and self._only not in self._addresses:
+            raise UsageError(f"agent={self._only}: the head server knows {', '.join(self._addresses)}")
+        for task in self._rows.tasks():
+            name = str(read_agent_name(task))
+            if self._only in ("", name):
+                self._agents_seen[name] += 1
+                yield task
+
+    @property
+    def notes(self) -> Sequence[str]:  # type: ignore[override]
+        """What the rows ask for and do not get; that several agents share one mean."""
+        if len(self._agents_seen) < 2:
+            return self._rows.notes
+        counts = ", ".join(f"{name} {count}" for name, count in self._agents_seen.items())
+        hint = f"for numbers by agent, run a blend of gym+head://...?agent={next(iter(self._agents_seen))} and so on"
+        return [*self._rows.notes, f"the numbers are over the rows of several agents ({counts}); {hint}"]
 
     def _check(self, task: Task, params: CreateParams) -> None:
         name = read_agent_name(task)
