@@ -67,10 +67,10 @@ def make_details_schemas(count: dict[str, Any]) -> dict[str, Any]:
 
 
 COUNTED_DETAILS = make_details_schemas({"type": "integer"})
-"""NeMo Gym 0.4: a usage needs counts."""
+"""NeMo Gym 0.4.0 and 0.5.1: a usage needs counts."""
 
 OPTIONAL_DETAILS = make_details_schemas({"anyOf": [{"type": "integer"}, {"type": "null"}]})
-"""NeMo Gym 0.5: null where nobody counted."""
+"""NeMo Gym after 0.5.1: null where nobody counted."""
 
 
 class Counter(Listening):

@@ -55,6 +55,8 @@ def test_a_rollout_has_its_items_its_tokens_its_reward_and_its_indices(book, tmp
     assert (record["reward"], record["expected_answer"], record["_ng_task_index"]) == (1.0, "8", 4)
     assert record["agent_ref"] == {"name": "Sums_agent"}
     assert record["responses_create_params"]["max_output_tokens"] == 1024
+    assert record["response"]["usage"] is None, "Gym 0.4 and 0.5.1 refuse null details"
+    assert (record["input_tokens"], record["output_tokens"], record["total_tokens"]) == (2, 2, 4)
 
 
 def test_inputs_are_all_that_was_asked_and_failures_all_that_failed(book, tmp_path):

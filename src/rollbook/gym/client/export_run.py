@@ -29,7 +29,7 @@ from rollbook.gym.rows import (
     make_scored_row,
 )
 from rollbook.gym.server.http_app import make_slug
-from rollbook.models import CREATE_PARAMS, make_sampling_params
+from rollbook.models import CREATE_PARAMS, make_sampling_params, make_usage
 from rollbook.reports import (
     CountedRollouts,
     ExportCounts,
@@ -166,11 +166,16 @@ class GymExport:
 
     def _rollout_row(self, rollout: Rollout) -> Row:
         row = self._task_row(rollout.task)
+        # Released versions of Gym refuse a usage whose details nobody counted. Its statistics read the counts of a
+        # usage and those at the top of a row alike, so they are there.
+        usage = make_usage(rollout.usage)
+        counts = {name: value for name, value in usage.items() if isinstance(value, int)}
         return {
+            **counts,
             **row,
             TASK_INDEX: self._task_index(rollout.task),
             ROLLOUT_INDEX: rollout.sample,
-            "response": make_rollout_response(rollout, self._model),
+            "response": {**make_rollout_response(rollout, self._model), "usage": None},
             ROLLBOOK_KEY: {**row.get(ROLLBOOK_KEY, {}), **make_record(rollout)},
         }
 

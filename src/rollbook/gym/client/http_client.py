@@ -327,7 +327,7 @@ _DETAIL_COUNTS = ("cached_tokens", "reasoning_tokens")
 
 
 def requires_token_details(openapi: JSON) -> bool:
-    """Whether the types in an OpenAPI document insist on detailed counts, as those of NeMo Gym before 0.5 do."""
+    """Whether the types in an OpenAPI document insist on detailed counts, as those of NeMo Gym up to 0.5.1 do."""
     components = openapi.get("components") if isinstance(openapi, dict) else None
     schemas = components.get("schemas") if isinstance(components, dict) else None
     fields = [
