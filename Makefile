@@ -1,7 +1,7 @@
 # Each target sets up what it needs in .venv, from the package index, and says one thing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-verl test-trl test-nemo-rl test-slurm test-gpu clean
+.PHONY: help demo test check bench docs test-faults test-model test-ray test-browser test-gateway test-vllm test-verl test-trl test-nemo-rl test-gym test-slurm test-gpu clean
 .DELETE_ON_ERROR:
 
 SHELL := /bin/bash
@@ -94,8 +94,18 @@ test-nemo-rl: ## Run a real NeMo RL over our environments, on the processor; NEM
 	else echo "make: NO NEMO RL: ITS TESTS ARE SKIPPED. The package index has only a placeholder: set NEMO_RL_CHECKOUT to a" \
 	  "checkout of github.com/NVIDIA-NeMo/RL; tested at $(NEMO_RL_COMMIT)" >&2; fi
 
+# Two versions of NeMo Gym: 0.4.0, the newest that pip installs below Python 3.13.14, and 0.5.1, which has `gym eval
+# reverify`; it asks for Python 3.13.14, and is run on any 3.13.
+GYM_VERSIONS := 0.4.0 0.5.1
+
+test-gym: .venv/dev ## Run the real NeMo Gym both ways: its servers here, ours there, its tools on our exports.
+	@for version in $(GYM_VERSIONS); do \
+	  $(MAKE) --no-print-directory .venv-gym/$$version/ready || true; \
+	  python=.venv/bin/python; if [ -e .venv-gym/$$version/ready ]; then python=.venv-gym/$$version/bin/python; fi; \
+	  echo "NeMo Gym $$version:"; $$python -m pytest -rs tests/gym/test_gym_real.py || exit 1; done
+
 clean: ## Throw away the environment and every cache; runs stay.
-	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-gpu .venv-verl .venv-trl .venv-nemo-rl build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-ray .venv-browser .venv-gateway .venv-vllm .venv-gpu .venv-verl .venv-trl .venv-nemo-rl .venv-gym build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -170,3 +180,15 @@ clean: ## Throw away the environment and every cache; runs stay.
 	@.venv-nemo-rl/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest torch==2.13.0 \
 	  tensordict==0.10.0 'TransferQueue>=0.1.10' 'transformers>=5.5,<5.9' 'ray>=2.55.1' hydra-core datasets pillow torchdata \
 	  accelerate tensorboard wandb nvidia-ml-py matplotlib soundfile scipy fastapi uvicorn && touch $@
+
+# Gym is installed last: it needs antlr 4.9, which our parser of mathematics takes as well as the newer one it asks for.
+.venv-gym/%/ready: pyproject.toml
+	@python=python3.12; case $* in 0.5.*) python=python3.13;; esac; \
+	$$python -c 'import venv' 2>/dev/null \
+	  || { echo "make: NO NEMO GYM $*: it is run with $$python, which is not on PATH" >&2; exit 1; }; \
+	echo "Installing NeMo Gym $* into .venv-gym/$*: 1 GB, some minutes ..."; \
+	$$python -m venv .venv-gym/$*
+	@.venv-gym/$*/bin/python -m pip --disable-pip-version-check -qq install --editable . pytest
+	@.venv-gym/$*/bin/python -m pip --disable-pip-version-check -qq install --ignore-requires-python nemo-gym==$* \
+	  || { echo "make: NO NEMO GYM $*: nemo-gym $* could not be installed" >&2; exit 1; }
+	@touch $@

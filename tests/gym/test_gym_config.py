@@ -5,15 +5,22 @@ from __future__ import annotations
 import copy
 import json
 import os
+import socket
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from http.server import HTTPServer, SimpleHTTPRequestHandler
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
+from rollbook.core import Limits
 from rollbook.errors import UsageError
 from rollbook.gym.config import (
     PORT_RANGE,
@@ -22,10 +29,9 @@ from rollbook.gym.config import (
     generate_gym_config,
     write_deployment,
     write_gym_config,
-    write_shim,
 )
 from rollbook.gym.rows import read_task
-from rollbook.gym.server.serve import ServeOptions
+from rollbook.gym.server.serve import ServeOptions, digest_server, load_served_environment
 
 ENVIRONMENTS = """
 from rollbook import Environment, Task, tool
@@ -160,28 +166,107 @@ def test_rows_and_the_servers_folder_lie_beside_it(tmp_path: Path) -> None:
     assert rows[1]["verifier_metadata"] == {"level": 1}
     assert {row["agent_ref"]["name"] for row in rows} == {"Sums_agent"}
     compile(app, "app.py", "exec")
-    assert f"'{tmp_path}/served.py:Sums', '--host', '127.0.0.1', '--port', '9400', '--judge'" in app
+    assert f"'{tmp_path}/served.py:Sums', '--host', '127.0.0.1', '--port', '9400', '--reuse', '--judge'" in app
     assert (tmp_path / "out" / "resources_servers" / "Sums" / "requirements.txt").exists()
 
 
-def test_it_stays_beside_a_server_of_its_own_name_alone(tmp_path: Path) -> None:
-    app = (write_shim(tmp_path, "Sums", "http://127.0.0.1:9", ["x"]) / "app.py").read_text()
-    space: dict[str, Any] = {}
-    exec(app.partition("\nif answers():")[0], space)
-    assert not space["answers"](), "nobody is there"
-    for title, its_own in (("Sums", True), ("Other", False)):
-        folder = tmp_path / title
-        folder.mkdir()
-        (folder / "openapi.json").write_text(json.dumps({"info": {"title": title}}))
-        with HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
-            threading.Thread(target=server.handle_request).start()
-            space["URL"] = f"http://127.0.0.1:{server.server_port}/"
-            assert space["answers"]() is its_own
+def test_gym_installs_nothing_for_the_server(tmp_path: Path) -> None:
+    """Gym uses a virtual environment that is there already, if the configuration says so."""
+    result, _, _ = deployed(tmp_path, "Sums")
+    assert result["skip_venv_if_present"] is True
+    folder = tmp_path / "out" / "resources_servers" / "Sums"
+    (folder / "app.py").write_text("print('started')")
+    command = f"source {folder}/.venv/bin/activate && cd {folder} && python app.py"
+    started = subprocess.run(["/bin/bash", "-c", command], env={"PATH": "/nowhere"}, capture_output=True, text=True)
+    assert started.stdout == "started\n", started.stderr
+
+
+@contextmanager
+def started(folder: Path, app: Path) -> Iterator[subprocess.Popen[str]]:
+    """The server's program, as Gym starts it: in its folder, by its own Python; ended with the block."""
+    process = subprocess.Popen(
+        [sys.executable, app.name], cwd=app.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def deploy(folder: Path, env: str, port: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "served.py").write_text(ENVIRONMENTS)
+    monkeypatch.chdir(folder)
+    options = ServeOptions(env=env, port=port)
+    return write_deployment(options, folder / "out" / "config.yaml", "http://localhost:8000/v1", "m").shim / "app.py"
+
+
+def test_a_server_of_the_same_name_is_never_taken_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    first = deploy(tmp_path / "a", "served.py:Sums", port, monkeypatch)
+    same = deploy(tmp_path / "a", "served.py:Sums", port, monkeypatch)
+    other = deploy(tmp_path / "b", "served.py:Sums", port, monkeypatch)
+    (tmp_path / "b" / "served.py").write_text(ENVIRONMENTS.replace("return rollout.text == task.answer", "return True"))
+    with started(tmp_path, first) as serving:
+        assert serving.stdout
+        assert serving.stdout.readline() == f"http://127.0.0.1:{port}\n"
+        with started(tmp_path, other) as refused:
+            _, log = refused.communicate(timeout=60)
+        assert refused.returncode == 2
+        assert f"http://127.0.0.1:{port}: another server is there (Sums, " in log
+        with started(tmp_path, same) as beside:
+            assert beside.stderr
+            assert "Sums is served there already" in beside.stderr.readline()
+            assert beside.poll() is None
+            serving.terminate()
+            beside.wait(60)
+        assert beside.returncode == 0
+
+
+def test_what_does_not_say_what_it_serves_is_not_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever).start()
+        (tmp_path / "openapi.json").write_text(json.dumps({"info": {"title": "Sums"}}))
+        app = deploy(tmp_path / "a", "served.py:Sums", server.server_port, monkeypatch)
+        with started(tmp_path, app) as refused:
+            _, log = refused.communicate(timeout=60)
+        server.shutdown()
+    assert refused.returncode == 2
+    assert "another server is there (one that does not say which)" in log
 
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
+
+
+def test_the_digest_of_a_server_depends_on_source_arguments_and_rows(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text(ENVIRONMENTS)
+    (tmp_path / "template.txt").write_text("{{ prompt }}")
+    plain = ServeOptions(env=f"{tmp_path}/served.py:Sums")
+
+    def digest(options: ServeOptions) -> str:
+        return digest_server(options, load_served_environment(ServeOptions(env=options.env)))
+
+    options = [
+        plain,
+        replace(plain, limits=Limits(max_turns=3)),
+        replace(plain, judge_name="j"),
+        replace(plain, data="x"),
+    ]
+    templated = replace(plain, template=str(tmp_path / "template.txt"))
+    digests = [*map(digest, [*options, replace(plain, env=f"{tmp_path}/served.py:Tools"), templated])]
+    (tmp_path / "template.txt").write_text("Say {{ prompt }}")
+    digests.append(digest(templated))
+    assert digest(replace(plain, host="0.0.0.0", port=9, data_dir="d", reuse=True)) == digests[0]
+    (tmp_path / "served.py").write_text(ENVIRONMENTS + "# changed")
+    digests.append(digest(plain))
+    assert len({*digests}) == len(digests)
 
 
 def test_an_environment_with_tools_is_played_within_its_turns(tmp_path: Path) -> None:
@@ -206,8 +291,13 @@ def test_an_environment_without_tasks_is_refused(tmp_path: Path) -> None:
         deployed(tmp_path, "Empty")
 
 
-def test_servers_of_other_names_are_at_other_ports() -> None:
-    ports = {name: choose_port(name) for name in ("mcqa", "gsm8k", "sums", "workplace")}
-    assert len(set(ports.values())) == len(ports)
-    assert set(ports.values()) <= set(PORT_RANGE)
-    assert choose_port("mcqa") == ports["mcqa"]
+def test_servers_of_other_environments_folders_or_arguments_are_at_other_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [("mcqa",), ("gsm8k",), ("sums.py:Sums",), ("sums.py:Sums", "--judge", "http://localhost:1/v1")]
+    ports = [*map(choose_port, arguments)]
+    assert [*map(choose_port, arguments)] == ports
+    monkeypatch.chdir(tmp_path)
+    ports += map(choose_port, arguments)
+    assert len({*ports}) == len(ports)
+    assert {*ports} <= {*PORT_RANGE}

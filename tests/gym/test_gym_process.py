@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from rollbook import Environment, Task
 from rollbook.environments.registry import parse_spec
 from rollbook.errors import ChildFailed, UsageError
+from rollbook.gym.harness import temporary_folder
 from rollbook.gym.process import ResourceServerProcess, make_environment_spec
 from rollbook.gym.rows import read_task
 from support.alive import alive, eventually, read_pid
@@ -198,6 +200,35 @@ with ResourceServerProcess({f"{place}/served.py:Stubborn"!r}):
     assert eventually(lambda: not any(map(alive, pids)))
 
 
+HOLDING = """
+import sys, time
+from rollbook.gym.harness import temporary_folder
+with temporary_folder() as folder:
+    (folder / "source").mkdir()
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_leaves_in_the_temporary_folder_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", HOLDING]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        left = Path(process.stdout.readline().strip())
+        os.utime(left, (0, 0))
+        with temporary_folder():
+            assert left.exists(), "its owner lives"
+        process.kill()
+    os.utime(left, (0, 0))
+    with temporary_folder() as folder:
+        assert [*tmp_path.iterdir()] == [folder]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_port_that_is_none_is_refused(place: Path) -> None:
     with pytest.raises(UsageError, match="port=99999: give one from 0 to 65535"):
         ResourceServerProcess(f"{place}/served.py:Sums", port=99999)
@@ -205,7 +236,17 @@ def test_a_port_that_is_none_is_refused(place: Path) -> None:
 
 FRAMEWORK = {
     "framework": {"pkg_name": "counted_harness"},
-    "defaults": {"config": {"params": {"extra": {"judge": {"url": "http://j", "model_id": "m", "api_key": "KEY"}}}}},
+    "defaults": {
+        "config": {
+            "params": {
+                "extra": {
+                    "judge": {"url": "http://j", "model_id": "m", "api_key": "KEY"},
+                    "strict": True,
+                    "top": [1, 2],
+                }
+            }
+        }
+    },
 }
 
 HARNESS = """
@@ -213,15 +254,15 @@ import os
 from rollbook import Harness as Base
 
 class Harness(Base):
-    def __init__(self, eval_type, judge_config=None):
+    def __init__(self, eval_type, judge_config=None, **more):
         super().__init__(eval_type)
-        self.judge = judge_config
+        self.judge, self.more = judge_config, more
 
     def get_dataset(self):
         return [{"responses_create_params": {"input": "?"}, "expected_answer": self.eval_type}]
 
     async def verify(self, response_text, expected_answer, **kwargs):
-        return float(response_text == expected_answer), f"{self.judge} {os.environ['KEY']}"
+        return float(response_text == expected_answer), f"{self.judge} {os.environ['KEY']} {self.more}"
 """
 
 
@@ -235,7 +276,7 @@ def test_a_framework_is_served_by_its_package(place: Path, monkeypatch: pytest.M
         reply = post(f"{server.url}/verify", {**row, "response": response([text("easy")])})
         assert server.data.name == "easy.jsonl"
     judge = {"backend": "openai", "url": "http://j", "model": "m", "api_key_name": "KEY"}
-    assert (reply["reward"], reply["extracted_answer"]) == (1.0, f"{judge} k3y")
+    assert (reply["reward"], reply["extracted_answer"]) == (1.0, f"{judge} k3y {{'strict': True, 'top': [1, 2]}}")
 
 
 class Here(Environment):

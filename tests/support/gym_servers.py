@@ -58,6 +58,21 @@ class Listening:
                 connection.transport.abort()
 
 
+def make_details_schemas(count: dict[str, Any]) -> dict[str, Any]:
+    """The part of FastAPI's document that says which detailed counts of a usage are taken."""
+    return {
+        "NeMoGymResponseInputTokensDetails": {"properties": {"cached_tokens": count}, "required": ["cached_tokens"]},
+        "NeMoGymResponseOutputTokensDetails": {"properties": {"reasoning_tokens": count}},
+    }
+
+
+COUNTED_DETAILS = make_details_schemas({"type": "integer"})
+"""NeMo Gym 0.4.0 and 0.5.1: a usage needs counts."""
+
+OPTIONAL_DETAILS = make_details_schemas({"anyOf": [{"type": "integer"}, {"type": "null"}]})
+"""NeMo Gym after 0.5.1: null where nobody counted."""
+
+
 class Counter(Listening):
     """The resources server; `mode` says what becomes of /verify."""
 
@@ -68,6 +83,8 @@ class Counter(Listening):
         self.cookies: list[str | None] = []
         self.on_verify: Callable[[], Awaitable[None]] | None = None
         self.routes: dict[str, Any] | None = None
+        self.schemas: dict[str, Any] = {}
+        self.mcp: dict[str, Any] | None = None
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 26)
@@ -83,7 +100,8 @@ class Counter(Listening):
         return web.json_response({"status": "ok"})
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        return web.json_response({} if self.routes is None else {"paths": self.routes})
+        paths = {} if self.routes is None else {"paths": self.routes}
+        return web.json_response({**paths, "components": {"schemas": self.schemas}})
 
     async def _mode(self, _: web.Request) -> web.Response:
         return web.json_response(self.reverify)
@@ -106,9 +124,25 @@ class Counter(Listening):
         if self.mode == "no_seed":
             return web.json_response("RuntimeError('no seed')", status=500)
         self.counts[session] = body.get("initial_count", 0)
-        return self._reply(session, {})
+        return self._reply(session, {} if self.mcp is None else {"mcp": {"headers": {"X-Token": session}, **self.mcp}})
+
+    async def _ask_mcp(self, request: web.Request) -> web.Response:
+        """MCP as Gym's servers speak it: JSON, and the session of a rollout by a header."""
+        body = await request.json()
+        self.paths.append(f"/mcp {body['method']}")
+        if body["method"] == "tools/list":
+            schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+            result: dict[str, Any] = {"tools": [{"name": "increment_counter", "inputSchema": schema}]}
+        else:
+            session, arguments = request.headers["X-Token"], body["params"]["arguments"]
+            self.counts[session] += arguments["count"]
+            content = [{"type": "text", "text": f"it is {self.counts[session]}"}]
+            result = {"content": content, "isError": arguments["count"] > 9}
+        return web.json_response({"jsonrpc": "2.0", "id": body["id"], "result": result})
 
     async def _use(self, request: web.Request) -> web.Response:
+        if request.path == "/mcp" and self.mcp is not None:
+            return await self._ask_mcp(request)
         session, body = await self._body(request)
         if request.path == "/increment_counter":
             self.counts[session] = self.counts.get(session, 0) + body["count"]
@@ -123,6 +157,9 @@ class Counter(Listening):
         session, body = await self._body(request)
         if self.on_verify:
             await self.on_verify()
+        usage = body["response"]["usage"]
+        if self.schemas == COUNTED_DETAILS and usage and usage["input_tokens_details"]["cached_tokens"] is None:
+            return SPOILT["422"]()
         if self.mode == "slow":
             await asyncio.sleep(1)
         if self.mode in SPOILT:
@@ -149,6 +186,7 @@ SPOILT: dict[str, Callable[[], web.Response]] = {
     "infinite": lambda: web.Response(text='{"reward": Infinity}', content_type="application/json"),
     "bad_part": _json(reward=1.0, reward_components={"form": "good"}),
     "judge": _json(reward=0.0, _ng_failure_class="judge_failed", _ng_failure_judge_error="the judge is away"),
+    "transient": _json(reward=0.0, _ng_failure_class="transient", _ng_failure_message="busy"),
     "ours": lambda: web.json_response("sandbox_error in verify: no room", status=500),
 }
 

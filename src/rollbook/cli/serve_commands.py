@@ -25,6 +25,10 @@ DataDir = Annotated[
 Role = Annotated[
     str, typer.Option("--as", metavar="ROLE", help="resources: tools and verifier; agent: whole rollouts.")
 ]
+Reuse = Annotated[
+    bool,
+    typer.Option("--reuse", help="Stay beside a server at the address, if it serves the same with the same arguments."),
+]
 Head = Annotated[bool, typer.Option("--head", help="Also answer as the head server, which says where servers are.")]
 EvalType = Annotated[str, typer.Option("--eval-type", metavar="NAME", help="Names the server; told to a harness.")]
 HarnessArg = Annotated[
@@ -49,6 +53,7 @@ def serve_command(
     data: o.Data = None,
     prompt_template: o.PromptTemplate = None,
     role: Role = "resources",
+    reuse: Reuse = False,
     head: Head = False,
     model: o.Model = None,
     model_name: o.ModelName = "",
@@ -80,6 +85,7 @@ def serve_command(
         host=host,
         port=port,
         data_dir=data_dir,
+        reuse=reuse,
         head=head,
         role=cast(Literal["resources", "agent"], role),
         limits=limits,
@@ -109,7 +115,9 @@ ConfigOut = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Th
 GymHost = Annotated[str, typer.Option("--host", help="Where the environment's server is to be.")]
 GymPort = Annotated[
     int | None,
-    typer.Option("--port", min=1, max=65535, help="Likewise. [default: one that goes with the environment's name]"),
+    typer.Option(
+        "--port", min=1, max=65535, help="Likewise. [default: one derived from the environment and its arguments]"
+    ),
 ]
 Domain = Annotated[str, typer.Option("--domain", help="What Gym is to call its field: math, coding, agent, ...")]
 ModelKeyEnv = Annotated[

@@ -309,10 +309,12 @@ async def open_environments(
     instances: Mapping[str, Environment] | None = None,
     judge: JudgeClient | None = None,
     playing: bool = True,
+    outage_s: float = Settings().outage_s,
 ) -> AsyncIterator[dict[str, EnvironmentRuntime]]:
     """Open the environments of a run for a context; `limits` are for those without their own.
 
-    Without `playing`, only stored rollouts are verified, and no server is needed.
+    Without `playing`, only stored rollouts are verified, and no server is needed. `outage_s` is how long a server that
+    an environment needs may be away.
     """
     max_processes = hosts or min(MAX_ENVIRONMENT_PROCESSES, os.cpu_count() or 1)
     opened: dict[str, EnvironmentRuntime] = {}
@@ -331,6 +333,7 @@ async def open_environments(
                 log=log,
                 judge=judge,
                 runs_rollouts=playing,
+                outage_s=outage_s,
             )
             opened[name] = runtime
             await runtime.open()
@@ -374,7 +377,12 @@ async def work_on_book(
     counter = ProgressCounter(book, settings)
     jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=counter.add_claim)
     async with open_environments(
-        manifest.environments, manifest.limits, run=book.path, hosts=settings.hosts, judge=judge
+        manifest.environments,
+        manifest.limits,
+        run=book.path,
+        hosts=settings.hosts,
+        judge=judge,
+        outage_s=settings.outage_s,
     ) as environments:
         runner = make_runner(manifest, model, environments, settings)
         worker = Worker(jobs, runner, limiter, round_.number, settings.attempts)

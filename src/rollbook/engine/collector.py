@@ -312,6 +312,7 @@ class Collector:
             hosts=self._settings.hosts,
             instances={self._name: self._loaded.instance},
             judge=self._judge,
+            outage_s=self._settings.outage_s,
         )
         self._runner = RolloutRunner(
             self._model,

@@ -139,6 +139,12 @@ class Environment:
         """Return a text that is known to be right, or None; a list has one text per turn."""
         return None
 
+    async def wait_until_ready(self, task: Task, outage_s: float) -> None:
+        """Wait for a server that the task needs and that is away; RolloutFailed after `outage_s` (`--outage`).
+
+        Called before `open` and before `verify`, whose deadlines do not count the waiting.
+        """
+
     def open(self, task: Task) -> EnvironmentState:
         """Make the state of one rollout, before its first turn."""
         return None

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from rollbook.core import JSON, EnvironmentSpec, Limits, Rollout, Score, Task, as_score
+from rollbook.core import JSON, EnvironmentSpec, Limits, Rollout, Score, Settings, Task, as_score
 from rollbook.environments.calls import EnvironmentCall, RolloutRecord
 from rollbook.environments.environment import Environment, source_folder
 from rollbook.environments.judge import Judge, JudgeClient
@@ -54,8 +54,9 @@ class EnvironmentRuntime:
         log: Path | None = None,
         judge: JudgeClient | None = None,
         runs_rollouts: bool = True,
+        outage_s: float = Settings().outage_s,
     ) -> None:
-        self.spec = spec
+        self.spec, self._outage_s = spec, outage_s
         self._run, self._log, self._runs_rollouts = run, log, runs_rollouts
         self._mcp_servers: McpServers | None = None
         self._prefix = spec.terms.prefix if spec.terms else ""
@@ -138,6 +139,7 @@ class EnvironmentRuntime:
         """Open the session of one rollout; the caller must close it with `close_session`."""
         if self.spec.state == "none":
             return StatelessSession()
+        await self._wait_until_ready(task)
         await self._state_slots.acquire()
         try:
             session = await self._make_session(f"{name}/{next(self._numbers)}")
@@ -181,8 +183,13 @@ class EnvironmentRuntime:
         """Score a rollout, or raise the failure of its verifier or judge."""
         own_task = self._own_task(task)
         own = rollout if own_task is task else msgspec.structs.replace(rollout, task=own_task)
+        await self._wait_until_ready(task)
         score = await self._run_verifier(own_task, own)
         return await self._ask_judge(self._judge.for_rollout(rollout), own_task, own, score) if self._judge else score
+
+    async def _wait_until_ready(self, task: Task) -> None:
+        if self._environment:
+            await self._environment.wait_until_ready(self._own_task(task), self._outage_s)
 
     def _own_task(self, task: Task) -> Task:
         """Return the task as the environment made it: in a blend, ids in the book have a prefix for the environment."""

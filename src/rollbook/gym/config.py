@@ -2,15 +2,16 @@
 
 All three are written side by side. The configuration names the server, an agent, a model and the rows to ask. Gym
 starts each server of a configuration itself, from a folder `resources_servers/NAME` with an `app.py`. Ours (the shim)
-starts `rollbook serve`, or finds it running already.
+starts `rollbook serve`, which stays beside a server at its address only if that serves the same environment.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 from zlib import crc32
@@ -46,6 +47,9 @@ RESERVED_SERVER_NAMES = frozenset(
     )
 )
 """Top-level names that mean something else to Gym: a server with such a name would never be started."""
+
+SKIP_VENV = "skip_venv_if_present"
+"""The setting with which Gym uses a server's virtual environment as it is, such as the one that we write for ours."""
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -155,6 +159,7 @@ def check_gym_config(config: JSON) -> None:
     """Refuse what Gym would refuse: UsageError names the block and what is wrong with it."""
     if not isinstance(config, dict) or not config:
         raise UsageError("the configuration has no servers")
+    config = {name: block for name, block in config.items() if (name, block) != (SKIP_VENV, True)}
     for name in RESERVED_SERVER_NAMES.intersection(config):
         raise UsageError(f"{name}: Gym has another meaning for that name; give the server another")
     servers = {str(name): _read_server(str(name), block) for name, block in config.items()}
@@ -180,53 +185,42 @@ def _read_server(name: str, block: JSON) -> tuple[str, ServerConfig]:
         raise UsageError(f"{name}: {error}") from None
 
 
-_APP_TEMPLATE = '''"""Starts `rollbook serve` for NeMo Gym; where it runs already, stays for as long as it does."""
+_APP_TEMPLATE = '''"""Starts `rollbook serve` for NeMo Gym, which stays beside a server only if that serves the same."""
 
-import json
 import os
-import time
-import urllib.request
 
-URL = {url!r}
-NAME = {name!r}
 FOLDER = {folder!r}
 COMMAND = {command!r}
 
-
-def answers():
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
-    try:
-        with opener.open(URL + "openapi.json", timeout=5) as answer:
-            return json.load(answer)["info"]["title"] == NAME
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-
-
-if answers():
-    while answers():
-        time.sleep(5)
-else:
-    os.chdir(FOLDER)
-    os.environ.pop("PYTHONPATH", None)
-    os.execv(COMMAND[0], COMMAND)
+os.chdir(FOLDER)
+os.environ.pop("PYTHONPATH", None)
+os.execv(COMMAND[0], COMMAND)
 '''
 
 
-def write_shim(root: Path, name: str, url: str, command: Sequence[str]) -> Path:
+def write_shim(root: Path, name: str, command: Sequence[str]) -> Path:
     """Write the server's folder beneath `root`; start Gym there, or pass it with --search-dir."""
     folder = root / "resources_servers" / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "app.py").write_text(
-            _APP_TEMPLATE.format(url=f"{url}/", name=name, folder=str(Path.cwd()), command=list(command))
-        )
+        (folder / "app.py").write_text(_APP_TEMPLATE.format(folder=str(Path.cwd()), command=list(command)))
         (folder / "requirements.txt").write_text("# Nothing: rollbook runs where it is installed.\n")
+        _write_venv(folder / ".venv" / "bin")
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
     return folder
 
 
-PORT_RANGE = range(9400, 9900)
+def _write_venv(folder: Path) -> None:
+    """Write what Gym takes for the server's virtual environment; else it would install itself, Ray and more there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "activate").write_text(f'export PATH={shlex.quote(str(folder))}:"$PATH"\n')
+    (folder / "python").unlink(missing_ok=True)
+    (folder / "python").symlink_to(sys.executable)
+
+
+PORT_RANGE = range(20001, 32768)
+"""Between the ports that Gym gives to its own servers and those that Linux gives to clients."""
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -253,7 +247,8 @@ def write_deployment(
     """Write the YAML to `out`, the rows to data/, the server's folder to resources_servers/."""
     loaded = load_served_environment(options)
     name, root = make_server_name(loaded, options.eval_type), out.resolve().parent
-    spec, options = loaded.spec, msgspec.structs.replace(options, port=options.port or choose_port(name))
+    port = options.port or choose_port(_serve_arguments(options, judges))
+    spec, options = loaded.spec, msgspec.structs.replace(options, reuse=True, port=port)
     config = generate_gym_config(
         options.host,
         options.port,
@@ -268,15 +263,18 @@ def write_deployment(
     )
     data = root / "data" / f"{name}.jsonl"
     rows = run_event_loop(lambda: _write_environment_rows(loaded, data, f"{name}_agent", limit))
-    write_gym_config(config, out)
+    write_gym_config({**config, SKIP_VENV: True}, out)
     command = [sys.executable, "-m", "rollbook", "serve", *_serve_arguments(options, judges)]
-    shim = write_shim(root, name, f"http://{options.host}:{options.port}", command)
+    shim = write_shim(root, name, command)
     return Deployment(name, options.port, data, rows, shim)
 
 
-def choose_port(name: str) -> int:
-    """Return a port derived from the name: Gym needs it in advance, and servers should not compete for one."""
-    return PORT_RANGE[crc32(name.encode()) % len(PORT_RANGE)]
+def choose_port(arguments: Iterable[str]) -> int:
+    """Return a port derived from what is served, and from where: Gym needs it in advance.
+
+    Should two servers get the same one nevertheless, the second refuses to start.
+    """
+    return PORT_RANGE[crc32("\0".join((str(Path.cwd()), *arguments)).encode()) % len(PORT_RANGE)]
 
 
 async def _write_environment_rows(loaded: LoadedEnvironment, data: Path, agent: str, limit: int | None) -> int:
@@ -293,6 +291,8 @@ async def _write_environment_rows(loaded: LoadedEnvironment, data: Path, agent: 
 def _serve_arguments(options: ServeOptions, judges: Sequence[str]) -> Iterator[str]:
     """Yield the command-line arguments for the options."""
     yield from (options.env, "--host", options.host, "--port", str(options.port))
+    if options.reuse:
+        yield "--reuse"
     texts = {
         "--data": options.data,
         "--prompt-template": options.template,

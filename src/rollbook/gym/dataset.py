@@ -74,8 +74,9 @@ _SAMPLING_OPTIONS = {"temperature": "--temperature", "top_p": "--top-p", "max_to
 class RowDataset:
     """The rows of a file as tasks; `notes` lists what the rows ask for and do not get.
 
-    `check` may refuse further rows. With `prompt_optional`, rows need no prompt, because the server makes it. With
-    `forwards_params`, the server gets all parameters of a row, and only this run's sampling overrides them.
+    `prepare` may change a row before it is read, `check` may refuse it. With `prompt_optional`, rows need no prompt,
+    because the server makes it. With `forwards_params`, the server gets all parameters of a row, and only this run's
+    sampling overrides them.
     """
 
     def __init__(
@@ -86,9 +87,10 @@ class RowDataset:
         *,
         prompt_optional: bool = False,
         forwards_params: bool = False,
+        prepare: Callable[[dict[str, JSON]], dict[str, JSON]] = lambda row: row,
     ) -> None:
         self._path, self._env, self._check, self._prompt_optional = path or "", env, check, prompt_optional
-        self._forwards_params = forwards_params
+        self._forwards_params, self._prepare = forwards_params, prepare
         self._sampling: set[str] = set()
         self._extra: set[str] = set()
 
@@ -122,13 +124,14 @@ class RowDataset:
         return read_create_params(params)
 
     def _make_task(self, row: DataRow, index: int, seen: set[str]) -> Task:
-        params = self._read_params(row.values.get(CREATE_PARAMS))
+        values = self._prepare(row.values)
+        params = self._read_params(values.get(CREATE_PARAMS))
         self._sampling |= {name for name in _SAMPLING_OPTIONS if getattr(params, name) is not None}
         self._extra |= params.extra.keys()
         name = row.id if row.id not in seen else f"{row.id}@{row.line}"
         seen.add(name)
-        task = Task(name, messages=params.messages, answer=read_expected_answer(row.values))
-        task.fields = {**row.values, TASK_INDEX: _read_task_index(row.values, index)}
+        task = Task(name, messages=params.messages, answer=read_expected_answer(values))
+        task.fields = {**values, TASK_INDEX: _read_task_index(values, index)}
         self._check(task, params)
         return task
 

@@ -7,12 +7,15 @@ environment outside a run, for a harness or for a server.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import importlib
+import shutil
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -32,6 +35,32 @@ from rollbook.errors import InvalidReward, UsageError
 from rollbook.gym.rows import ID_KEYS, make_row, read_task
 from rollbook.models import CREATE_PARAMS
 
+FOLDER_PREFIX, LOCK_NAME = "rollbook-gym-", ".lock"
+_FRESH_S = 60.0
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder that is deleted with the context; what killed processes left of theirs is deleted first.
+
+    A lock says whether the owner lives: unlike a process id, it can be checked from any container that sees the folder.
+    """
+    remove_leftovers(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as path, open(Path(path) / LOCK_NAME, "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(path)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary folders of processes that were killed; one that was just made may not be locked yet."""
+    for path in folder.glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime < _FRESH_S:
+                continue
+            with open(path / LOCK_NAME, "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+
 
 @asynccontextmanager
 async def open_runtime(
@@ -40,13 +69,18 @@ async def open_runtime(
     """Open the runtime that a run would have: source pinned, sync methods in processes, the judge opened first."""
     spec, settings = resolve_judge_for(loaded, settings, judge_name)
     name = environment_name(loaded)
-    with tempfile.TemporaryDirectory(prefix="rollbook-") as path:
-        folder = Path(path)
+    with temporary_folder() as folder:
         pinned = write_snapshot(loaded, folder / "source")
         async with (
             open_judge(spec, settings) as judge,
             open_environments(
-                {name: pinned}, limits, run=folder, hosts=settings.hosts, instances={name: loaded.instance}, judge=judge
+                {name: pinned},
+                limits,
+                run=folder,
+                hosts=settings.hosts,
+                instances={name: loaded.instance},
+                judge=judge,
+                outage_s=settings.outage_s,
             ) as runtimes,
         ):
             yield runtimes[name]

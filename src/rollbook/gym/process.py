@@ -10,6 +10,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Coroutine, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self, TypeVar
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from rollbook.core import JSON, Limits, Settings, encode
 from rollbook.engine import is_importable
 from rollbook.environments import Environment, arguments_of, load_instance
 from rollbook.errors import ChildFailed, UsageError
+from rollbook.gym.harness import temporary_folder
 from rollbook.gym.server.serve import HARNESS_PREFIX, SERVE_OPTIONS_FD, ServeOptions, ServerInfo
 from rollbook.processes import Child, module_argv, start_ready
 
@@ -34,12 +36,19 @@ def read_harness_package(config: Mapping[str, JSON]) -> str:
 
 
 def read_harness_arguments(config: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the harness arguments besides the evaluation: the judge's URL, its model and the name of its key.
+    """Return the harness arguments besides the evaluation: all of `params.extra`, the judge as `judge_config`.
 
-    The key itself is passed only in the environment.
+    A judge's key is passed only in the environment, by its name.
     """
-    judge = _get_nested(config, "defaults", "config", "params", "extra", "judge")
-    if not isinstance(judge, dict) or not judge.get("url"):
+    extra = _get_nested(config, "defaults", "config", "params", "extra")
+    if extra is not None and not isinstance(extra, Mapping):
+        raise UsageError(f"framework_config: defaults.config.params.extra is no mapping but {extra!r:.80}")
+    arguments = {str(name): value for name, value in (extra or {}).items() if name != "judge"}
+    return {**arguments, **_read_judge(_get_nested(extra, "judge"))}
+
+
+def _read_judge(judge: JSON) -> dict[str, JSON]:
+    if not isinstance(judge, Mapping) or not judge.get("url"):
         return {}
     judge_config = {
         "backend": judge.get("backend") or "openai",
@@ -107,7 +116,7 @@ class ResourceServerProcess:
         )
         self._data_dir = Path(data_dir) if data_dir is not None else None
         self._log, self._start_timeout_s, self._grace_s = log, within_s, grace_s
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = ExitStack()
         self._child: Child | None = None
         self._info: ServerInfo | None = None
 
@@ -155,8 +164,7 @@ class ResourceServerProcess:
     def _rows_folder(self) -> Path:
         if self._data_dir is not None:
             return self._data_dir
-        self._folder = tempfile.TemporaryDirectory(prefix="rollbook-gym-")
-        return Path(self._folder.name)
+        return self._folder.enter_context(temporary_folder())
 
     async def _start_child(self, folder: Path) -> ServerInfo:
         """Pass the options in an unnamed file, because everyone can see the child's arguments."""
@@ -201,9 +209,7 @@ class ResourceServerProcess:
             if child is not None:
                 await child.terminate(self._grace_s)
         finally:
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
+            self._folder.close()
 
     def log_tail(self, lines: int = 20) -> str:
         """Return the end of the log."""

@@ -7,10 +7,10 @@ import pytest
 
 from rollbook import Environment, Shortfall, run, score
 from rollbook.book import Book, rollouts
-from rollbook.core import Limits, Sampling
+from rollbook.core import Limits, Rollout, Sampling
 from rollbook.engine import Request, load_run_environments, plan_request
 from rollbook.environments.environment import execution_mode
-from rollbook.errors import UsageError
+from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.client.agents import RemoteAgent
 from support.gym_servers import Agent, row, write_rows
 
@@ -50,6 +50,35 @@ def test_what_is_sent_is_the_row_with_its_indices_and_the_sampling_of_the_run(tm
     assert extra == {"min_p": 0.5, "top_k": 5, "seed": result["x", 1].seed}
     assert (body["agent_ref"], body["odd"]) == ({"name": "mine"}, [1])
     assert "_ng_attempt_index" not in body
+
+
+def test_an_agent_that_is_away_for_a_while_costs_no_rollout(tmp_path):
+    async def main():
+        async with Agent() as agent:
+            environment = RemoteAgent(f"gym+agent://{agent.host}", write_rows(tmp_path / "rows.jsonl", row("a")))
+            (task,) = environment.tasks()
+            await environment.start()
+            await agent.go_away()
+            rollout = Rollout(task=task, sample=0, seed=0, messages=task.messages)
+            with pytest.raises(RolloutFailed, match="connection"):
+                await environment.play(task, rollout, AskNobody(), {})
+            with pytest.raises(RolloutFailed, match=r"connection refused, for 0\.1 s or longer"):
+                await environment.wait_until_ready(task, 0.1)
+            waiting = [asyncio.create_task(environment.wait_until_ready(task, 60.0)) for _ in range(8)]
+            await asyncio.sleep(0.5)
+            assert not any(one.done() for one in waiting)
+            await agent.listen()
+            await asyncio.gather(*waiting)
+            verdict = {}
+            await environment.play(task, rollout, AskNobody(), verdict)
+            await environment.stop()
+            assert verdict["score"]["reward"] == 1.0
+
+    asyncio.run(main())
+
+
+class AskNobody:
+    sampling = Sampling()
 
 
 def test_tokens_are_taken_exactly(tmp_path):

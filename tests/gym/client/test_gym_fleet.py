@@ -11,7 +11,7 @@ import pytest
 from rollbook import Shortfall, run
 from rollbook.book import Book, rollouts
 from rollbook.errors import UsageError
-from rollbook.gym.client import fleet
+from rollbook.gym.client import export_gym, fleet
 from rollbook.gym.client.config import GymCheckout, ServerBlock
 from rollbook.gym.client.fleet import list_required_servers
 from rollbook.gym.client.server_env import ManagedServer
@@ -81,6 +81,49 @@ def test_a_row_gets_as_many_steps_as_its_agent_allows(home, agent, turns, note):
     assert [task.max_turns for task in server.tasks()] == [turns, turns]
     assert len(server.notes) == bool(note)
     assert note in "".join(server.notes)
+
+
+def test_exported_rows_name_the_agent_of_the_configuration(home):
+    """By an agent's name `gym eval reverify` and `aggregate` find the server of a rollout."""
+    drive(home, write_config(home, mine=toy(), who=agent_of("simple_agent")))
+    export_gym(home / "run", home / "out.jsonl")
+    for path in (home / "out.jsonl", home / "out_materialized_inputs.jsonl"):
+        assert json.loads(path.read_text())["agent_ref"]["name"] == "who"
+
+
+def test_a_row_that_could_mean_several_agents_is_stored_for_the_first_and_said(home):
+    agents = {"first": agent_of("simple_agent"), "second": agent_of("simple_agent")}
+    environment = ManagedServer(
+        write_config(home, mine=toy(), **agents).partition(":")[2], write_rows(home / "r", row("a"))
+    )
+    (task,) = environment.tasks()
+    assert task.fields["agent_ref"]["name"] == "first"
+    assert any("mine has several (first, second)" in note for note in environment.notes)
+
+
+def write_prompt(home, name, user):
+    (home / name).write_text(json.dumps({"system": "Be brief.", "user": user}))
+    return {"name": name, "type": "benchmark", "jsonl_fpath": "x", "prompt_config": name}
+
+
+def read_prompts(home, data, **blocks):
+    spec = write_config(home, mine=toy(), **blocks).partition(":")[2]
+    return [[m.text for m in task.messages] for task in ManagedServer(spec, data).tasks()]
+
+
+def test_a_row_without_a_prompt_gets_that_of_its_benchmark(home):
+    who = agent_of("simple_agent", datasets=[write_prompt(home, "p.yaml", "Solve: {question}")])
+    data = write_rows(home / "r", {"question": "1 + 1?"}, {"question": "q", **row("mine")})
+    assert read_prompts(home, data, who=who) == [["Be brief.", "Solve: 1 + 1?"], ["mine"]]
+    other = agent_of("simple_agent", datasets=[write_prompt(home, "q.yaml", "{question}!")])
+    data = write_rows(home / "r", {"question": "1", "agent_ref": {"name": "other"}})
+    assert read_prompts(home, data, who=who, other=other) == [["Be brief.", "1!"]]
+    data = write_rows(home / "r", {"question": "1"})
+    assert read_prompts(home, data, who=who, other=other, prompt_config="q.yaml") == [["Be brief.", "1!"]]
+    with pytest.raises(UsageError, match=r"r:1: no input, and several prompt_config"):
+        read_prompts(home, data, who=who, other=other)
+    with pytest.raises(UsageError, match="the row does not fit: KeyError: 'question'"):
+        read_prompts(home, write_rows(home / "r", {"problem": "1"}), who=who)
 
 
 def test_a_server_that_is_called_and_not_there_is_said(home):

@@ -3,12 +3,14 @@
 import asyncio
 
 import pytest
+import yaml
 
 from rollbook import Shortfall, run
 from rollbook.book import Book, rollouts
 from rollbook.core import Rollout, Sampling
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.client.agents import RoutedAgents, find_agents, read_head_config
+from rollbook.reports import make_report
 from support.gym_servers import Agent, Head, row, write_rows
 
 
@@ -100,13 +102,37 @@ def test_an_agent_that_dies_costs_its_rows_and_no_others(tmp_path):
     async def main():
         async with Agent() as one, Agent() as two, Head({"one": one.host, "two": two.host}) as head:
             await two.go_away()
+            settings = {"attempts": {"environment_error": 2}, "outage_s": 0.2}
             with pytest.raises(Shortfall) as caught:
-                await asyncio.to_thread(
-                    run, f"gym+head://{head.host}", data=data, out=tmp_path / "run", attempts={"environment_error": 2}
-                )
+                await asyncio.to_thread(run, f"gym+head://{head.host}", data=data, out=tmp_path / "run", **settings)
             assert (caught.value.scored, caught.value.failed) == (1, {"environment_error": 1})
 
     asyncio.run(main())
+
+
+def test_rows_of_several_agents_are_said_and_a_blend_has_numbers_for_each(tmp_path):
+    rows = [row("a", id="a", **ref("one")), row("b", id="b", **ref("two")), row("c", id="c", **ref("two"))]
+    data = write_rows(tmp_path / "rows.jsonl", *rows)
+
+    async def main():
+        async with Agent() as one, Agent() as two, Head({"one": one.host, "two": two.host}) as head:
+            mixed = RoutedAgents(f"gym+head://{head.host}", data)
+            assert len(await asyncio.to_thread(lambda: [*mixed.tasks()])) == 3
+            assert "several agents (one 1, two 2); for numbers by agent" in mixed.notes[-1]
+            with pytest.raises(UsageError, match="agent=three: the head server knows one, two"):
+                await asyncio.to_thread(lambda: [*RoutedAgents(f"gym+head://{head.host}?agent=three", data).tasks()])
+            blend = tmp_path / "blend.yaml"
+            envs = [
+                {"env": f"gym+head://{head.host}?agent={name}", "name": name, "data": data} for name in ("one", "two")
+            ]
+            blend.write_text(yaml.safe_dump({"environments": envs}))
+            await asyncio.to_thread(run, str(blend), out=tmp_path / "run")
+
+    asyncio.run(main())
+    assert {name: part.scored for name, part in make_report(tmp_path / "run").environments.items()} == {
+        "one": 1,
+        "two": 2,
+    }
 
 
 def test_nobody_there_is_one_line(tmp_path):

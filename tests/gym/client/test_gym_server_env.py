@@ -18,8 +18,22 @@ from rollbook.gym.client.http_client import VERIFY_PATH, ConnectedServer, GymCli
 from rollbook.gym.client.server_env import RemoteServer
 from rollbook.gym.rows import make_row
 from rollbook.gym.server.resources import ResourcesServer
-from support.gym_servers import COOKIE, COUNTING, Agent, Counter, call, row, write_rows, write_said
+from support.gym_servers import (
+    COOKIE,
+    COUNTED_DETAILS,
+    COUNTING,
+    OPTIONAL_DETAILS,
+    Agent,
+    Counter,
+    call,
+    row,
+    write_rows,
+    write_said,
+)
 from support.sums import write_script, write_sums
+
+AWAY_S = 6.0
+"""How long a server is away: longer than a rollout's attempts last without waiting."""
 
 ADDS = [call("increment_counter", count=1), call("increment_counter", count=2), {"answer": "6"}]
 
@@ -76,6 +90,57 @@ def test_every_field_of_a_row_goes_along_and_so_does_what_was_said(tmp_path):
     assert server.bodies[-1]["_ng_rollout_index"] == 0
 
 
+@pytest.mark.parametrize(("schemas", "counted"), [(COUNTED_DETAILS, False), (OPTIONAL_DETAILS, True), ({}, True)])
+def test_usage_is_left_out_where_the_servers_types_insist_on_counts_that_nobody_made(tmp_path, schemas, counted):
+    server = Counter()
+    server.schemas = schemas
+    by_key = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))
+    assert by_key["a", 0].reward == 1.0
+    usage = server.bodies[-1]["response"]["usage"]
+    assert (usage is not None) == counted
+    assert usage is None or usage["input_tokens_details"] == {"cached_tokens": None}
+
+
+@pytest.mark.parametrize("mode", ["unknown", "stateless"])
+def test_tools_that_come_by_mcp_are_offered_and_called(tmp_path, mode):
+    server = Counter(reverify=mode)
+    server.mcp = {"server_name": "counter", "url_path": "/mcp", "transport": "http"}
+    data = write_rows(tmp_path / "rows.jsonl", row("add", id="a", initial_count=3, expected_count=15))
+    turns = [call("increment_counter", count=2), call("increment_counter", count=10), {"answer": "15"}]
+    result = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=turns), data)["a", 0]
+    assert [m.text for m in result.messages if m.role == "tool"] == ["it is 5", "Error: it is 15"]
+    assert result.reward == 1.0
+    asked = ["/mcp tools/list"] if mode == "stateless" else []
+    assert server.paths == [*asked, "/seed_session", "/mcp tools/list", *["/mcp tools/call"] * 2, "/verify"]
+
+
+def test_a_row_with_tools_of_its_own_is_played_with_those(tmp_path):
+    server = Counter()
+    server.mcp = {"server_name": "counter", "url_path": "/mcp", "transport": "http"}
+    assert drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))["a", 0].reward == 1.0
+    assert server.paths == ["/seed_session", *["/increment_counter"] * 2, "/verify"]
+
+
+@pytest.mark.parametrize("mcp", [{"transport": "stdio"}, {"url_path": "/increment_counter"}, {"headers": 3}])
+def test_mcp_tools_that_cannot_be_brought_are_a_failure_and_never_a_score_without_tools(tmp_path, mcp):
+    server = Counter()
+    server.mcp = mcp
+    data = write_rows(tmp_path / "rows.jsonl", row("add", id="a", initial_count=3, expected_count=3))
+    failed, _ = kinds_of(server, tmp_path, data=data)
+    assert failed == {"environment_error": 1}
+
+
+def test_a_verdict_that_is_transient_is_asked_for_again(tmp_path):
+    server = Counter("transient")
+
+    async def recover():
+        server.mode = "transient" if server.paths.count("/verify") == 1 else "ok"
+
+    server.on_verify = recover
+    by_key = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=ADDS))
+    assert (by_key["a", 0].reward, server.paths.count("/verify")) == (1.0, 2)
+
+
 def test_a_tool_that_raises_is_read_by_the_model_and_the_session_survives_its_lost_cookie(tmp_path):
     answers = write_said(tmp_path / "s.jsonl", a=[call("raises"), *ADDS])
     by_key = drive(Counter(), tmp_path, answers)["a", 0]
@@ -106,6 +171,7 @@ def test_a_tool_of_ours_that_says_its_world_is_broken_fails_the_rollout(tmp_path
         ("infinite", "invalid_reward"),
         ("bad_part", "invalid_reward"),
         ("judge", "judge_error"),
+        ("transient", "environment_error"),
         ("ours", "sandbox_error"),
     ],
 )
@@ -132,11 +198,35 @@ def test_a_server_that_goes_away_fails_what_it_held_and_gives_no_reward(tmp_path
     server.on_verify = gone
     data = rows_for(tmp_path, row("again", COUNTING, id="b", expected_count=1))
     answers = write_said(tmp_path / "s.jsonl", a=ADDS, b=[{"answer": "1"}])
+    budgets = {"environment_error": 1, "verifier_error": 1}
     with pytest.raises(Shortfall) as caught:
-        drive(server, tmp_path, answers, data, concurrency=1, attempts={"environment_error": 1, "verifier_error": 1})
+        drive(server, tmp_path, answers, data, concurrency=1, attempts=budgets, outage_s=0.2)
     assert sum(caught.value.failed.values()) == 2
     assert set(caught.value.failed) <= {"environment_error", "verifier_error"}
     assert not played(tmp_path / "run")
+
+
+def test_a_server_that_is_away_for_a_while_costs_no_rollout(tmp_path):
+    """Rollouts wait for it, longer than their attempts alone would last."""
+    server = Counter()
+    returning = []
+
+    async def leave():
+        if not returning:
+            await server.go_away()
+            returning.append(asyncio.create_task(come_back()))
+            raise ConnectionResetError
+
+    async def come_back():
+        await asyncio.sleep(AWAY_S)
+        await server.listen()
+
+    server.on_verify = leave
+    rows = [row("add", COUNTING, id=f"r{n}", initial_count=3, expected_count=6) for n in range(4)]
+    answers = write_said(tmp_path / "s.jsonl", **{one["id"]: ADDS * 3 for one in rows})
+    data = write_rows(tmp_path / "rows.jsonl", *rows)
+    scored = drive(server, tmp_path, answers, data, concurrency=1, attempts={"environment_error": 2})
+    assert [r.reward for r in scored.values()] == [1.0] * 4
 
 
 def test_a_session_does_not_outlive_its_server(tmp_path):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from urllib.error import URLError
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 import msgspec
@@ -76,6 +76,10 @@ class RemoteAgent(Environment):
     async def stop(self) -> None:
         """Disconnect."""
         await self._client.close()
+
+    async def wait_until_ready(self, task: Task, outage_s: float) -> None:
+        """Wait while the agent is away."""
+        await self._client_of(task).wait_until_reachable(outage_s)
 
     async def open(self, task: Task) -> dict[str, JSON]:
         """Return an empty verdict, which `play` fills."""
@@ -221,12 +225,16 @@ def _fetch(head: str, path: str) -> bytes:
 
 
 class RoutedAgents(RemoteAgent):
-    """The agents of one head server. Rows in `data` name theirs in `agent_ref`; a single agent gets all rows."""
+    """The agents of one head server. Rows in `data` name theirs in `agent_ref`; a single agent gets all rows.
+
+    With `?agent=NAME`, only the rows of that agent are tasks: a blend of several then has numbers for each.
+    """
 
     description = "The agents that a NeMo Gym head server knows, gym+head://host:port; rows with --data name theirs."
 
     def __init__(self, url: str, data: str | None = None) -> None:
-        self._head = parse_address(url, "gym+head")
+        address, _, only = url.partition("?agent=")
+        self._head, self._only, self._agents_seen = parse_address(address, "gym+head"), unquote(only), Counter[str]()
         self._clients: dict[str, GymClient] = {}
         self._addresses: dict[str, str] = {}
         self._rows = RowDataset(data, url, self._check, prompt_optional=True)
@@ -234,7 +242,22 @@ class RoutedAgents(RemoteAgent):
     def tasks(self) -> Iterable[Task]:
         """Yield one task per row. The head server is asked first, so that a row without an agent is refused here."""
         self._addresses = find_agents(self._head)
-        return self._rows.tasks()
+        if self._only and self._only not in self._addresses:
+            raise UsageError(f"agent={self._only}: the head server knows {', '.join(self._addresses)}")
+        for task in self._rows.tasks():
+            name = str(read_agent_name(task))
+            if self._only in ("", name):
+                self._agents_seen[name] += 1
+                yield task
+
+    @property
+    def notes(self) -> Sequence[str]:  # type: ignore[override]
+        """What the rows ask for and do not get; that several agents share one mean."""
+        if len(self._agents_seen) < 2:
+            return self._rows.notes
+        counts = ", ".join(f"{name} {count}" for name, count in self._agents_seen.items())
+        hint = f"for numbers by agent, run a blend of gym+head://...?agent={next(iter(self._agents_seen))} and so on"
+        return [*self._rows.notes, f"the numbers are over the rows of several agents ({counts}); {hint}"]
 
     def _check(self, task: Task, params: CreateParams) -> None:
         name = read_agent_name(task)
@@ -271,9 +294,16 @@ class RoutedAgents(RemoteAgent):
             await super().play(task, rollout, ask, state)
         except RolloutFailed:
             if client.unreachable:
-                with suppress(UsageError):  # the head server is gone too: the failure in progress says enough
-                    await self.start()
+                await self._find_agents_again()
             raise
+
+    async def wait_until_ready(self, task: Task, outage_s: float) -> None:
+        """Wait while the agent of the row is away, at whatever address it comes back."""
+        await self._client_of(task).wait_until_reachable(outage_s, self._find_agents_again)
+
+    async def _find_agents_again(self) -> None:
+        with suppress(UsageError):  # the head server is away too
+            await self.start()
 
     def _client_of(self, task: Task) -> GymClient:
         name = str(read_agent_name(task))

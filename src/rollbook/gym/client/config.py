@@ -193,6 +193,30 @@ def _resolve_reference(name: str, config: Mapping[str, JSON]) -> JSON:
     return value
 
 
+class BenchmarkPrompt(msgspec.Struct, frozen=True):
+    """The prompt of a benchmark, for rows that have none: texts with {field} for the fields of a row."""
+
+    user: str
+    system: str | None = None
+
+    def fill(self, row: Mapping[str, JSON]) -> list[JSON]:
+        """Return the input of a row; UsageError names what the template cannot be filled with."""
+        parts = {"system": self.system, "user": self.user}
+        try:
+            return [{"role": role, "content": text.format_map(row)} for role, text in parts.items() if text is not None]
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise UsageError(f"prompt_config: the row does not fit: {type(error).__name__}: {error}") from None
+
+
+def read_benchmark_prompt(name: str, roots: Sequence[Path]) -> BenchmarkPrompt:
+    """Read the file that a `prompt_config` names."""
+    path = find_file(name, roots, "prompt_config")
+    try:
+        return msgspec.convert(read_config(path), BenchmarkPrompt)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
 CHECKOUT_VARIABLE, PYTHON_VARIABLE = "ROLLBOOK_GYM", "ROLLBOOK_GYM_PYTHON"
 """The variables that name a checkout, and the Python that has it installed."""
 

@@ -23,16 +23,19 @@ from rollbook.errors import ChildFailed, RolloutFailed, UsageError
 from rollbook.gym.client.config import (
     INCLUDES,
     RAY_STUB_FOLDER,
+    BenchmarkPrompt,
     Config,
     GymCheckout,
     ServerBlock,
     compose_config,
     find_config,
+    read_benchmark_prompt,
     read_blocks,
 )
 from rollbook.gym.client.http_client import ConnectedServer, GymClient
 from rollbook.gym.dataset import read_agent_name
-from rollbook.gym.rows import AGENTS, MODELS, RESOURCES
+from rollbook.gym.rows import AGENT_REF, AGENTS, MODELS, RESOURCES, make_agent_ref
+from rollbook.models import CREATE_PARAMS
 from rollbook.processes import Child, module_argv
 
 LOCAL_HOST = "127.0.0.1"
@@ -186,6 +189,7 @@ START_ATTEMPTS = 5
 API_KEY_FROM_ENVIRONMENT = "${oc.env:OPENAI_API_KEY,none}"
 _SECRET_NAME = re.compile(r"(.*[._])?(key|token|secret|password)", re.IGNORECASE)
 
+PROMPT_CONFIG = "prompt_config"
 AGENT_MAX_STEPS = {"simple_agent": None, "tool_simulation_agent": 1}
 """Gym's agents that ours behaves like, and how often each asks the model if its configuration does not say."""
 
@@ -215,12 +219,39 @@ class ServerFleet:
             for whom in block.references
             if whom not in known
         ]
+        self._prompts: dict[str, BenchmarkPrompt] = {}
         self._instances: dict[str, ServerInstance] = {}
         self._servers: dict[str, ConnectedServer] = {}
 
+    def prepare_row(self, row: dict[str, JSON]) -> dict[str, JSON]:
+        """Return a row with a prompt: one that has none gets that of its benchmark, as in Gym (`prompt_config`)."""
+        params = row.get(CREATE_PARAMS) or {}
+        if not isinstance(params, dict) or params.get("input"):
+            return row
+        reference = row.get(AGENT_REF)
+        name = self._find_prompt(reference.get("name") if isinstance(reference, dict) else None)
+        if name is None:
+            return row
+        if name not in self._prompts:
+            self._prompts[name] = read_benchmark_prompt(name, self._checkout.roots)
+        return {**row, CREATE_PARAMS: {**params, "input": self._prompts[name].fill(row)}}
+
+    def _find_prompt(self, agent: JSON) -> str | None:
+        """Return the template of the configuration, or the one that the datasets of a row's agent name."""
+        blocks = [self._agents[agent]] if agent in self._agents else list(self._agents.values())
+        datasets = [dataset for block in blocks for dataset in block.settings.get("datasets") or []]
+        names = {dataset["prompt_config"] for dataset in datasets if dataset.get("prompt_config")}
+        if own := self._config.get(PROMPT_CONFIG):
+            names = {own}
+        if len(names) > 1:
+            raise UsageError(f"no input, and several {PROMPT_CONFIG}: say which with ?{PROMPT_CONFIG}={min(names)}")
+        return next(iter(names), None)
+
     def check(self, task: Task) -> None:
-        """Refuse a row that belongs to none of the servers; give the task its agent's limit of steps."""
-        agent = self._agent_for(task, self._server_name_for(task))
+        """Refuse a row that belongs to none of the servers; give the task its agent's name and limit of steps."""
+        server = self._server_name_for(task)
+        agent = self._agent_for(task, server)
+        self._name_agent(task, server)
         if agent is None:
             return
         if agent.implementation not in AGENT_MAX_STEPS:
@@ -233,8 +264,24 @@ class ServerFleet:
     def _agent_for(self, task: Task, server: str) -> ServerBlock | None:
         """Return the agent that would run a row in Gym: the one it names, else the only one of its server."""
         named = self._agents.get(read_agent_name(task) or "")
-        candidates = [block for block in self._agents.values() if server in block.references]
+        candidates = self._agents_of(server)
         return named or (candidates[0] if len(candidates) == 1 else None)
+
+    def _agents_of(self, server: str) -> list[ServerBlock]:
+        return [block for block in self._agents.values() if server in block.references]
+
+    def _name_agent(self, task: Task, server: str) -> None:
+        """Name an agent in a row that names none: Gym's tools find the server of a rollout by its agent."""
+        agents = self._agents_of(server)
+        if not agents or read_agent_name(task) is not None:
+            return
+        task.fields = {**task.fields, **make_agent_ref(agents[0].name)}
+        if len(agents) > 1:
+            names = ", ".join(agent.name for agent in agents)
+            note = (
+                f"rows name no agent, and {server} has several ({names}): they are stored as rows of {agents[0].name}"
+            )
+            self.notes += [note] if note not in self.notes else []
 
     def _server_name_for(self, task: Task) -> str:
         if len(self._resources) == 1:
@@ -252,8 +299,8 @@ class ServerFleet:
         """Return the server of a task's row."""
         return self._servers[self._server_name_for(task)]
 
-    async def wait_until_up(self, task: Task) -> None:
-        """Wait for a server that is being restarted."""
+    async def wait_until_up(self, task: Task, outage_s: float) -> None:
+        """Wait for a server that is being restarted: it comes back by a deadline, or not at all."""
         await self._instances[self._server_name_for(task)].wait_until_up()
 
     async def start(self, route: str) -> None:

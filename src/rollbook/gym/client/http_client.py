@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from io import BytesIO
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -47,12 +47,19 @@ def parse_json(line: bytes) -> JSON:
 
 
 CONNECT_TIMEOUT_S = 10.0
+FIRST_PROBE_S, MAX_PROBE_S = 0.25, 5.0
+"""The delay between questions whether a server is back, at first and at most."""
+
 MAX_CONNECTIONS = 512
 """Connections open at once to one server; further requests wait."""
 
 MAX_REPLY_BYTES = 64 << 20
 _LARGE_BODY = 512 << 10
 _MAX_QUOTED_CHARS = 500
+
+
+PROXY_ERROR_STATUSES = (502, 503, 504)
+"""The statuses with which a proxy reports that the server itself is gone."""
 
 
 class GymReply(msgspec.Struct, frozen=True):
@@ -89,6 +96,8 @@ class GymClient:
         self._session: aiohttp.ClientSession | None = None
         self._urls: dict[str, URL] = {}
         self._client_id, self._outages, self.unreachable = token_hex(4), 0, False
+        self._failing_since: float | None = None
+        self._probing = asyncio.Lock()
 
     @property
     def generation(self) -> str:
@@ -111,13 +120,18 @@ class GymClient:
         self._session = None
 
     async def post(
-        self, path: str, value: JSON, cookies: dict[str, str], failure_kind: str = "environment_error"
+        self,
+        path: str,
+        value: JSON,
+        cookies: dict[str, str],
+        failure_kind: str = "environment_error",
+        headers: Mapping[str, str] | None = None,
     ) -> GymReply:
         """Send a POST and return the reply. Cookies that it sets are added to `cookies`; the others stay.
 
         A server that cannot be reached is a failure of `failure_kind`; any reply, even an error, is returned.
         """
-        return await self._request("POST", path, encode(value), cookies, failure_kind)
+        return await self._request("POST", path, encode(value), cookies, failure_kind, headers)
 
     async def get(
         self, path: str, timeout_s: float = CONNECT_TIMEOUT_S, cookies: dict[str, str] | None = None
@@ -131,24 +145,73 @@ class GymClient:
             raise RolloutFailed("environment_error", path, f"{self.base}: no answer in {timeout_s:g} s") from None
 
     async def _request(
-        self, method: str, path: str, body: bytes, cookies: dict[str, str], failure_kind: str
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        cookies: dict[str, str],
+        failure_kind: str,
+        more_headers: Mapping[str, str] | None = None,
     ) -> GymReply:
         if self._session is None:
             raise RuntimeError("the client is not open")
         url = self._urls.get(path) or self._urls.setdefault(path, URL(f"{self.base}{path}"))
         data = body if len(body) < _LARGE_BODY else BytesIO(body)
-        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())} if cookies else None
+        headers = {**(more_headers or {})}
+        if cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
         try:
             async with self._session.request(method, url, data=data, headers=headers, allow_redirects=False) as reply:
                 raw = await _read_body(reply)
                 self.unreachable = False
         except (aiohttp.ClientError, OSError) as error:
+            self._note_failure()
             raise self._connection_failure(error, path, failure_kind) from None
+        if reply.status in PROXY_ERROR_STATUSES:
+            self._note_failure()
+        else:
+            self._failing_since = None
         for header in reply.headers.getall("Set-Cookie", ()):
             name, equals, value = header.partition(";")[0].partition("=")
             if equals:
                 cookies[name.strip()] = value.strip()
         return GymReply(reply.status, raw)
+
+    def _note_failure(self) -> None:
+        if self._failing_since is None:
+            self._failing_since = asyncio.get_running_loop().time()
+
+    async def wait_until_reachable(
+        self, outage_s: float, find_server: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Wait while the server is away: one outage for all callers, and a failure when it has lasted `outage_s`.
+
+        It is over when anything answers. Callers ask one after the other, so that a server which returns is not met by
+        all of them at once; `find_server` is called before each question, for a server that may have moved.
+        """
+        delay = FIRST_PROBE_S
+        while self._failing_since is not None:
+            async with self._probing:
+                if find_server and self._failing_since is not None:
+                    await find_server()
+                failure = await self._probe()
+            if failure is None or self._failing_since is None:
+                return
+            left = self._failing_since + outage_s - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise RolloutFailed("environment_error", "/", f"{failure.message}, for {outage_s:g} s or longer")
+            await asyncio.sleep(min(delay, left))
+            delay = min(2 * delay, MAX_PROBE_S)
+
+    async def _probe(self) -> RolloutFailed | None:
+        if self._failing_since is None:  # another caller found it answering
+            return None
+        try:
+            reply = await self.get("/")
+        except RolloutFailed as failure:
+            return failure
+        gone = reply.status in PROXY_ERROR_STATUSES
+        return RolloutFailed("environment_error", "/", f"{self.base}: HTTP {reply.status}") if gone else None
 
     def _connection_failure(self, error: Exception, path: str, failure_kind: str) -> RolloutFailed:
         if isinstance(error, aiohttp.ClientConnectorError) and not self.unreachable:
@@ -166,10 +229,6 @@ async def _read_body(reply: aiohttp.ClientResponse) -> bytes:
         if len(body) > MAX_REPLY_BYTES:
             raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_REPLY_BYTES >> 20} MiB")
     return bytes(body)
-
-
-PROXY_ERROR_STATUSES = (502, 503, 504)
-"""The statuses with which a proxy reports that the server itself is gone."""
 
 
 def read_named_failure(reply: GymReply) -> RolloutFailed | None:
@@ -201,10 +260,16 @@ SESSION_OVER = "its session is over, and the server does not say that it scores 
 
 
 class ConnectedServer(msgspec.Struct):
-    """A server that was contacted. `stateless`: it declares that its verdicts need no session."""
+    """A server that was contacted. `stateless`: it declares that its verdicts need no session.
+
+    `requires_token_details`: its types refuse a usage in which nobody counted cached and reasoning tokens.
+    `has_mcp`: it offers tools over MCP when a session is opened; asked only of a server that could do without sessions.
+    """
 
     client: GymClient
     stateless: bool = False
+    requires_token_details: bool = False
+    has_mcp: bool = False
 
     async def connect(self, route: str) -> None:
         """Check that the server answers and has this route; UsageError names what is there instead."""
@@ -212,8 +277,10 @@ class ConnectedServer(msgspec.Struct):
             await self.client.get("/")
             routes = (await self.client.get("/openapi.json")).json()
             self.stateless = (await self.client.get("/reverify_mode")).json() == "stateless"
+            self.has_mcp = self.stateless and await answers_mcp(self.client)
         except RolloutFailed as error:
             raise UsageError(f"{error.message}; is the server up?") from None
+        self.requires_token_details = requires_token_details(routes)
         paths = routes.get("paths") if isinstance(routes, dict) else None
         if isinstance(paths, dict) and (route not in paths or (route == VERIFY_PATH and STEP_PATH in paths)):
             raise UsageError(f"{self.client.base}: {_describe_mismatch(paths, route)}")
@@ -232,6 +299,50 @@ class ConnectedServer(msgspec.Struct):
         if generation.partition(".")[0] == current.partition(".")[0]:
             raise RolloutFailed("environment_error", where, SESSION_LOST)
         raise RolloutFailed("verifier_error", where, SESSION_OVER)
+
+    def adapt_response(self, response: dict[str, JSON]) -> dict[str, JSON]:
+        """Return a response as the server's types take it: without `usage` rather than with counts that nobody made."""
+        return {**response, "usage": None} if self.requires_token_details else response
+
+
+MCP_PATH = "/mcp"
+_MCP_HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+
+class McpEndpoint(msgspec.Struct, frozen=True):
+    """Where a server offers the tools of one rollout over MCP, as its reply to /seed_session says."""
+
+    url_path: str = MCP_PATH
+    transport: str = "http"
+    headers: dict[str, str] = {}
+
+
+async def answers_mcp(client: GymClient) -> bool:
+    """Whether a server speaks MCP at the usual path."""
+    reply = (await ask_mcp(client, McpEndpoint(), "tools/list", {})).json()
+    return isinstance(reply, dict) and reply.get("jsonrpc") == "2.0"
+
+
+async def ask_mcp(client: GymClient, endpoint: McpEndpoint, method: str, params: dict[str, JSON]) -> GymReply:
+    """Send one MCP request. Gym's MCP servers keep no sessions of their own, so no greeting precedes it."""
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return await client.post(endpoint.url_path, request, {}, headers={**_MCP_HEADERS, **endpoint.headers})
+
+
+_DETAIL_COUNTS = ("cached_tokens", "reasoning_tokens")
+
+
+def requires_token_details(openapi: JSON) -> bool:
+    """Whether the types in an OpenAPI document insist on detailed counts, as those of NeMo Gym up to 0.5.1 do."""
+    components = openapi.get("components") if isinstance(openapi, dict) else None
+    schemas = components.get("schemas") if isinstance(components, dict) else None
+    fields = [
+        schema["properties"][name]
+        for schema in (schemas.values() if isinstance(schemas, dict) else ())
+        for name in _DETAIL_COUNTS
+        if isinstance(schema, dict) and name in (schema.get("properties") or {})
+    ]
+    return any(isinstance(field, dict) and field.get("type") == "integer" for field in fields)
 
 
 def _describe_mismatch(paths: dict[str, JSON], route: str) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -46,7 +46,15 @@ from rollbook.engine import (
 from rollbook.environments import ID_FIELDS, Environment
 from rollbook.errors import InvalidReward, RolloutFailed, UsageError
 from rollbook.gym.client.agents import DEFAULT_AGENT, read_rollout_into
-from rollbook.gym.client.export_run import CollectionFiles
+from rollbook.gym.client.export_run import (
+    IMPORTED_LINE,
+    IMPORTED_PREFIX,
+    TASK_RECORD,
+    CollectionFiles,
+    GymExport,
+    find_difference,
+    restore_turns,
+)
 from rollbook.gym.client.http_client import parse_json
 from rollbook.gym.rows import (
     AGENT_REF,
@@ -63,6 +71,8 @@ from rollbook.models import CREATE_PARAMS, read_create_params
 from rollbook.reports import Report, make_report
 
 JsonObject = dict[str, JSON]
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 class JsonLinesFile:
@@ -118,9 +128,9 @@ class LinePosition(NamedTuple):
 
 
 class RequestedTask(msgspec.Struct):
-    """One task: its agent, the position of its row, and the samples that were requested."""
+    """One task: its environment, the position of its row, and the samples that were requested."""
 
-    agent: str
+    env: str
     position: LinePosition
     samples: set[int] = set()
 
@@ -152,7 +162,7 @@ class GymCollection:
             self.notes.append(f"{path}: its last line is cut off, and was left out")
 
     def _add_request(self, key: RolloutKey, position: LinePosition, row: JsonObject) -> None:
-        request = self.tasks.setdefault(key.task, RequestedTask(read_agent_or_default(row), position))
+        request = self.tasks.setdefault(key.task, RequestedTask(read_environment_name(row), position))
         request.samples.add(key.sample)
 
     def _read_results(self, path: Path, known: bool, *, all_failed: bool = False) -> None:
@@ -169,12 +179,12 @@ class GymCollection:
         if repeated:
             self.notes.append(f"{path}: {repeated} rollouts are there more than once; the first of each counts")
 
-    def tasks_by_agent(self) -> dict[str, list[int]]:
-        """Return the tasks of each agent, in their order."""
-        by_agent: dict[str, list[int]] = {}
+    def tasks_by_environment(self) -> dict[str, list[int]]:
+        """Return the tasks of each environment, in their order."""
+        by_environment: dict[str, list[int]] = {}
         for index in sorted(self.tasks):
-            by_agent.setdefault(self.tasks[index].agent, []).append(index)
-        return by_agent
+            by_environment.setdefault(self.tasks[index].env, []).append(index)
+        return by_environment
 
     def has(self, key: RolloutKey) -> bool:
         """Whether a rollout has a result."""
@@ -206,8 +216,17 @@ def read_rollout_key(row: JsonObject, path: Path) -> RolloutKey | None:
     return RolloutKey(task, sample)
 
 
-def read_agent_or_default(row: JsonObject) -> str:
-    """Return the name of the agent that ran a row."""
+def read_own_record(row: JsonObject) -> JsonObject:
+    """Return what our own export says of a row; empty for a row that Gym wrote."""
+    own = row.get(ROLLBOOK_KEY)
+    return own if isinstance(own, dict) else {}
+
+
+def read_environment_name(row: JsonObject) -> str:
+    """Return the environment of a row: the one that was exported, else the agent that ran the row."""
+    own = read_own_record(row).get("env")
+    if isinstance(own, str) and own:
+        return own
     reference = row.get(AGENT_REF)
     name = reference.get("name") if isinstance(reference, dict) else None
     return name if isinstance(name, str) and name else DEFAULT_AGENT
@@ -215,8 +234,7 @@ def read_agent_or_default(row: JsonObject) -> str:
 
 def choose_task_id(row: JsonObject, index: int, seen: set[str]) -> str:
     """Return the id of a task: the row's own, if it has one that no other row has."""
-    own = row.get(ROLLBOOK_KEY)
-    stored = own.get("task") if isinstance(own, dict) else None
+    stored = read_own_record(row).get("task")
     task_id: JSON = stored or next((row[name] for name in ID_FIELDS if row.get(name) is not None), f"task-{index}")
     name = str(task_id) if str(task_id) not in seen else f"{task_id}@{index}"
     seen.add(name)
@@ -232,6 +250,8 @@ def read_task_with_row(row: JsonObject, name: str, where: str) -> Task:
     task = Task(name, messages=params.messages, answer=read_expected_answer(row))
     left_out = ("response", "reward", ROLLOUT_INDEX, ROLLBOOK_KEY)
     task.fields = {key: value for key, value in row.items() if key not in left_out}
+    if record := {name: value for name, value in read_own_record(row).items() if name in TASK_RECORD}:
+        task.fields[ROLLBOOK_KEY] = record
     return task
 
 
@@ -278,7 +298,7 @@ async def import_gym(path: Path, out: str | Path, say: Callable[[str], None] = l
     for note in collection.notes:
         say(note)
     book, keys = create_book(collection, path, Path(out))
-    await fill_book(book, CollectionReader(collection, keys))
+    await fill_book(book, CollectionReader(collection, keys, GymExport(book)))
     return make_report(book.path)
 
 
@@ -288,9 +308,9 @@ def create_book(collection: GymCollection, path: Path, out: Path) -> tuple[Book,
         parts: list[Part] = []
         numbers: dict[str, int] = {}
         seen: set[str] = set()
-        for agent, indices in collection.tasks_by_agent().items():
+        for env, indices in collection.tasks_by_environment().items():
             first = len(numbers)
-            draft.add_tasks(_read_tasks(collection, indices, numbers, seen), agent)
+            draft.add_tasks(_read_tasks(collection, indices, numbers, seen), env)
             parts += plan_parts([collection.tasks[index].samples for index in indices], first)
         return draft.finish(_make_manifest(collection, path), parts), numbers
 
@@ -327,12 +347,12 @@ def _make_manifest(collection: GymCollection, path: Path) -> Manifest:
     model = response.get("model") if isinstance(response, dict) else None
     asked = params if isinstance(params, dict) else {}
     target = f"{ImportedEnvironment.__module__}:{ImportedEnvironment.__name__}"
-    spec = EnvironmentSpec(f"imported {path.name}", target, verify="async")
+    spec = EnvironmentSpec(f"{IMPORTED_PREFIX}{path.name}", target, verify="async")
     return Manifest(
         schema=SCHEMA_VERSION,
         run=secrets.token_hex(8),
         created=round(time.time(), 3),
-        environments=dict.fromkeys(collection.tasks_by_agent(), spec),
+        environments=dict.fromkeys(collection.tasks_by_environment(), spec),
         model=ModelSpec(str(model or "unknown"), "remote"),
         sampling=_read_sampling(asked),
         samples=max(len(asked.samples) for asked in collection.tasks.values()),
@@ -349,10 +369,10 @@ def _read_sampling(params: JsonObject) -> Sampling:
 
 
 class CollectionReader:
-    """Runs a job by reading what Gym wrote about it."""
+    """Runs a job by reading what Gym wrote about it. `export` says what would be written of it again."""
 
-    def __init__(self, collection: GymCollection, numbers: dict[str, int]) -> None:
-        self._collection, self._numbers = collection, numbers
+    def __init__(self, collection: GymCollection, numbers: dict[str, int], export: GymExport) -> None:
+        self._collection, self._numbers, self._export = collection, numbers, export
 
     def has(self, task: str, sample: int) -> bool:
         """Whether Gym wrote anything about a rollout."""
@@ -372,31 +392,55 @@ class CollectionReader:
 
     def _read_rollout(self, rollout: Rollout, key: RolloutKey) -> None:
         if key in self._collection.scored:
-            row = _read_record(rollout, self._collection.scored[key])
-            read_rollout_into(rollout, row)
-            rollout.score = read_score(row, rollout.task.fields)
+            self._read_scored(rollout, self._collection.scored[key].read())
             return
         attempts = self._collection.failed[key]
+        row = attempts[-1].read()
+        read_record_into(rollout, row)
         rollout.attempt = len(attempts)
-        row = _read_record(rollout, attempts[-1])
-        failure = read_failure(row, IMPORT_STEP, "agent_error")
+        failure = read_exported_failure(row) or read_failure(row, IMPORT_STEP, "agent_error")
         raise failure or RolloutFailed("agent_error", IMPORT_STEP, "it is among the failures, and does not say why")
+
+    def _read_scored(self, rollout: Rollout, row: JsonObject) -> None:
+        read_record_into(rollout, row)
+        read_rollout_into(rollout, row)
+        own = read_own_record(row)
+        rollout.turns = restore_turns(rollout.turns, own.get("turns"))
+        rollout.score = read_score(row, rollout.task.fields)
+        if not own and (difference := find_difference(self._export.scored_row(rollout), row)):
+            rollout.outcome = {IMPORTED_LINE: difference}
 
     def _record_failure(self, rollout: Rollout, error: RolloutFailed) -> tuple[Rollout, RolloutFailed]:
         rollout.failure = Failure.from_error(error)
         return rollout, error
 
 
-def _read_record(rollout: Rollout, position: LinePosition) -> JsonObject:
-    """Return a line, and copy its time stamp, seed and outcome into the rollout."""
-    row = position.read()
-    response, own = row.get("response"), row.get(ROLLBOOK_KEY)
+def read_record_into(rollout: Rollout, row: JsonObject) -> None:
+    """Copy the times of a line into the rollout, and for a line that we exported its seed, attempt and outcome."""
+    response, own = row.get("response"), read_own_record(row)
     created: JSON = response.get("created_at") if isinstance(response, dict) else None
     rollout.timing = Timing(start=_read_timestamp(created))
-    if isinstance(own, dict):
-        seed = own.get("seed")
-        rollout.seed, rollout.outcome = seed if isinstance(seed, int) else 0, own.get("outcome")
-    return row
+    if isinstance(timing := own.get("timing"), dict):
+        rollout.timing = _convert_or(timing, Timing, rollout.timing)
+    rollout.seed = _convert_or(own.get("seed"), int, 0)
+    rollout.attempt = _convert_or(own.get("attempt"), int, 1)
+    rollout.outcome = own.get("outcome")
+
+
+def read_exported_failure(row: JsonObject) -> RolloutFailed | None:
+    """Return the failure that our own export recorded in a row."""
+    failure = _convert_or(read_own_record(row).get("failure"), Failure, None)
+    if failure is None or failure.kind not in FAILURE_KINDS:
+        return None
+    return RolloutFailed(failure.kind, failure.where, failure.message)
+
+
+def _convert_or(value: JSON, kind: type[T], default: D) -> T | D:
+    """Return a value as the given type, or the default if it is missing or something else."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return default
 
 
 def _read_timestamp(value: JSON) -> float:

@@ -2,7 +2,8 @@
 
 `http://host:port` (RemoteServer): a rollout is POST /seed_session, POST /TOOL for every call, POST /verify; the cookies
 of the first go along with all the others. Where a row has no tools and the server says that its verdicts need no
-session, there is none.
+session, there is none. Where a row has no tools and the reply to /seed_session names an MCP endpoint, the tools are
+those that it lists, and calls go there.
 `gym:path/to/config.yaml` (ManagedServer): the same with servers of a NeMo Gym checkout, started for the run and stopped
 with it.
 `gym+step:` (SteppedServer): rollouts go step by step (Gym's gymnasium protocol), /reset, then /step. The server gets
@@ -25,7 +26,11 @@ from rollbook.gym.client.http_client import (
     VERIFY_PATH,
     ConnectedServer,
     GymClient,
+    GymReply,
+    McpEndpoint,
+    ask_mcp,
     parse_address,
+    read_json_reply,
     read_named_failure,
 )
 from rollbook.gym.dataset import RowDataset, check_tools, read_row_tools
@@ -34,11 +39,12 @@ from rollbook.models import CREATE_PARAMS, AskModel, Completion, CreateParams, m
 
 
 class GymServerSession(msgspec.Struct):
-    """One rollout's session at a server: its cookies, and the server's generation when it was opened."""
+    """One rollout's session at a server: its cookies, the server's generation when it was opened, its MCP tools."""
 
     server: ConnectedServer
     generation: str
     cookies: dict[str, str]
+    mcp: McpEndpoint | None = None
 
 
 class SingleServer:
@@ -47,6 +53,10 @@ class SingleServer:
     def __init__(self, base: str) -> None:
         self._server = ConnectedServer(GymClient(base))
         self.notes: list[str] = []
+
+    def prepare_row(self, row: dict[str, JSON]) -> dict[str, JSON]:
+        """Return the row itself."""
+        return row
 
     def check(self, task: Task) -> None:
         """Accept every task."""
@@ -60,8 +70,9 @@ class SingleServer:
         """Disconnect."""
         await self._server.client.close()
 
-    async def wait_until_up(self, task: Task) -> None:
-        """Do nothing: a request to a server that is down fails by itself."""
+    async def wait_until_up(self, task: Task, outage_s: float) -> None:
+        """Wait while the server is away, `outage_s` at most: it is not ours to restart."""
+        await self._server.client.wait_until_reachable(outage_s)
 
     def server_for(self, task: Task) -> ConnectedServer:
         """Return the only server."""
@@ -76,7 +87,10 @@ class ServerEnvironment(Environment):
     def _set_up(self, servers: SingleServer | ServerFleet, data: str | None, name: str) -> None:
         """Do the work of `__init__`, once the servers are determined."""
         self._servers = servers
-        self._rows = RowDataset(data, name, self._check, prompt_optional=self.route == STEP_PATH)
+        self._mcp_tools: dict[str, list[JSON]] = {}
+        self._rows = RowDataset(
+            data, name, self._check, prompt_optional=self.route == STEP_PATH, prepare=servers.prepare_row
+        )
 
     def _check(self, task: Task, params: CreateParams) -> None:
         check_tools(task, params)
@@ -99,6 +113,10 @@ class ServerEnvironment(Environment):
         """Disconnect from the servers."""
         await self._servers.stop()
 
+    async def wait_until_ready(self, task: Task, outage_s: float) -> None:
+        """Wait for the server of the task."""
+        await self._servers.wait_until_up(task, outage_s)
+
 
 SEED_PATH = "/seed_session"
 
@@ -114,20 +132,25 @@ class RemoteServer(ServerEnvironment):
 
     async def open(self, task: Task) -> GymServerSession:
         """Open a session for a rollout, unless the server is stateless and the row has no tools."""
-        await self._servers.wait_until_up(task)
         server = self._servers.server_for(task)
         session = GymServerSession(server, server.client.generation, {})
-        if not server.stateless or task.fields[CREATE_PARAMS].get("tools"):
-            await server.post(SEED_PATH, task.fields, session.cookies)
+        has_tools = bool(task.fields[CREATE_PARAMS].get("tools"))
+        if not server.stateless or server.has_mcp or has_tools:
+            seeded = await server.post(SEED_PATH, task.fields, session.cookies)
+            session.mcp = None if has_tools else read_mcp_endpoint(seeded)
+        if session.mcp:
+            self._mcp_tools[task.id] = await list_mcp_tools(server.client, session.mcp)
         return session
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
-        """Return the tools of the row."""
-        return read_row_tools(task)
+        """Return the tools of the row, or those that the server lists over MCP."""
+        return read_row_tools(task) or self._mcp_tools.get(task.id, [])
 
     async def use(self, name: str, arguments: dict[str, JSON], state: GymServerSession) -> str:
         """Return the server's reply to a call, whatever its status: the model reads it."""
         state.server.check_session(state.generation, f"/{name}")
+        if state.mcp:
+            return await call_mcp_tool(state.server.client, state.mcp, name, arguments)
         reply = await state.server.client.post(f"/{name}", arguments, state.cookies)
         if failure := read_named_failure(reply):
             raise failure
@@ -141,15 +164,67 @@ class RemoteServer(ServerEnvironment):
         """Ask the server for a verdict, in the session of the rollout."""
         server, session = self._servers.server_for(task), rollout.outcome or {}
         server.check_session(session.get("era", ""), VERIFY_PATH)
-        body, cookies = make_verify_body(task, rollout), dict(session.get("cookies", {}))
+        body, cookies = make_verify_body(task, rollout, server), dict(session.get("cookies", {}))
         verdict = await server.post(VERIFY_PATH, body, cookies, "verifier_error")
-        if failure := read_failure(verdict, VERIFY_PATH, "verifier_error"):
+        if failure := read_failure(verdict, VERIFY_PATH, "environment_error"):  # what may pass is tried again
             raise failure
         return read_score(verdict, task.fields)
 
 
-def make_verify_body(task: Task, rollout: Rollout) -> dict[str, JSON]:
-    """Return the row with the response of the rollout, as a resources server expects it."""
+def read_mcp_endpoint(seeded: Mapping[str, JSON]) -> McpEndpoint | None:
+    """Return the MCP endpoint that a reply to /seed_session names, if any; one that cannot be used is a failure."""
+    if seeded.get("mcp") is None:
+        return None
+    try:
+        endpoint = msgspec.convert(seeded["mcp"], McpEndpoint)
+    except msgspec.ValidationError as error:
+        raise RolloutFailed("environment_error", SEED_PATH, f"its MCP endpoint cannot be read: {error}") from None
+    if endpoint.transport != "http" or not endpoint.url_path.startswith("/"):
+        where = f"{endpoint.transport} at {endpoint.url_path}"
+        raise RolloutFailed("environment_error", SEED_PATH, f"its tools come by MCP over {where}, not over HTTP here")
+    return endpoint
+
+
+async def list_mcp_tools(client: GymClient, endpoint: McpEndpoint) -> list[JSON]:
+    """Return the tools of an MCP endpoint, in chat completions form."""
+    result = _read_mcp_result(await ask_mcp(client, endpoint, "tools/list", {}), endpoint)
+    tools = result.get("tools")
+    if not isinstance(tools, list) or not tools or not all(isinstance(tool, dict) for tool in tools):
+        raise RolloutFailed("environment_error", endpoint.url_path, "its tools come by MCP, and it lists none there")
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.get("name"),
+                "description": tool.get("description") or "",
+                "parameters": tool.get("inputSchema") or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools
+    ]
+
+
+async def call_mcp_tool(client: GymClient, endpoint: McpEndpoint, name: str, arguments: dict[str, JSON]) -> str:
+    """Return the result of a tool as text for the model: its texts, else its JSON."""
+    reply = await ask_mcp(client, endpoint, "tools/call", {"name": name, "arguments": arguments})
+    result = _read_mcp_result(reply, endpoint)
+    parts = [part for part in result.get("content") or [] if isinstance(part, dict)]
+    text = "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
+    text = text if parts else _output_text(result.get("structuredContent"))
+    return f"Error: {text}" if result.get("isError") else text
+
+
+def _read_mcp_result(reply: GymReply, endpoint: McpEndpoint) -> Mapping[str, JSON]:
+    """Return the result of an MCP request; an error of the protocol is a failure of the environment."""
+    value = read_json_reply(reply, endpoint.url_path, "environment_error")
+    result = value.get("result")
+    if not isinstance(result, dict):
+        raise RolloutFailed("environment_error", endpoint.url_path, f"MCP: {value.get('error') or value!r:.200}")
+    return result
+
+
+def make_verify_body(task: Task, rollout: Rollout, server: ConnectedServer) -> dict[str, JSON]:
+    """Return the row with the response of the rollout, as this server expects it."""
     response = make_response(
         rollout.messages[len(task.messages) :],
         [drop_tokens(turn) for turn in rollout.turns],
@@ -158,7 +233,7 @@ def make_verify_body(task: Task, rollout: Rollout) -> dict[str, JSON]:
         created=rollout.timing.start,
         ended=rollout.ended,
     )
-    return _add_response(task, rollout, response)
+    return _add_response(task, rollout, server.adapt_response(response))
 
 
 def _add_response(task: Task, rollout: Rollout, response: JSON) -> dict[str, JSON]:
@@ -203,7 +278,6 @@ class SteppedServer(ServerEnvironment):
 
     async def open(self, task: Task) -> SteppedSession:
         """Reset the server: a new episode."""
-        await self._servers.wait_until_up(task)
         server = self._servers.server_for(task)
         episode = SteppedSession(server, server.client.generation, {})
         reply = await server.post(RESET_PATH, task.fields, episode.cookies)
@@ -233,7 +307,7 @@ class SteppedServer(ServerEnvironment):
         state.server.check_session(state.generation, STEP_PATH)
         name = f"{task.id}_{rollout.sample}_{len(rollout.turns)}"
         response = make_response([completion.message], [drop_tokens(completion.turn)], name=name, model="model")
-        body = _add_response(task, rollout, response)
+        body = _add_response(task, rollout, state.server.adapt_response(response))
         reply = await state.server.post(STEP_PATH, body, state.cookies)
         state.reward += _read_step_reward(reply)
         state.last = {"terminated": bool(reply.get("terminated")), "truncated": bool(reply.get("truncated"))}

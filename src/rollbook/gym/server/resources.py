@@ -90,13 +90,13 @@ class GymSessions:
     async def open(self, name: str, task: Task) -> None:
         """Open a state under a session name."""
 
-        async def seated() -> GymSession:
+        async def open_session() -> GymSession:
             try:
                 return GymSession(await self._runtime.open_session(task, name))
             except SessionLost:
                 raise process_lost() from None
 
-        await self._sessions.open(name, seated)
+        await self._sessions.open(name, open_session)
 
     async def call_tool(self, name: str, tool: str, arguments: str) -> str | None:
         """Return the result of a tool call; None if there is no such tool."""

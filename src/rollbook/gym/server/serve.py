@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
-from rollbook.core import JSON, Limits, Sampling, Settings, ToolFormat
+from rollbook.core import JSON, Limits, Sampling, Settings, ToolFormat, decode, encode
 from rollbook.engine import Request, choose_tool_format, environment_name, load_environment
-from rollbook.environments import EnvironmentRuntime, LoadedEnvironment, load_instance
+from rollbook.environments import EnvironmentRuntime, LoadedEnvironment, load_instance, write_snapshot
 from rollbook.errors import UsageError
 from rollbook.gym.dataset import write_rows
-from rollbook.gym.harness import HarnessEnvironment, open_runtime
+from rollbook.gym.harness import HarnessEnvironment, open_runtime, temporary_folder
 from rollbook.gym.rows import AGENTS, RESOURCES
 from rollbook.gym.server.agent import AgentServer, AgentSettings
 from rollbook.gym.server.http_app import HeadRoutes, make_slug
 from rollbook.gym.server.resources import ResourcesServer
 from rollbook.models import Model, open_model, resolve_model
-from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, serve_app
+from rollbook.processes import IDLE_TIMEOUT_S, MAX_SESSIONS, json_response, serve_app
 
 HARNESS_PREFIX = "harness:"
 
@@ -30,7 +35,10 @@ Log = Callable[[str], None]
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to serve, and how. `model` and the fields after it are for an agent."""
+    """What to serve, and how. `model` and the fields after it are for an agent.
+
+    `reuse`: where a server with the same identity is at the address already, stay for as long as it does.
+    """
 
     env: str
     data: str | None = None
@@ -40,6 +48,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     host: str = "127.0.0.1"
     port: int = 0
     data_dir: str | None = None
+    reuse: bool = False
     head: bool = False
     role: Literal["resources", "agent"] = "resources"
     limits: Limits = Limits()
@@ -66,13 +75,84 @@ async def serve_gym(options: ServeOptions, ready: Callable[[ServerInfo], None], 
     """Serve until SIGINT or SIGTERM; call `ready` once requests are accepted, and `say` with one line per failure."""
     loaded = load_served_environment(options)
     name = make_server_name(loaded, options.eval_type)
+    identity = ServerIdentity(name, version("rollbook"), digest_server(options, loaded))
+    if options.reuse and await stay_beside_server(options, identity, say):
+        return
     async with open_runtime(loaded, options.limits, options.settings, options.judge_name) as runtime:
         data = None if options.data_dir is None else str(Path(options.data_dir) / f"{name}.jsonl")
         if data is not None:
             write_rows(loaded, Path(data), agent=f"{name}_agent")
         open_app = open_agent_app if options.role == "agent" else open_resources_app
         async with open_app(options, name, runtime, say) as app:
+            app.router.add_get(IDENTITY_PATH, lambda _: _reply_identity(identity))
             await serve_app(app, options.host, options.port, lambda url: ready(ServerInfo(url, name, data)))
+
+
+IDENTITY_PATH = "/rollbook"
+IDENTITY_TIMEOUT_S = 5.0
+_WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class ServerIdentity(msgspec.Struct, frozen=True):
+    """What a server says of itself at IDENTITY_PATH. Two servers with equal digests give equal verdicts."""
+
+    name: str
+    version: str
+    digest: str
+
+
+async def _reply_identity(identity: ServerIdentity) -> web.Response:
+    return json_response(msgspec.to_builtins(identity))
+
+
+def digest_server(options: ServeOptions, loaded: LoadedEnvironment) -> str:
+    """Return a digest of all that a server's verdicts depend on: source, arguments, files of rows, Python, version."""
+    with temporary_folder() as folder:
+        source = write_snapshot(loaded, folder / "source")
+    files = [Path(name) for name in (options.data, options.template) if name and Path(name).is_file()]
+    parts = [
+        (version("rollbook"), sys.prefix, str(Path.cwd())),  # relative paths in arguments depend on the folder
+        (source.target, source.args, source.digest),
+        msgspec.structs.replace(options, host="", port=0, data_dir=None, reuse=False),
+        [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
+    ]
+    return hashlib.sha256(encode(parts)).hexdigest()
+
+
+async def stay_beside_server(options: ServeOptions, identity: ServerIdentity, say: Log) -> bool:
+    """Wait for as long as the same server is at the address; False if nobody is there, UsageError if another is."""
+    host = _WILDCARD_HOSTS.get(options.host, options.host)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{options.port}"
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(IDENTITY_TIMEOUT_S)) as http:
+        try:
+            found = await read_identity(http, url)
+        except TimeoutError:
+            found = "one that does not answer"
+        if found is None:
+            return False
+        if found != identity:
+            other = f"{found.name}, {found.digest[:12]}" if isinstance(found, ServerIdentity) else found
+            raise UsageError(
+                f"{url}: another server is there ({other}), not {identity.name}, {identity.digest[:12]}: end it, or "
+                "write the configuration again with another --port"
+            )
+        say(f"{url}: {identity.name} is served there already")
+        while found == identity:
+            await asyncio.sleep(IDENTITY_TIMEOUT_S)
+            with suppress(TimeoutError):  # it may be busy
+                found = await read_identity(http, url)
+    return True
+
+
+async def read_identity(http: aiohttp.ClientSession, url: str) -> ServerIdentity | str | None:
+    """Return the identity of the server at an address, or what else is there; None if nobody listens."""
+    try:
+        async with http.get(f"{url}{IDENTITY_PATH}", allow_redirects=False) as reply:
+            return msgspec.convert(decode(await reply.read()), ServerIdentity)
+    except aiohttp.ClientConnectorError:
+        return None
+    except (aiohttp.ClientError, msgspec.MsgspecError, UnicodeDecodeError):
+        return "one that does not say which"
 
 
 def load_served_environment(options: ServeOptions) -> LoadedEnvironment:
