@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,17 @@ def test_waiting_jobs_are_cancelled_and_the_run_is_resumed_where_it_was(
     assert [job.scheduler for job in read_jobs(run)] == ["bunch"] * 6
     assert_complete(run)
     assert "workers b5" in bunched.rollbook("extend", run, "-k", 2)
+
+
+def test_two_resumes_at_the_same_moment_submit_once(bunched: Bunched, sums: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (bunched.home / "closed").touch()
+    bunched.rollbook("submit", *sums, "--on", "bunch", "--workers", 2, "-o", run)
+    bunched.rollbook("cancel", run)
+    with ThreadPoolExecutor(2) as pool:
+        printed = sorted(pool.map(lambda _: bunched.rollbook("resume", run), range(2)))
+    assert [job.job for job in read_jobs(run) if job.kind == "workers"] == ["b1", "b3"], printed
+    assert len(list((run / "rounds").glob("*.json"))) == 2
 
 
 def test_a_task_is_requeued_and_goes_on(bunched: Bunched, sums: list[str], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ FULL = ClusterProfile(
     account="lab's account",
     partition="batch",
     cpu_partition="cpu",
+    cpu_options=["--mem=4G"],
     qos="high",
     time="4:00:00",
     gpus=8,

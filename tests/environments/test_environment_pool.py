@@ -16,7 +16,7 @@ from rollbook.environments.pool import EnvironmentProcessPool
 from rollbook.environments.registry import resolve
 from rollbook.environments.runtime import EnvironmentRuntime
 from rollbook.environments.snapshot import load_environment, write_snapshot
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import RolloutFailed, Stopped, UsageError
 from support.alive import alive, eventually
 
 T = TypeVar("T")
@@ -210,6 +210,19 @@ def test_an_environment_that_does_not_load_is_known_at_once(tmp_path: Path) -> N
 
     with pytest.raises(UsageError, match="broken on import"):
         asyncio.run(go())
+
+
+def test_an_environment_that_is_killed_while_it_loads_is_no_mistake_of_the_user(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "Odd")
+    (tmp_path / "source" / "odd_env.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+
+    async def go() -> None:
+        pool = EnvironmentProcessPool(spec, Limits(), run=tmp_path)
+        with pytest.raises(Stopped, match="was killed while it loaded"):
+            await pool.open()
+        await pool.close()
+
+    asyncio.run(go())
 
 
 def test_state_lives_in_one_process_and_reaches_the_record(tmp_path: Path) -> None:

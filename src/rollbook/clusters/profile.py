@@ -64,6 +64,7 @@ class ClusterProfile(msgspec.Struct, frozen=True, kw_only=True):
     gres: str | None = None
     exclusive: bool = False
     options: list[str] = []
+    cpu_options: list[str] = []
     restarts: Annotated[int, Meta(ge=0)] = 20
     grace_s: Annotated[int, Meta(ge=60)] = 120
     after: list[str] = []

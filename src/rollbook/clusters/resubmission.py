@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.book import Book, count_workers
+from rollbook.book import Book, count_workers, lock_run
 from rollbook.clusters.job_files import (
     ClusterJob,
     SubmissionOrder,
@@ -50,7 +50,7 @@ def resubmit(
     scheduler: str | None = None,
 ) -> Submission | None:
     """Submit what is missing: workers that ended too early, or a new round; None if nothing is left to do."""
-    run, book = run.absolute(), Book(run)
+    run = run.absolute()
     if remote := read_ssh_run(run):
         own = _profile_for_host(remote, profile)
         jobs = remote.resume(run, SshRequest(given=changes, retry=retry, profile=own, scheduler=scheduler), say)
@@ -61,7 +61,20 @@ def resubmit(
         )
     order = _make_order(run, changes, profile, scheduler)
     check_secrets(order)
-    batch = find_scheduler(order.scheduler)
+    (run / "jobs").mkdir(exist_ok=True)
+    with lock_run(run / "jobs"):  # a second resume at the same moment has to see what the first one submits
+        return _submit_missing(run, order, changes, retry, profile, say)
+
+
+def _submit_missing(
+    run: Path,
+    order: SubmissionOrder,
+    changes: dict[str, JSON],
+    retry: list[str] | None,
+    profile: ClusterProfile | None,
+    say: Say,
+) -> Submission | None:
+    book, batch = Book(run), find_scheduler(order.scheduler)
     max_array, live = batch.read_max_array_size(), count_live_tasks(run)
     if live:
         return _add_missing_workers(run, order, live, bool(changes or retry or profile), max_array, say)

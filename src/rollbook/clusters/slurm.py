@@ -68,7 +68,7 @@ class Slurm(Scheduler):
 
     def check_profile(self, profile: ClusterProfile) -> None:
         """Refuse options that the scripts set themselves, and directives among the set-up lines."""
-        for option in profile.options:
+        for option in [*profile.options, *profile.cpu_options]:
             _check_option(option)
             if profile.cpus and option.startswith("--cpus-per-task"):
                 raise UsageError(f"cpus and {option} both say which CPUs a job gets: give one of them")
@@ -267,7 +267,7 @@ def _resource_options(job: BatchJob) -> list[str]:
         "account": profile.account,
         "partition": profile.cpu_partition if elsewhere else profile.partition,
         "qos": None if elsewhere else profile.qos,
-        "time": None if elsewhere else profile.time,
+        "time": profile.time,
         "nodes": str(job.nodes),
         "ntasks": str(job.nodes),
         "cpus-per-task": str(profile.cpus) if devices and profile.cpus else None,
@@ -279,7 +279,8 @@ def _resource_options(job: BatchJob) -> list[str]:
     }
     options = [f"--{name}={value}" for name, value in values.items() if value is not None]
     options += ["--exclusive"] if devices and profile.exclusive else []
-    return options + ([] if elsewhere else [each for each in profile.options if not each.startswith(EXCLUDE_OPTION)])
+    more = profile.cpu_options if elsewhere else profile.options
+    return options + [each for each in more if not each.startswith(EXCLUDE_OPTION)]
 
 
 def _quote_directive(option: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from rollbook.core import JSON_ERRORS, EnvironmentSpec, Limits
 from rollbook.environments.calls import EnvironmentCall, EnvironmentReply, FrameReader, StartMessage, encode_frame
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import RolloutFailed, Stopped, UsageError
 from rollbook.processes import Child, module_argv
 
 QUICK_CALL_S = 0.005
@@ -238,7 +238,8 @@ class EnvironmentProcess(asyncio.Protocol):
         return len(self._pending)
 
     async def start(self, spec: EnvironmentSpec, run: Path | None, limits: Limits, log: Path | None) -> None:
-        """Spawn it and wait until the environment is loaded; an environment that does not load is a UsageError."""
+        """Spawn it and wait until the environment is loaded; an environment that does not load is a UsageError,
+        one that is killed Stopped."""
         ours, theirs = socket.socketpair()
         argv = module_argv("rollbook.environments.environment_process", str(theirs.fileno()))
         self._child = Child(argv, pass_fds=(theirs.fileno(),), log=log)
@@ -257,6 +258,10 @@ class EnvironmentProcess(asyncio.Protocol):
                 reply = await self._ready
         except TimeoutError:
             raise UsageError(f"environment {spec.spec} did not load within {START_S:.0f} s") from None
+        if self._child.returncode == -signal.SIGKILL:
+            raise Stopped(
+                f"environment {spec.spec} was killed while it loaded (out of memory?): make room, then resume"
+            )
         if reply.failure:
             raise UsageError(f"environment {spec.spec} did not load: {reply.message}")
 

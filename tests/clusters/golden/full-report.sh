@@ -3,10 +3,12 @@
 #SBATCH --job-name=math-report
 #SBATCH --account='lab'"'"'s account'
 #SBATCH --partition=cpu
+#SBATCH --time=4:00:00
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
 #SBATCH --output='/runs/it'"'"'s 100%% math/logs/slurm-%j.log'
 #SBATCH --open-mode=append
+#SBATCH --mem=4G
 set -euo pipefail
 set +u
 module load cuda/12

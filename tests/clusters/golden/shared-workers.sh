@@ -3,10 +3,12 @@
 #SBATCH --job-name=math-worker
 #SBATCH --account='lab'"'"'s account'
 #SBATCH --partition=cpu
+#SBATCH --time=4:00:00
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
 #SBATCH --output=/runs/math/logs/slurm-%A_%a.log
 #SBATCH --open-mode=append
+#SBATCH --mem=4G
 #SBATCH --array=0-15
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@120
