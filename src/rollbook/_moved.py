@@ -31,6 +31,7 @@ RUN_BY_NAME = {
 DOCUMENTED = {
     "rollbook.book.rollouts:rollouts": "rollbook.book:rollouts",
     "rollbook.collect.blend:Entry": "rollbook.engine:Entry",
+    "rollbook.collect.check:check": "rollbook.checks:check",
     "rollbook.core.score:Score": "rollbook.core:Score",
     "rollbook.core.turn:Turn": "rollbook.core:Turn",
     "rollbook.environments.fences:last_block": "rollbook.environments.answers:last_block",
