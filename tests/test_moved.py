@@ -18,6 +18,8 @@ from rollbook._exports import RENAMED
 from rollbook._moved import DOCUMENTED, HOME, RUN_BY_NAME, _explain, old_modules
 from rollbook.core.stored_targets import _FIRST_VERSION_TARGETS, translate_target
 from rollbook.environments.registry import import_class
+from support.commands import Commands
+from support.sums import SUMS, write_script, write_sums
 
 GOLDEN = Path(__file__).parent / "golden"
 PUBLIC_NAMES = (GOLDEN / "public_names.txt").read_text().split()
@@ -151,3 +153,24 @@ def test_an_environment_that_imports_what_has_moved_gets_one_line(tmp_path: Path
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "rollbook.collect.run is gone: write `from rollbook.engine import run_request` (mine.py:1)" in done.stderr
+
+
+@pytest.mark.parametrize("verify", ["def verify", "async def verify"])
+def test_a_stored_environment_that_imports_what_has_moved_gets_one_line(verify: str, tmp_path: Path) -> None:
+    gone = "import os\nif os.environ.get('UPGRADED'):\n    from rollbook.collect.run import run_request\n"
+    spec = write_sums(tmp_path, gone + SUMS.replace("def verify", verify))
+    script, rollbook = write_script(tmp_path), Commands(tmp_path)
+    assert rollbook.run("plan", spec, "-m", script, "-o", "planned").code == 0
+    assert rollbook.run("run", spec, "-m", script, "-o", "run").code == 0
+    before = read_files(tmp_path / "run")
+    for words in ("resume planned", "extend run -k 2", "reverify run -o again"):
+        done = rollbook.run(*words.split(), UPGRADED="1")
+        assert done.code == 2
+        assert "write `from rollbook.engine import run_request`" in done.complaint
+        assert re.search(r"\((planned|run|again)/source/\w+\.py:3\)$", done.complaint), done.complaint
+        assert read_files(tmp_path / "run") == before
+
+
+def read_files(folder: Path) -> dict[Path, bytes]:
+    """The content of every file in a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
