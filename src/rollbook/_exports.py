@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
 
+RENAMED = {
+    "rollbook.trainers.nemo_rl.Return": "StepReturn",
+    "rollbook.trainers.trl.exported": "to_trl",
+    "rollbook.trainers.verl.Padded": "PaddedBatch",
+    "rollbook.trainers.verl.padded": "pad_batch",
+}
+"""Public names that were renamed, and their new names in the same package; the old ones work with a warning."""
+
 
 def export_lazily(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package that imports its public names only for type checkers.
@@ -25,6 +33,8 @@ def export_lazily(package: str) -> tuple[Callable[[str], object], Callable[[], l
     def get(name: str) -> object:
         if not homes:
             homes.update(_read_imports(package))
+        if name not in homes and f"{package}.{name}" in RENAMED:
+            return get(_warn_renamed(package, name))
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
@@ -34,6 +44,15 @@ def export_lazily(package: str) -> tuple[Callable[[str], object], Callable[[], l
         return value
 
     return get, lambda: list(sys.modules[package].__all__)
+
+
+def _warn_renamed(package: str, name: str) -> str:
+    """Warn about the old name of a public name, and return the new one."""
+    import warnings
+
+    new = RENAMED[f"{package}.{name}"]
+    warnings.warn(f"{package}.{name} was renamed: write `from {package} import {new}`", FutureWarning, 3)
+    return new
 
 
 def _read_imports(package: str) -> dict[str, str]:

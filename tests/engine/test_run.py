@@ -104,6 +104,16 @@ def test_extend_refuses_to_add_nothing(tmp_path: Path) -> None:
         extend(tmp_path / "run", 2, {}, SilentDisplay())
 
 
+def test_an_extend_that_is_refused_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    do(tmp_path, samples=2)
+    (source,) = (tmp_path / "run" / "source").glob("*.py")
+    source.write_text(source.read_text() + "# edited")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match="was edited, so scores would change"):
+        extend(tmp_path / "run", 4, {}, SilentDisplay())
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
 def test_resume_retries_infra_failures_and_leaves_data_failures(tmp_path: Path) -> None:
     with pytest.raises(Shortfall):
         run(write_sums(tmp_path, POISON), write_script(tmp_path), out=tmp_path / "run")

@@ -101,6 +101,25 @@ def test_a_file_or_module_is_found_from_the_current_directory(spec, here):
     assert loaded.path == (here / "sums_a.py").resolve()
 
 
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("rollbook.environments.gsm8k:GSM8K", "gsm8k"),
+        ("rollbook.environments.workplace.workplace:Workplace", "workplace"),
+        ("rollbook.environments.builtin.gsm8k:GSM8K", "gsm8k"),
+    ],
+)
+def test_a_built_in_environment_is_found_by_its_module_also_by_the_old_one(spec, name):
+    loaded = resolve(spec)
+    assert loaded.spec.target == f"builtin:{name}"
+    assert loaded.cls is resolve(name).cls
+
+
+def test_a_module_that_is_gone_is_refused():
+    with pytest.raises(UsageError, match=r"^rollbook\.collect\.run has no Mine"):
+        resolve("rollbook.collect.run:Mine")
+
+
 def test_a_file_in_another_folder_may_import_its_siblings():
     write("envs/helper_b.py", "TOP = 5")
     write("envs/sums_b.py", SUMS.replace("top=3", "top=TOP").replace("\nclass", "from helper_b import TOP\nclass"))

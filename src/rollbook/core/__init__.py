@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         list_parameters,
     )
     from rollbook.core.seeds import derive_seed
-    from rollbook.core.stored_targets import BUILTIN_PREFIX, scoring_digest
+    from rollbook.core.stored_targets import BUILTIN_PREFIX, scoring_digest, translate_target
     from rollbook.core.task import Function, Message, Task, TaskLine, ToolCall, as_messages
     from rollbook.core.yaml_file import YamlEntry, YamlFile
 else:
@@ -145,4 +145,5 @@ __all__ = [
     "reopens",
     "require_finite",
     "scoring_digest",
+    "translate_target",
 ]

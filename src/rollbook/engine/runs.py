@@ -32,7 +32,15 @@ from rollbook.engine.planning import check_unchanged, plan, resolve_planned_mode
 from rollbook.engine.progress import Display, SilentDisplay
 from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.worker_pool import StartWorker, WorkerPool
-from rollbook.environments import Environment, JudgeClient, check_judges, check_same_judge, open_judge, resolve_judge
+from rollbook.environments import (
+    Environment,
+    JudgeClient,
+    check_judges,
+    check_same_judge,
+    load_environment,
+    open_judge,
+    resolve_judge,
+)
 from rollbook.errors import UsageError
 from rollbook.models import Model, open_model
 from rollbook.processes import run_event_loop, run_sync_or_async
@@ -262,6 +270,10 @@ def extend_samples(
     known = _count_samples(book)
     settings = update_settings(book.last_settings(), changes)
     check_run_model(book, settings, served=served)
+    # Before anything is written: a run that is refused stays as it is.
+    check_unchanged(book)
+    for spec in book.manifest.environments.values():
+        load_environment(spec, book.path)
     with explain_disk_errors(book.path):
         added = book.extend(samples, workers or settings.workers)
     if not added:

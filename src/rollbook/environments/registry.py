@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from rollbook.core import BUILTIN_PREFIX, JSON, EnvironmentSpec
+from rollbook.core import BUILTIN_PREFIX, JSON, EnvironmentSpec, translate_target
 from rollbook.environments import source
 from rollbook.environments.data_rows import decode_text
 from rollbook.environments.environment import (
@@ -259,6 +259,9 @@ def _find_in_file(path: Path, name: str) -> _ResolvedClass:
 
 
 def _find_in_module(parsed: ParsedSpec, folder: Path) -> _ResolvedClass:
+    target, _ = translate_target(f"{parsed.target}:{parsed.part}", "")
+    if target.startswith(BUILTIN_PREFIX):
+        return _ResolvedClass(import_class(target), target)
     file = source.find_module_file(folder, parsed.target) if parsed.part else None
     if file is not None:
         return _load_class(folder, parsed.target, file.resolve(), parsed.part, parsed.target)
@@ -266,7 +269,8 @@ def _find_in_module(parsed: ParsedSpec, folder: Path) -> _ResolvedClass:
         hint = suggest_names(parsed.target, _known_targets())
         raise UsageError(f"unknown environment {parsed.target!r}{hint}; or file.py:Class, or module:Class")
     module = _import_or_explain(lambda: importlib.import_module(parsed.target), parsed.target, None)
-    path = Path(module.__file__).resolve() if module.__file__ else None
+    file = getattr(module, "__file__", None)
+    path = Path(file).resolve() if file else None
     if path is not None and source.is_user_file(path):
         root, dotted = source.locate_module(path)
         return _load_class(root, dotted, path, parsed.part, parsed.target)

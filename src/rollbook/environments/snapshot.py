@@ -17,7 +17,7 @@ from rollbook.core import BUILTIN_PREFIX, EnvironmentSpec, scoring_digest
 from rollbook.environments import source
 from rollbook.environments.environment import Environment
 from rollbook.environments.registry import LoadedEnvironment, construct, import_class
-from rollbook.errors import UsageError
+from rollbook.errors import RollbookError, UsageError
 
 
 def write_snapshot(loaded: LoadedEnvironment, folder: Path, subfolder: str = "") -> EnvironmentSpec:
@@ -69,16 +69,31 @@ def is_tampered(spec: EnvironmentSpec, run_dir: Path) -> bool:
 
 def load_environment(spec: EnvironmentSpec, run_dir: Path | None = None) -> Environment:
     """Load an environment again, from its snapshot if it has one. Environment processes call this."""
+    folder = _snapshot_folder(spec, run_dir)
+    try:
+        cls = import_class(spec.target) if folder is None else _import_snapshot_class(folder, spec.target)
+    except RollbookError:
+        raise
+    except (Exception, SystemExit) as error:
+        module = spec.target.partition(":")[0]
+        raise UsageError(f"cannot import {module}: {source.explain_error(error, folder)}") from error
+    return construct(cls, spec.args)
+
+
+def _snapshot_folder(spec: EnvironmentSpec, run_dir: Path | None) -> Path | None:
     if spec.snapshot is None:
-        return construct(import_class(spec.target), spec.args)
+        return None
     if run_dir is None:
         raise UsageError(f"environment {spec.spec}: its source is kept in a run directory, and none was given")
-    module_name, _, name = spec.target.partition(":")
-    module = _import_snapshot((run_dir / spec.snapshot).resolve(), module_name)
-    cls = reduce(getattr, name.split("."), module)
+    return (run_dir / spec.snapshot).resolve()
+
+
+def _import_snapshot_class(folder: Path, target: str) -> type[Environment]:
+    module, _, name = target.partition(":")
+    cls = reduce(getattr, name.split("."), _import_snapshot(folder, module))
     assert isinstance(cls, type)
     assert issubclass(cls, Environment)
-    return construct(cls, spec.args)
+    return cls
 
 
 def _import_snapshot(folder: Path, module: str) -> ModuleType:
