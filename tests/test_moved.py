@@ -16,7 +16,7 @@ import pytest
 
 from rollbook._exports import RENAMED
 from rollbook._moved import DOCUMENTED, HOME, RUN_BY_NAME, _explain, old_modules
-from rollbook.core.stored_targets import _FIRST_VERSION_TARGETS, translate_target
+from rollbook.core.manifest import _FIRST_VERSION_TARGETS, translate_target
 from rollbook.environments.registry import import_class
 from support.commands import Commands
 from support.sums import SUMS, write_script, write_sums

@@ -38,9 +38,9 @@ from nemo_rl.experience.rollouts import (  # noqa: E402
 
 from rollbook.core import Task, decode, encode  # noqa: E402
 from rollbook.errors import UsageError  # noqa: E402
-from rollbook.trainers.missing_rows import MissingReason  # noqa: E402
 from rollbook.trainers.nemo_rl import CodeEnvironment, DataFailure, InfraFailure, register  # noqa: E402
 from rollbook.trainers.nemo_rl.rollouts import make_rows_missing, start_rollout_actor  # noqa: E402
+from rollbook.trainers.rows import MissingReason  # noqa: E402
 from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from support.endpoint import Endpoint  # noqa: E402
 from support.sums import SUMS, write_sums  # noqa: E402

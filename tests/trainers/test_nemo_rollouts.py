@@ -14,7 +14,6 @@ from rollbook.core import Task, decode, encode
 from rollbook.errors import UsageError
 from rollbook.tokens import merge
 from rollbook.trainers.formats import message_log
-from rollbook.trainers.missing_rows import MissingReason
 from rollbook.trainers.nemo_rl import (
     DataFailure,
     InfraFailure,
@@ -23,6 +22,7 @@ from rollbook.trainers.nemo_rl import (
     start_rollout_actor,
 )
 from rollbook.trainers.nemo_rl.rollouts import make_rows_missing
+from rollbook.trainers.rows import MissingReason
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_sums
 from support.token_rollouts import played

@@ -12,7 +12,7 @@ from rollbook.core import Sampling
 from rollbook.engine import Entry
 from rollbook.errors import EndpointDown, Stopped, UsageError
 from rollbook.trainers.formats import sample_of
-from rollbook.trainers.missing_rows import MissingReason, find_missing
+from rollbook.trainers.rows import MissingReason, find_missing
 from rollbook.trainers.task_runner import TaskRunner, _CollectorQueue
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_sums

@@ -14,7 +14,7 @@ from rollbook.core import Turn
 from rollbook.engine import OnFailure
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
-from rollbook.trainers.missing_rows import RowsMissing
+from rollbook.trainers.rows import RowsMissing
 from rollbook.trainers.task_runner import BackgroundLoop
 from rollbook.trainers.trl import Rollouts, to_trl
 from rollbook.trainers.trl.rollouts import PromptIndex, read_messages, read_sampling

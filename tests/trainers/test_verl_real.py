@@ -27,8 +27,7 @@ from verl.utils.import_utils import load_class_from_fqn  # noqa: E402
 
 from rollbook.core import Task, decode, encode  # noqa: E402
 from rollbook.errors import UsageError  # noqa: E402
-from rollbook.trainers.missing_rows import RowsMissing  # noqa: E402
-from rollbook.trainers.rows import make_environment  # noqa: E402
+from rollbook.trainers.rows import RowsMissing, make_environment  # noqa: E402
 from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from rollbook.trainers.verl import GymDataset, RollbookAgentLoopManager  # noqa: E402
 from rollbook.trainers.verl.config import find_servers, read_config  # noqa: E402

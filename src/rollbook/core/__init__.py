@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from rollbook.core.json import JSON, JSON_ERRORS, decode, encode, encode_line, encode_pretty, iterate_lines
     from rollbook.core.manifest import (
+        BUILTIN_PREFIX,
         AgentSpec,
         Chunk,
         Chunks,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
         Seal,
         Terms,
         make_part,
+        scoring_digest,
+        translate_target,
     )
     from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
@@ -66,7 +69,6 @@ if TYPE_CHECKING:
         list_parameters,
     )
     from rollbook.core.seeds import derive_seed
-    from rollbook.core.stored_targets import BUILTIN_PREFIX, scoring_digest, translate_target
     from rollbook.core.task import Function, Message, Task, TaskLine, ToolCall, as_messages
     from rollbook.core.yaml_file import YamlEntry, YamlFile
 else:

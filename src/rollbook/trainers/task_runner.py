@@ -17,8 +17,7 @@ from rollbook.core import JSON, Limits, Rollout, Sampling, Task, encode
 from rollbook.engine import Collector, Entry, GroupPolicy, OnFailure, merge_limits, merge_sampling
 from rollbook.errors import RollbookError, Stopped, UsageError
 from rollbook.trainers.formats import fail_if_unsampled
-from rollbook.trainers.missing_rows import MissingReason
-from rollbook.trainers.rows import make_environment, read_environment_name, read_tasks
+from rollbook.trainers.rows import MissingReason, make_environment, read_environment_name, read_tasks
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.trainers.missing_rows import RowsMissing
     from rollbook.trainers.nemo_rl.code_environment import CodeEnvironment, StepReturn, register
     from rollbook.trainers.nemo_rl.rollouts import DataFailure, InfraFailure, RolloutEnvironment, start_rollout_actor
+    from rollbook.trainers.rows import RowsMissing
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 

@@ -17,9 +17,8 @@ from rollbook.core import JSON, Rollout, Sampling, Task
 from rollbook.engine import Entry, OnFailure
 from rollbook.errors import InvalidReward, TokenError, UsageError
 from rollbook.trainers.formats import sample_of, to_nemo_rl
-from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_side, get_reason
 from rollbook.trainers.nemo_rl.code_environment import RayRemoteClass
-from rollbook.trainers.rows import PARAMS_KEY
+from rollbook.trainers.rows import PARAMS_KEY, MissingReason, RowsMissing, find_side, get_reason
 from rollbook.trainers.task_runner import TaskRunner
 
 

@@ -17,8 +17,7 @@ from rollbook.core import JSON, Function, Message, Rollout, Sampling, Task, Tool
 from rollbook.engine import Entry, OnFailure
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import REWARD_COLUMN, sample_of, to_trl
-from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_missing
-from rollbook.trainers.rows import make_environment
+from rollbook.trainers.rows import MissingReason, RowsMissing, find_missing, make_environment
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 
 

@@ -16,7 +16,7 @@ from rollbook.core import Rollout, Sampling, Task
 from rollbook.engine import GroupCounts, GroupPolicy
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
-from rollbook.trainers.missing_rows import MissingReason, RowsMissing, find_missing
+from rollbook.trainers.rows import MissingReason, RowsMissing, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 from rollbook.trainers.verl.batches import RewardKeys, pad_batch
 from rollbook.trainers.verl.config import (

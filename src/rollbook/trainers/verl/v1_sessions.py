@@ -21,7 +21,7 @@ from rollbook.core import FAILURE_KINDS, Rollout, Task
 from rollbook.engine import Group, GroupCounts, GroupPolicy
 from rollbook.errors import Shortfall, UsageError
 from rollbook.trainers.formats import sample_of
-from rollbook.trainers.missing_rows import MissingReason, RowName, RowsMissing, find_missing
+from rollbook.trainers.rows import MissingReason, RowName, RowsMissing, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 from rollbook.trainers.verl.batches import Prompt, Trajectory, trajectories
 from rollbook.trainers.verl.config import DO_SAMPLE_COLUMN, SAMPLES_COLUMN, format_version, read_sampling, rebuild_row
