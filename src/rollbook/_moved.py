@@ -136,10 +136,10 @@ def _unhide(module: str) -> None:
 def _find_builtin(module: str, name: str) -> str | None:
     """Where a built-in environment is that was in an old module."""
     # Imported by name: lint-imports would take this for an import that every package has.
-    target, _ = import_module("rollbook.core.manifest").translate_target(f"{module}:{name}", "")
+    target, _ = import_module("rollbook.core").translate_target(f"{module}:{name}", "")
     if target == f"{module}:{name}":
         return None
-    cls = import_module("rollbook.environments.registry").import_class(target)
+    cls = import_module("rollbook.environments").import_class(target)
     package = cls.__module__.rpartition(".")[0]
     return f"{package if _exports(package, cls.__name__) else cls.__module__}:{cls.__name__}"
 

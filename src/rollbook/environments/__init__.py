@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rollbook.environments.registry import (
         LoadedEnvironment,
         brings_own_model,
+        import_class,
         list_environments,
         load_instance,
         names_blend,
@@ -69,6 +70,7 @@ __all__ = [
     "check_same_judge",
     "explain_error",
     "find_changed_file",
+    "import_class",
     "import_closure",
     "is_being_cancelled",
     "is_tampered",
