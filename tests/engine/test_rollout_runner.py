@@ -388,3 +388,39 @@ def test_a_task_allows_fewer_turns_than_the_run_but_not_more() -> None:
     assert task_limits(task, Limits(max_turns=5)).max_turns == 2
     assert task_limits(task, Limits(max_turns=1)).max_turns == 1
     assert task_limits(Task("a", "p"), Limits(max_turns=5)).max_turns == 5
+
+
+SLOW_DESK = '''
+import time
+from rollbook import Environment, Score, Task, tool
+
+
+class Slow(Environment):
+    def tasks(self):
+        yield Task(id="desk-0", prompt="?")
+
+    def open(self, task):
+        time.sleep(0.2)
+        return {}
+
+    @tool
+    def wait(self, state) -> str:
+        """Wait."""
+        time.sleep(0.3)
+        return "done"
+
+    def verify(self, task, rollout):
+        time.sleep(0.1)
+        return Score(1.0)
+'''
+
+
+def test_time_in_the_environment_is_its_opening_and_its_tools_and_not_its_verifier(tmp_path: Path) -> None:
+    (tmp_path / "slow_desk.py").write_text(SLOW_DESK)
+    script = write_talk(tmp_path, {"desk-0": [call("wait"), "so"]})
+    run(f"{tmp_path}/slow_desk.py:Slow", script, out=tmp_path / "run")
+    (found,) = rollouts(Book(tmp_path / "run"))
+    timing = found.timing
+    assert timing.environment_s >= 0.5  # sleeps are never shorter than asked; how much longer depends on the machine
+    assert timing.verify_s >= 0.1
+    assert timing.environment_s + timing.verify_s + timing.model_s <= timing.seconds + 1e-3

@@ -15,10 +15,10 @@ LAWS = HERE / "test_laws.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here as slow, but for the laws."""
+    """Mark what is here as slow, but for the laws: a file of them, and tests with that mark."""
     assert LAWS.is_file(), "without its laws, make test would run nothing of tests/faults"
     for item in items:
-        if item.path.is_relative_to(HERE) and item.path != LAWS:
+        if item.path.is_relative_to(HERE) and item.path != LAWS and not item.get_closest_marker("law"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -91,6 +91,7 @@ def test_a_second_signal_stops_at_once(
     assert_complete(run)
 
 
+@pytest.mark.law
 def test_a_verifier_that_hangs_does_not_hold_up_a_second_signal(
     rollbook: Commands, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
