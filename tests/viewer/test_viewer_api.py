@@ -223,5 +223,17 @@ def test_damaged_tokens_do_not_close_the_page_of_a_run(runs, tmp_path):
     with Served(tmp_path / "copied") as server:
         report = server.get("/api/run?run=copied")["report"]
     assert report["scored"] + sum(report["failed"].values()) == 48
-    assert "cut short" in report["damaged"]
-    assert str(tokens.parent) in report["damaged"]
+    assert "cut short" in report["token_damage"]
+    assert str(tokens.parent) in report["token_damage"]
+
+
+def test_damaged_lines_are_counted_and_named_on_the_page_of_a_run(runs, tmp_path):
+    copy = damaged(runs, tmp_path, lambda data: data.replace(b"\n{", b"\n\0\0\0\0{", 1))
+    for seal in (copy / "done").iterdir():
+        seal.unlink()
+    with Served(copy) as server:
+        page = server.get("/api/run?run=copied")
+    assert len(page["report"]["damaged"]) == 1
+    (note,) = [each for each in page["notes"] if "damaged" in each]
+    assert note.startswith("1 damaged journal lines do not count, resume runs what they lost: ")
+    assert ".1.jsonl" in note

@@ -136,7 +136,7 @@ def show_numbers(report: Report, as_json: bool) -> None:
     if as_json:
         show_json(report.json())
         return
-    notes = [*describe_verifiers(report), *describe_damage(report)]
+    notes = [*describe_verifiers(report), *_list_damage(report)]
     print("\n".join(map(strip_control_characters, [make_headline(report), *notes])))
     metrics = list(report.environments.values())
     ks = sorted({k for one in metrics for k in one.pass_at})
@@ -168,18 +168,10 @@ def describe_verifiers(report: Report) -> list[str]:
     return [f"two verifiers: {kept}, and only what failed there was scored by this run's (run.json: rescored)"]
 
 
-MAX_DAMAGED_SHOWN = 3
+def _list_damage(report: Report) -> list[str]:
+    from rollbook.reports import describe_damage
 
-
-def describe_damage(report: Report) -> list[str]:
-    """Return a note where journal lines are damaged."""
-    if not report.damaged:
-        return []
-    first = "; ".join(report.damaged[:MAX_DAMAGED_SHOWN])
-    return [
-        f"{len(report.damaged)} damaged journal lines do not count, resume runs what they lost: {first}"
-        f" (all damage: rollbook verify {report.path})"
-    ]
+    return [describe_damage(report.damaged, report.path)] if report.damaged else []
 
 
 def list_summary_columns(ks: list[int]) -> list[str]:
@@ -246,7 +238,7 @@ def list_notes(report: Report) -> list[str]:
     """Return notes on the numbers: a run that continues, merged runs, two verifiers, missing tasks, estimates."""
     notes = ["the run is going on: these are the numbers so far"] if report.live else []
     notes += describe_verifiers(report)
-    notes += describe_damage(report)
+    notes += _list_damage(report)
     if report.merged:
         notes.append(f"read together with {', '.join(report.merged)}")
     if report.disagreeing:

@@ -121,6 +121,7 @@ def _fork_reasons(journal: Path, turns: list[TurnLine]) -> list[str]:
 
 
 MAX_MISSING_LISTED = 1000
+MAX_DAMAGED_SHOWN = 3
 FailureReader: TypeAlias = Callable[[Book], Iterable[FailedLineHeader]]
 """Returns the final failures of a book that no later round has reopened."""
 
@@ -352,3 +353,12 @@ def make_shortfall(report: Report, cause: str = "") -> Shortfall:
 def _first_failure_message(report: Report, worst: str) -> str:
     """Return the message of the first failure of the most frequent kind."""
     return next((f"probable cause: {why}" for _, _, why in report.missing if worst and why.startswith(worst)), "")
+
+
+def describe_damage(damaged: Sequence[str], path: str) -> str:
+    """Return the note for damaged journal lines: how many, the first ones, and what to do."""
+    first = "; ".join(damaged[:MAX_DAMAGED_SHOWN])
+    return (
+        f"{len(damaged)} damaged journal lines do not count, resume runs what they lost: {first}"
+        f" (all damage: rollbook verify {path})"
+    )

@@ -170,8 +170,10 @@ def make_run_summary(name: str, book: Book, report: dict[str, JSON], state: str)
 
 def list_notes(report: dict[str, JSON], live: bool) -> Iterator[str]:
     """Yield what a reader of the numbers has to know about them."""
-    if report.get("damaged"):
-        yield report["damaged"]
+    if report.get("token_damage"):
+        yield report["token_damage"]
+    if report["damaged"]:
+        yield reports.describe_damage(report["damaged"], report["path"])
     if report["scripted"]:
         yield "scripted answers, no model"
     if live:

@@ -56,7 +56,7 @@ def read_numbers(reading: RunData) -> dict[str, JSON]:
         if isinstance(held, dict) and held.get("key") == key:
             return held
     made = {**compute_numbers(reading), "key": key}
-    if made["report"]["damaged"]:
+    if made["report"]["damaged"] or made["report"]["token_damage"]:
         return made  # the damage may be repaired
     with suppress(OSError):  # a full disk, or a read-only copy
         place.parent.mkdir(exist_ok=True)
@@ -75,11 +75,11 @@ def compute_columns(reading: RunData, ks: Sequence[int] | None) -> dict[str, lis
 
 def compute_numbers(reading: RunData) -> dict[str, JSON]:
     """Compute them. Columns @k are left out: they are rarely used and take as long as all the others."""
-    report, damaged = _compute_report(reading)
+    report, token_damage = _compute_report(reading)
     columns = compute_columns(reading, [])
     asked = reading.requested.tolist()
     pending = [k - n - failed for k, n, failed in zip(asked, columns["n"], columns["failed"], strict=True)]
-    plain = make_plain_report(report) | {"missing": report.missing[:MAX_MISSING], "damaged": damaged}
+    plain = make_plain_report(report) | {"missing": report.missing[:MAX_MISSING], "token_damage": token_damage}
     return {"report": plain, "columns": columns | {"pending": pending}}
 
 
