@@ -118,7 +118,7 @@ CHEATS = {
         "body = json.dumps({'value': said}).encode()\n"
         "def square(x):\n    for n in range(64):\n        try: os.write(n, struct.pack('<I', len(body)) + body)\n"
         "        except OSError: pass\n    return 1",
-        "failed",
+        None,  # killed for its second report, or failed if the tests are quicker
     ),
     "answers without questions": (
         "import json, os, struct, threading\nbody = json.dumps({'value': 4}).encode()\n"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -84,7 +85,7 @@ async def serve_gym(options: ServeOptions, ready: Callable[[ServerInfo], None], 
             write_rows(loaded, Path(data), agent=f"{name}_agent")
         open_app = open_agent_app if options.role == "agent" else open_resources_app
         async with open_app(options, name, runtime, say) as app:
-            app.router.add_get(IDENTITY_PATH, lambda _: _reply_identity(identity))
+            app.router.add_get(IDENTITY_PATH, partial(_reply_identity, identity))
             await serve_app(app, options.host, options.port, lambda url: ready(ServerInfo(url, name, data)))
 
 
@@ -101,7 +102,7 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     digest: str
 
 
-async def _reply_identity(identity: ServerIdentity) -> web.Response:
+async def _reply_identity(identity: ServerIdentity, request: web.Request) -> web.Response:
     return json_response(msgspec.to_builtins(identity))
 
 
