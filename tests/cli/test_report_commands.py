@@ -101,6 +101,16 @@ def test_numbers_of_several_directories_replace_those_of_none(made, rollbook, tm
     assert words in (tmp_path / "a" / "report.merged.html").read_text()
 
 
+@pytest.mark.parametrize("command", ["report", "verify", "status"])
+def test_what_cannot_be_read_is_one_line(made, rollbook, tmp_path, command):
+    made("a")
+    (tmp_path / "a" / "journals" / "x.1.jsonl").mkdir()
+    done = rollbook(command, "a", *(["--exact"] if command == "status" else []))
+    assert done.returncode
+    assert done.stderr.endswith("journals/x.1.jsonl: Is a directory\n")
+    assert done.stderr.count("\n") == 1
+
+
 def test_graded_rewards_have_best_at_k_and_a_threshold_for_passing(made, rollbook):
     made("g", {"q0": ["1", "3"], "q1": ["10", "6"], "q2": ["0", "0"]}, "Graded")
     strict = json.loads(rollbook("report", "g", "--json").stdout)["overall"]

@@ -132,6 +132,20 @@ def test_code_that_leaves_the_examination_but_lives_on_has_failed(host: Restrict
     assert host.do(EXAMINE.format(wrong)) == "killed"
 
 
+def test_a_turn_whose_guest_is_killed_has_no_result() -> None:
+    """The kernel ends the whole namespace with its first process: no process is left to tell how it ended."""
+    with Sandbox(LIMITS, size=1) as box, ThreadPoolExecutor(1) as pool:
+        for _ in range(5):  # who is gone first is a race
+            with box.session(snapshot=True) as session:
+                session.run_sync("x = 1")
+                guest = session._state._guest  # type: ignore[union-attr]
+                turn = pool.submit(session.run_sync, NAP)
+                assert eventually(lambda guest=guest: len(find_members(guest.process.pid)) > 2)  # type: ignore[misc]
+                os.kill(guest.process.pid, signal.SIGKILL)
+                with pytest.raises(SandboxError, match="killed from outside"):
+                    turn.result(20)
+
+
 def test_what_was_killed_between_two_turns_has_no_result() -> None:
     with Sandbox(LIMITS, size=1) as box:
         for snapshot in (False, True):

@@ -94,6 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from rollbook.core import choose_exit_code
 
         sys.exit(_print_error(str(error), choose_exit_code(error)))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.exit(_print_error(f"{error.filename}: {error.strerror}", RollbookError.exit_code))
     except KeyboardInterrupt:
         code = _TYPER_INTERRUPTED
     if code == _TYPER_INTERRUPTED:  # typer's own answer to Ctrl-C; ours says that the run can be resumed

@@ -48,6 +48,7 @@ from rollbook.sandbox.supervision import (
     Watchdog,
     is_asleep,
     is_dead,
+    is_exiting,
     list_children,
     move_to_this_core,
     out_of_memory,
@@ -425,9 +426,23 @@ class SnapshotState:
         self._holder.stop()
         if arrival.process and in_time:
             return self._run_fork(turn, arrival, arrival.process)
-        turn.reject("of earlier turns keeps the session from forking")
         arrival.release()
+        if self._holder.has_ended():
+            turn.set_death(self._holder, self._holder.exit_code(), 0.0)
+        self._check_first_process(turn)
+        turn.reject("of earlier turns keeps the session from forking")
         return self._lose_state(turn)
+
+    def _check_first_process(self, turn: SessionTurn) -> None:
+        """Raise SandboxError when the guest's first process was killed: code runs in others, and cannot do that.
+
+        It ends by itself when the last of the others has ended.
+        """
+        first = self._guest.process
+        if turn.status == "memory" or not (first.has_ended() or is_exiting(first.pid)):
+            return
+        if self._guest.wait_for_exit().ended == -signal.SIGKILL and not self._guest.can_kill(first):
+            raise SandboxError("the first process of the session was killed from outside")
 
     def _check_holder(self) -> None:
         """Raise SandboxError when the state ended between turns: it was stopped, so its code cannot have done that."""
@@ -468,6 +483,7 @@ class SnapshotState:
         if turn.status is None:
             self._launcher.check_provider_alive()  # either the code ended itself, or everything ended with the zygote
         turn.set_death(runner, runner.exit_code(), runner.cpu_s())
+        self._check_first_process(turn)
         self._guest.channel.discard()
         lost = self._guest.process.has_ended() or self._holder.has_ended()
         result = turn.make_result("lost" if lost else "rolled back", peak_mb)

@@ -112,7 +112,6 @@ class RolloutActor:
         """
         rows = index_rows(examples)
         missing: dict[int, MissingReason] = {}
-        unusable: dict[int, MissingReason] = {}
         ended: list[Rollout] = []
         async for index, rollout in self._run_rows(rows):
             if isinstance(rollout, MissingReason):
@@ -122,11 +121,11 @@ class RolloutActor:
             try:
                 result = to_nemo_rl(sample_of(rollout), rows[index], components=self._config.reward_components)
             except (TokenError, InvalidReward) as error:
-                unusable[index] = MissingReason("data", str(error))
+                missing[index] = MissingReason("data", str(error))
                 continue
             yield index, result, summarize_timing(ended, timer_prefix) if len(ended) == len(rows) else None
-        if missing or unusable:
-            raise make_rows_missing(len(rows), missing or unusable)
+        if missing:
+            raise make_rows_missing(len(rows), missing)
 
     async def _run_rows(
         self, rows: Mapping[int, dict[str, JSON]]
