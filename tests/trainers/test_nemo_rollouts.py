@@ -95,15 +95,17 @@ def test_parts_are_components_where_that_is_wanted_and_they_sum_to_the_reward(tm
     assert "sum to 0.75; as reward_components they must sum to the reward" in str(error)
 
 
-def test_missing_rows_are_named_after_the_others_came_and_before_anything_else(tmp_path: Path) -> None:
+def test_all_rows_that_did_not_come_back_are_named_whatever_kept_each_of_them(tmp_path: Path) -> None:
     broken = SUMS.replace(
         "        return roll", "        assert task.id not in ('sum-0', 'sum-2')\n        return roll"
     )
-    came = collected(tmp_path, Endpoint(), broken)  # no tokens either: that is found out second
+    came = collected(tmp_path, Endpoint(), broken)  # the other two have no tokens
     (error,) = came
     assert isinstance(error, DataFailure)
-    assert (error.requested, error.rows) == (4, [1, 3])
-    assert "2 of 4 rows came back; missing rows: 1, 3; data: verifier_error" in str(error)
+    assert (error.requested, error.rows) == (4, [0, 1, 2, 3])
+    assert "0 of 4 rows came back; missing rows: 0, 1, 2, 3; data: " in str(error)
+    assert ["verifier_error" in why for why in error.reasons.values()] == [False, True, False, True]
+    assert ["no token ids" in why for why in error.reasons.values()] == [True, False, True, False]
 
 
 def test_rows_without_tokens_are_missing_too(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class RolloutActor:
                 continue
             yield index, result, summarize_timing(ended, timer_prefix) if len(ended) == len(rows) else None
         if missing:
-            raise make_rows_missing(len(rows), missing)
+            raise make_rows_missing(len(rows), dict(sorted(missing.items())))
 
     async def _run_rows(
         self, rows: Mapping[int, dict[str, JSON]]
