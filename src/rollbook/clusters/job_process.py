@@ -156,6 +156,7 @@ def record_attempt(run: Path, task: CurrentTask, wrote: bool) -> list[JobAttempt
     path = run / "jobs" / "attempts" / f"{task.name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     before = read_reports(path, JobAttempt)
+    is_torn = path.exists() and not path.read_bytes().endswith(b"\n")
     with open(path, "ab") as file:
-        file.write(b"\n" + encode_line(JobAttempt(task.restart, task.node, wrote)))  # after a torn line, a new one
+        file.write((b"\n" if is_torn else b"") + encode_line(JobAttempt(task.restart, task.node, wrote)))
     return before
