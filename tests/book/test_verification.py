@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.book import Book, verify_run
+from rollbook.book import Book, read_exact_status, verify_run
 from rollbook.engine.book_worker import BookJobSource
+from rollbook.reports import RunColumns
 from support.books import failed, make_book, open_round, scored
 
 
@@ -83,6 +84,19 @@ def test_a_changed_digit_in_an_unsealed_journal_is_named_by_line(run: Path) -> N
     path = find(run, "journals/*.1.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"reward":1.0', b'"reward":0.0', 1))
     assert [(each.path, each.line) for each in verify_run(run).damage] == [(str(path), 1)]
+
+
+@pytest.mark.parametrize("lines", [1, 7])
+def test_a_first_line_that_lost_its_checksum_is_damage_in_every_reader(run: Path, lines: int) -> None:
+    unseal(run)
+    path = find(run, "journals/*.1.jsonl")
+    content = path.read_bytes().replace(b'"reward":1.0', b'"reward":0.0', 1).replace(b'"crc"', b'"crX"', 1)
+    path.write_bytes(b"".join(content.splitlines(keepends=True)[:lines]))
+    assert [str(each) for each in verify_run(run).damage] == [f"{path}:1: the checksum is missing"]
+    status = read_exact_status(run)
+    assert (status.damaged, status.scored) == ([f"{path}:1: the checksum is missing"], lines - 1)
+    assert status.pending == 8 - 1 - (lines - 1)
+    assert [str(line) for line in RunColumns([Book(run)]).damaged] == status.damaged
 
 
 def test_damaged_token_ids_of_an_unsealed_journal_are_named_by_the_line_that_needs_them(run: Path) -> None:

@@ -164,7 +164,7 @@ class _BookChecker:
     def _check_journal(self, path: Path) -> Iterator[Damage]:
         """Check every line: its checksum, its fields, its key, and the token ids that it refers to."""
         self._found.files += 1
-        checker, read = LineChecker(), 0
+        checker, read = LineChecker(path, self._book.manifest.schema), 0
         for number, (end, line) in enumerate(read_whole_lines(path), 1):
             read = end
             self._found.lines += 1
