@@ -266,7 +266,7 @@ class FinalFailures:
             self._sealed_extents.check_read(path, end)
 
 
-def is_still_final(line: FailedLineHeader, rounds: Iterable[Round]) -> bool:
+def is_still_final(line: FailedLineHeader | FailedLine, rounds: Iterable[Round]) -> bool:
     """Return whether a failure is final and no later round has reopened it."""
     return line.final and not any(
         r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds
