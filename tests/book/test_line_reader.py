@@ -27,7 +27,8 @@ def write(folder: Path, data: bytes) -> Path:
 
 
 def numbers(path: Path, stop: int = 1 << 62) -> list[int]:
-    return [thing.n for _, thing in LineReader(Thing).read(path, stop)]
+    """The numbers in a file without checksums."""
+    return [thing.n for _, thing in LineReader(Thing, 1).read(path, stop)]
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
@@ -37,14 +38,14 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("crc", [False, True])
 @pytest.mark.parametrize("end", [b"\0", b"\0" * 5000, b'{"n":\0\0\0'])
 def test_nul_bytes_up_to_the_end_are_torn(tmp_path: Path, end: bytes, crc: bool) -> None:
-    reader = LineReader(Thing)
+    reader = LineReader(Thing, 2 if crc else 1)
     path = write(tmp_path, make_line(1, crc) + make_line(2, crc) + end)
     assert ([thing.n for _, thing in reader.read(path)], reader.damaged) == ([1, 2], [])
 
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_nul_bytes_before_a_line_are_damage_and_what_follows_is_read(tmp_path: Path, crc: bool) -> None:
-    reader = LineReader(Thing)
+    reader = LineReader(Thing, 2 if crc else 1)
     path = write(tmp_path, make_line(1, crc) + b"\0\0\0\0" + make_line(2, crc) + make_line(3, crc))
     assert [thing.n for _, thing in reader.read(path)] == [1, 3]
     assert [(line.path, line.number) for line in reader.damaged] == [(path, 2)]
@@ -69,21 +70,33 @@ def test_no_changed_byte_changes_a_line_and_at_most_two_lines_are_lost(
     content = bytearray(b"".join(make_line(100 + n) for n in range(count)))
     at, change = data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(1, 255))
     content[at] ^= change
-    reader = LineReader(Thing)
+    reader = LineReader(Thing, 2)
     path = write(tmp_path_factory.mktemp("changed"), bytes(content))
-    if count == 1:  # without another line to tell, a file may be one of the time before checksums
-        return
     read = [thing.n for _, thing in reader.read(path)]
     assert set(read) < set(range(100, 100 + count))
     assert len(read) >= count - 2
     assert reader.damaged or at >= len(content) - 1
 
 
-def test_a_line_without_a_checksum_among_others_is_damaged_wherever_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("block_bytes", [1, 5, 64, 1 << 18])
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_line_without_a_checksum_among_others_is_damaged_wherever_it_is(
+    tmp_path: Path, schema: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbook.book.json_lines.BLOCK_BYTES", block_bytes)
     for lines in ([make_line(1, False), make_line(2)], [make_line(2), make_line(1, False)]):
-        reader = LineReader(Thing)
+        reader = LineReader(Thing, schema)
         assert [thing.n for _, thing in reader.read(write(tmp_path, b"".join(lines)))] == [2]
         assert [line.why for line in reader.damaged] == ["the checksum is missing"]
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"n":1}', add_crc(b'{"n":1}')[:-1] + b"]", add_crc(b'{"n":1}').replace(b"crc", b"crX")]
+)
+def test_the_only_line_of_a_file_needs_a_checksum_in_schema_2(tmp_path: Path, line: bytes) -> None:
+    reader = LineReader(Thing, 2)
+    assert list(reader.read(write(tmp_path, line + b"\n"))) == []
+    assert [(each.number, each.why) for each in reader.damaged] == [(1, "the checksum is missing")]
 
 
 def test_text_that_is_not_utf8_is_an_error_with_file_and_line(tmp_path: Path) -> None:
@@ -91,7 +104,7 @@ def test_text_that_is_not_utf8_is_an_error_with_file_and_line(tmp_path: Path) ->
         name: str
 
     with pytest.raises(BookError, match=r"w\.1\.jsonl:1: malformed line"):
-        list(LineReader(Named).read(write(tmp_path, b'{"name":"\xff"}\n')))
+        list(LineReader(Named, 1).read(write(tmp_path, b'{"name":"\xff"}\n')))
 
 
 def test_a_malformed_line_in_the_middle_is_an_error_with_file_and_line(tmp_path: Path) -> None:
@@ -121,7 +134,7 @@ def test_lines_longer_than_a_block_are_put_together(tmp_path: Path, monkeypatch:
 
 def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = write(tmp_path, b'{"n":1}\n{"n":2}\n{"n":x}\n{"n')
-    reader = LineReader(Thing).read(path, start=8, first_number=2)
+    reader = LineReader(Thing, 1).read(path, start=8, first_number=2)
     assert next(reader) == (16, Thing(2))
     with pytest.raises(BookError, match=r"w\.1\.jsonl:3: malformed line"):
         next(reader)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rollbook.book import Book, verify_run
+from rollbook.book import Book, read_exact_status, verify_run
 from rollbook.engine.book_worker import BookJobSource
+from rollbook.reports import RunColumns
 from support.books import failed, make_book, open_round, scored
 
 
@@ -29,7 +32,7 @@ def work_off(book: Book) -> None:
         await source.join()
         while job := await source.next():
             make = failed if (job.row, job.sample) == (0, 0) else scored
-            await source.mark(job, make(book, job.row, job.sample, tokens=True), True)
+            await source.mark(job, make(book, job.row, job.sample, tokens=True, round_number=round_.number), True)
         await source.leave()
 
     asyncio.run(work())
@@ -83,6 +86,58 @@ def test_a_changed_digit_in_an_unsealed_journal_is_named_by_line(run: Path) -> N
     path = find(run, "journals/*.1.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"reward":1.0', b'"reward":0.0', 1))
     assert [(each.path, each.line) for each in verify_run(run).damage] == [(str(path), 1)]
+
+
+@pytest.mark.parametrize("lines", [1, 7])
+def test_a_first_line_that_lost_its_checksum_is_damage_in_every_reader(run: Path, lines: int) -> None:
+    unseal(run)
+    path = find(run, "journals/*.1.jsonl")
+    content = path.read_bytes().replace(b'"reward":1.0', b'"reward":0.0', 1).replace(b'"crc"', b'"crX"', 1)
+    path.write_bytes(b"".join(content.splitlines(keepends=True)[:lines]))
+    assert [str(each) for each in verify_run(run).damage] == [f"{path}:1: the checksum is missing"]
+    status = read_exact_status(run)
+    assert (status.damaged, status.scored) == ([f"{path}:1: the checksum is missing"], lines - 1)
+    assert status.pending == 8 - 1 - (lines - 1)
+    assert [str(line) for line in RunColumns([Book(run)]).damaged] == status.damaged
+
+
+def edit_seal(path: Path, **changes: object) -> None:
+    seal = json.loads(path.read_bytes())
+    path.unlink()
+    path.write_text(json.dumps(seal | changes))
+
+
+def test_a_seal_with_counts_other_than_those_of_its_lines_is_named(run: Path) -> None:
+    seals = sorted((run / "done").iterdir())
+    path = next(path for path in seals if json.loads(path.read_bytes())["failed"] == {})
+    scored = json.loads(path.read_bytes())["scored"]
+    edit_seal(path, scored=scored - 1, failed={"model_timeout": 1})
+    says = f"it says {scored - 1} scored and 1 failed (1 model_timeout), and the lines that it covers are "
+    assert [str(each) for each in verify_run(run).damage] == [f"{path}: {says}{scored} scored and 0 failed"]
+
+
+def test_a_seal_with_another_kind_of_failure_is_named(run: Path) -> None:
+    path = next(path for path in (run / "done").iterdir() if json.loads(path.read_bytes())["failed"])
+    edit_seal(path, failed={"verifier_error": 1})
+    assert [each.path for each in verify_run(run).damage] == [str(path)]
+
+
+def test_a_seal_of_a_round_that_does_not_exist_is_named(run: Path) -> None:
+    path = find(run, "done/*.json")
+    edit_seal(path, round=7)
+    assert [str(each) for each in verify_run(run).damage] == [f"{path}: its round 7 does not exist"]
+
+
+def test_the_seals_of_several_rounds_and_owners_agree_with_their_lines(run: Path) -> None:
+    work_off(Book(run))
+    assert len(list((run / "done").glob("*.2.json"))) == 1
+    assert verify_run(run).damage == []
+
+
+@pytest.mark.parametrize("name", ["book", "book2"])
+def test_seals_of_earlier_versions_agree_with_their_lines(tmp_path: Path, name: str) -> None:
+    copy = shutil.copytree(Path(__file__).parents[1] / "golden" / name, tmp_path / "run")
+    assert verify_run(copy).damage == []
 
 
 def test_damaged_token_ids_of_an_unsealed_journal_are_named_by_the_line_that_needs_them(run: Path) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from rollbook.book import Book
-from rollbook.core import JSON, Extent, Lease, Score, Seal, encode, encode_line, make_scored_line
+from rollbook.core import JSON, SCHEMA_VERSION, Extent, Lease, Score, Seal, encode, make_scored_line
 from rollbook.errors import BookError
 from rollbook.reports import column_cache
 from rollbook.reports.journal_columns import JournalColumns, read_journal_columns
 from rollbook.reports.report import RunData, build_report
 from rollbook.reports.run_columns import RunColumns
-from support.books import make_book, scored
+from support.books import encode_journal_line, make_book, scored
 
 Reads = list[str]
 
@@ -44,7 +44,7 @@ def write_journal(book: Book, name: str, keys: list[tuple[int, int]], rng: rando
         parts = {name: rng.random() for name in rng.sample(["right", "brief", "kind"], rng.randrange(4))}
         rollout.score = Score(rng.random(), parts, answer=rng.choice([None, "7", "7.0", "é", "x" * 300]))
         rollout.attempt = rng.randrange(1, 4)
-        lines.append(encode_line(make_scored_line(rollout, [None])))
+        lines.append(encode_journal_line(make_scored_line(rollout, [None])))
     (book.path / "journals" / f"{name}.1.jsonl").write_bytes(b"".join(lines) + end)
 
 
@@ -207,7 +207,7 @@ def test_a_sheet_of_other_seals_of_other_tasks_or_of_another_version_is_not_used
     expected = numbers(book.path)
     extent = Extent((book.path / "journals" / "v.1.jsonl").stat().st_size, "0" * 64)
     tasks, journal = book.path / "tasks.jsonl", book.path / "journals" / "v.1.jsonl"
-    assert column_cache.load_cached_columns(journal, tasks, {extent}) is None
+    assert column_cache.load_cached_columns(journal, SCHEMA_VERSION, tasks, {extent}) is None
     os.utime(tasks, ns=(1, 1))
     assert numbers(book.path) == expected
     assert len(reads) == 4

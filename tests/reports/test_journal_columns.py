@@ -8,7 +8,7 @@ import pytest
 
 from rollbook.book import LineReader, json_lines, number_damaged_lines, read_whole_lines
 from rollbook.book.counted_lines import ScoredLineHeader
-from rollbook.core import Extent, add_crc, encode_line, make_scored_line
+from rollbook.core import Extent, add_crc, encode, encode_line, make_scored_line
 from rollbook.errors import BookError
 from rollbook.reports.journal_columns import UNKNOWN_TASK, normalize_answer, read_journal_columns
 from rollbook.reports.run_columns import split_by_size
@@ -31,17 +31,18 @@ def test_lines_are_the_same_in_blocks_of_any_size(
     path = tmp_path / "w.1.jsonl"
     path.write_bytes(b"".join(lines) + end)
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", size)
-    found = read_journal_columns(path, ROWS)
+    found = read_journal_columns(path, 1, ROWS)
     assert found.ends.tolist() == [end for end, _ in read_whole_lines(path)]
     assert found.sample.tolist() == list(range(5)) * 3
     assert found.columns.task.tolist() == [0] * 5 + [1] * 5 + [UNKNOWN_TASK] * 5
     assert found.read_task_id(14) == "t2"
 
 
+@pytest.mark.parametrize("schema", [1, 2])
 @pytest.mark.parametrize("size", [64, 1500, 1 << 20])
 @pytest.mark.parametrize("damage", [b"\0", b"7", b"\n"])
 def test_damaged_lines_are_skipped_and_named_as_by_the_reader_of_lines(
-    tmp_path: Path, lines: list[bytes], size: int, damage: bytes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lines: list[bytes], schema: int, size: int, damage: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "w.1.jsonl"
     content = bytearray(b"".join(add_crc(line.rstrip()) + b"\n" for line in lines))
@@ -49,13 +50,44 @@ def test_damaged_lines_are_skipped_and_named_as_by_the_reader_of_lines(
     content[at : at + 1] = damage
     path.write_bytes(content)
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", size)
-    reader = LineReader(ScoredLineHeader)
+    reader = LineReader(ScoredLineHeader, schema)
     ends = [end for end, _ in reader.read(path)]
-    found = read_journal_columns(path, ROWS)
+    found = read_journal_columns(path, schema, ROWS)
     assert (found.ends.tolist(), found.damaged.tolist()) == (ends, [line.end for line in reader.damaged])
-    assert number_damaged_lines(path, set(found.damaged.tolist())) == reader.damaged
+    assert number_damaged_lines(path, schema, set(found.damaged.tolist())) == reader.damaged
     assert len(ends) == 14
     assert found.read_task_id(13) == "t2"
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("size", [64, 1500, 1 << 20])
+@pytest.mark.parametrize(("old", "new"), [(b'"}\n', b'"]\n'), (b'"crc"', b'"crX"')])
+def test_a_first_line_that_lost_its_checksum_is_damaged_in_blocks_of_any_size(
+    tmp_path: Path,
+    lines: list[bytes],
+    schema: int,
+    size: int,
+    old: bytes,
+    new: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "w.1.jsonl"
+    content = b"".join(add_crc(line.rstrip()) + b"\n" for line in lines)
+    path.write_bytes(content.replace(old, new, 1))
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", size)
+    reader = LineReader(ScoredLineHeader, schema)
+    ends = [end for end, _ in reader.read(path)]
+    found = read_journal_columns(path, schema, ROWS)
+    assert (found.ends.tolist(), found.damaged.tolist()) == (ends, [content.index(b"\n") + 1])
+    assert number_damaged_lines(path, schema, set(found.damaged.tolist())) == reader.damaged
+    assert [(line.number, line.why) for line in reader.damaged] == [(1, "the checksum is missing")]
+
+
+def test_the_only_line_needs_a_checksum_in_schema_2(tmp_path: Path, lines: list[bytes]) -> None:
+    path = tmp_path / "w.1.jsonl"
+    path.write_bytes(lines[0])
+    counts = [(len(found.ends), len(found.damaged)) for found in (read_journal_columns(path, n, ROWS) for n in (1, 2))]
+    assert counts == [(1, 0), (0, 1)]
 
 
 def test_the_checksums_of_sealed_lines_are_not_compared_again(
@@ -69,8 +101,8 @@ def test_the_checksums_of_sealed_lines_are_not_compared_again(
     path.write_bytes(b"".join(checked))
     sealed = sum(map(len, checked[:10]))
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", 64)
-    assert read_journal_columns(path, ROWS, [sealed]).damaged.tolist() == [sum(map(len, checked[:13]))]
-    assert read_journal_columns(path, ROWS, [len(b"".join(checked))]).damaged.tolist() == []
+    assert read_journal_columns(path, 2, ROWS, [sealed]).damaged.tolist() == [sum(map(len, checked[:13]))]
+    assert read_journal_columns(path, 2, ROWS, [len(b"".join(checked))]).damaged.tolist() == []
 
 
 def test_the_hashes_of_sealed_beginnings_are_taken_on_the_way(
@@ -82,8 +114,8 @@ def test_the_hashes_of_sealed_beginnings_are_taken_on_the_way(
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", 1000)
     sizes = [0, 1, len(lines[0]), 1000, 2500, len(whole)]
     expected = {Extent(size, hashlib.sha256(whole[:size]).hexdigest()) for size in sizes}
-    assert read_journal_columns(path, ROWS, sizes).extents == expected
-    assert read_journal_columns(path, ROWS, [len(whole) + 1]).extents == set()
+    assert read_journal_columns(path, 1, ROWS, sizes).extents == expected
+    assert read_journal_columns(path, 1, ROWS, [len(whole) + 1]).extents == set()
 
 
 @pytest.mark.parametrize("bad", [b"not json\n", b"\n", b"{}\n", b'{"task": 3}\n'])
@@ -91,12 +123,12 @@ def test_a_malformed_line_is_named_by_file_and_line(tmp_path: Path, lines: list[
     path = tmp_path / "w.1.jsonl"
     path.write_bytes(b"".join(lines[:4]) + bad + b"".join(lines[4:]))
     with pytest.raises(BookError, match=r"w\.1\.jsonl:5: malformed line"):
-        read_journal_columns(path, ROWS)
+        read_journal_columns(path, 1, ROWS)
 
 
 def test_an_empty_file_is_an_empty_sheet(tmp_path: Path) -> None:
     (tmp_path / "w.1.jsonl").touch()
-    found = read_journal_columns(tmp_path / "w.1.jsonl", ROWS)
+    found = read_journal_columns(tmp_path / "w.1.jsonl", 1, ROWS)
     assert len(found.columns) == len(found.ends) == 0
     assert found.columns.reward.dtype == np.float64
 
@@ -147,8 +179,9 @@ def test_different_answers_stay_apart(apart: list[str]) -> None:
 def test_a_number_that_no_column_holds_is_a_malformed_line(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     journal = book.path / "journals" / "w.1.jsonl"
-    good = encode_line(make_scored_line(scored(book, 0, 0), [None]))
+    line = encode(make_scored_line(scored(book, 0, 0), [None]))
     for huge in (b'"sample":99999999999999999999', b'"sample":-1', b'"sample":1152921504606846976'):
-        journal.write_bytes(good + good.replace(b'"sample":0', huge))
+        lines = (line, line.replace(b'"sample":0', huge))
+        journal.write_bytes(b"".join(add_crc(each) + b"\n" for each in lines))
         with pytest.raises(BookError, match=r"w\.1\.jsonl:2: malformed line \(Expected `int`"):
-            read_journal_columns(journal, book.tasks.rows)
+            read_journal_columns(journal, book.manifest.schema, book.tasks.rows)

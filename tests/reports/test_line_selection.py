@@ -11,19 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollbook.book import Book, CountedLines, FinalFailures, LineIndex, TaskFile
+from rollbook.book import Book, CountedLines, FinalFailures, LineIndex
 from rollbook.core import (
     Extent,
     Lease,
     ScoredLine,
     Seal,
     encode,
-    encode_line,
     make_failed_line,
     make_scored_line,
 )
 from rollbook.reports import JournalColumns, RunColumns, RunData, read_all_columns
-from support.books import failed, make_book, open_round, scored
+from support.books import encode_journal_line, failed, make_book, open_round, scored
 
 TASKS, SAMPLES, MORE_SAMPLES = 3, 2, 3
 JOURNALS = ("a.1", "a.2", "b.1", "c.1")
@@ -73,10 +72,10 @@ def write_journals(book: Book, name: str, good: list, bad: list, torn: bytes) ->
     for number, ((row, sample), attempt) in enumerate(good):
         rollout = scored(book, row, sample, reward=number / 16)
         rollout.attempt = attempt
-        lines.append(encode_line(make_scored_line(rollout, [None])))
+        lines.append(encode_journal_line(make_scored_line(rollout, [None])))
     (book.path / "journals" / f"{name}.jsonl").write_bytes(b"".join(lines) + torn)
     failures = [
-        encode_line(make_failed_line(failed(book, *key, kind, round_number=number), [None], final))
+        encode_journal_line(make_failed_line(failed(book, *key, kind, round_number=number), [None], final))
         for key, kind, final, number in bad
     ]
     (book.path / "journals" / f"{name}.failures.jsonl").write_bytes(b"".join(failures))
@@ -96,8 +95,8 @@ def write_seal(path: Path, chunk: int, epoch: int, names: set[str], share: float
 def lines_by_columns(book: Book) -> tuple[set[tuple[str, int]], RunColumns]:
     sheets: list[JournalColumns] = []
 
-    def read(tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
-        sheets.extend(read_all_columns(tasks, files))
+    def read(book: Book, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
+        sheets.extend(read_all_columns(book, files))
         return iter(sheets)
 
     columns = RunColumns([book], read=read)
@@ -137,7 +136,7 @@ def test_a_line_that_another_directory_outranks_is_named(tmp_path: Path, order: 
         book = make_book(tmp_path / str(attempt), tasks=1, samples=1)
         rollout = scored(book, 0, 0, reward=attempt / 4)
         rollout.attempt = attempt
-        (book.path / "journals" / "w.1.jsonl").write_bytes(encode_line(make_scored_line(rollout, [None])))
+        (book.path / "journals" / "w.1.jsonl").write_bytes(encode_journal_line(make_scored_line(rollout, [None])))
     books = [Book(tmp_path / "1"), Book(tmp_path / "2")]
     columns = RunColumns([books[at] for at in order])
     journal = tmp_path / "2" / "journals" / "w.1.jsonl"

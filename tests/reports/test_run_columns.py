@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from rollbook.book import Book, CountedLines, TaskFile
-from rollbook.core import Extent, Lease, Score, ScoredLine, Seal, encode, encode_line, make_scored_line
+from rollbook.core import Extent, Lease, Score, ScoredLine, Seal, add_crc, encode, make_scored_line
 from rollbook.errors import BookError
 from rollbook.reports import run_columns
 from rollbook.reports.run_columns import RunColumns
 from rollbook.stats import NO_ANSWER
-from support.books import make_book, scored
+from support.books import encode_journal_line, make_book, scored
 
 WORKERS = ("w0", "w1", "w2")
 
@@ -43,7 +43,7 @@ def write_journal(book: Book, path: Path, rng: random.Random) -> None:
     for _ in range(rng.randrange(0, 16)):
         rollout = scored(book, rng.randrange(9), rng.randrange(4), reward=rng.random())
         rollout.attempt = rng.randrange(1, 4)
-        lines.append(encode_line(make_scored_line(rollout, [None])))
+        lines.append(encode_journal_line(make_scored_line(rollout, [None])))
     torn = rng.choice((b"", b"", b'{"status":"sco', b"\0\0\0"))
     path.write_bytes(b"".join(lines) + torn)
 
@@ -94,15 +94,30 @@ def test_what_a_helper_cannot_read_is_read_here_and_named(tmp_path: Path, monkey
     monkeypatch.setattr(run_columns, "choose_reader_count", lambda paths: 3)
     book = messy_book(tmp_path / "run", 7)
     broken = tmp_path / "run" / "journals" / "w9.1.jsonl"
-    broken.write_bytes(b'{"status":"scored"}\n' * 200)
+    broken.write_bytes((add_crc(b'{"status":"scored"}') + b"\n") * 200)
     with pytest.raises(BookError, match=r"w9\.1\.jsonl:1: malformed line"):
         RunColumns([book])
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_a_line_without_a_checksum_is_damaged_whoever_reads_it(
+    tmp_path: Path, readers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_columns, "choose_reader_count", lambda paths: readers)
+    book = make_book(tmp_path / "run", tasks=4, samples=1)
+    for row in range(4):
+        line = encode_journal_line(make_scored_line(scored(book, row, 0), [None]))
+        (book.path / "journals" / f"w{row}.1.jsonl").write_bytes(line.replace(b'"crc"', b'"crX"'))
+    read = RunColumns([book])
+    assert len(read.columns) == 0
+    names = [f"w{row}.1.jsonl:1: the checksum is missing" for row in range(4)]
+    assert [f"{line.path.name}:{line.number}: {line.why}" for line in read.damaged] == names
 
 
 def test_a_task_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     line = make_scored_line(scored(book, 0, 0), [None])
-    (book.path / "journals" / "w.1.jsonl").write_bytes(encode_line(msgspec.structs.replace(line, sample=99)))
+    (book.path / "journals" / "w.1.jsonl").write_bytes(encode_journal_line(msgspec.structs.replace(line, sample=99)))
     with pytest.raises(BookError, match="task 't0' sample 99 is not in the plan"):
         RunColumns([book])
 
@@ -110,7 +125,7 @@ def test_a_task_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
 def test_sealed_bytes_that_have_changed_are_refused(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     journal = book.path / "journals" / "w.1.jsonl"
-    journal.write_bytes(encode_line(make_scored_line(scored(book, 0, 0), [None])))
+    journal.write_bytes(encode_journal_line(make_scored_line(scored(book, 0, 0), [None])))
     seal = Seal(1, 1, 1, {}, 0, {journal.name: Extent(journal.stat().st_size, "0" * 64)})
     (book.path / "done" / "00000.json").write_bytes(encode(seal))
     with pytest.raises(BookError, match="sealed"):
@@ -122,7 +137,7 @@ def test_answers_are_counted_in_one_form(tmp_path: Path) -> None:
     line = make_scored_line(scored(book, 0, 0), [None])
     given = ["1,000", "1000.0", " x ", "y" * 500]
     lines = [msgspec.structs.replace(line, sample=at, answer=answer) for at, answer in enumerate(given)]
-    (book.path / "journals" / "w.1.jsonl").write_bytes(b"".join(map(encode_line, lines)))
+    (book.path / "journals" / "w.1.jsonl").write_bytes(b"".join(map(encode_journal_line, lines)))
     tally = RunColumns([book])
     texts = [tally.answers.texts[number] for number in tally.columns.answer.tolist()]
     assert texts[:3] == ["1000", "1000", "x"]
@@ -135,7 +150,7 @@ def test_a_blank_answer_is_none(tmp_path: Path) -> None:
     for sample, answer in enumerate(("", " \n", None, " 7.0 ")):
         rollout = scored(book, 0, sample)
         rollout.score = Score(1.0, answer=answer)
-        lines.append(encode_line(make_scored_line(rollout, [None])))
+        lines.append(encode_journal_line(make_scored_line(rollout, [None])))
     (book.path / "journals" / "w.1.jsonl").write_bytes(b"".join(lines))
     tally = RunColumns([book])
     assert tally.columns.answer.tolist() == [NO_ANSWER, NO_ANSWER, NO_ANSWER, 0]

@@ -22,7 +22,6 @@ from rollbook.core import (
     Task,
     decode,
     encode,
-    encode_line,
     make_failed_line,
     make_part,
     make_scored_line,
@@ -36,11 +35,13 @@ from rollbook.reports.export import export_rollouts
 from rollbook.reports.profile import profile_lines
 from rollbook.reports.report import RunData, build_report, make_report
 from rollbook.reports.run_columns import group_by_run, open_shards
-from support.books import failed, make_book, open_round, scored
+from support.books import encode_journal_line, failed, make_book, open_round, scored
 
 
 def mark(book: Book, *keys: tuple[int, int, float], worker: str = "w") -> None:
-    lines = [encode_line(make_scored_line(scored(book, row, sample, reward), [None])) for row, sample, reward in keys]
+    lines = [
+        encode_journal_line(make_scored_line(scored(book, row, sample, reward), [None])) for row, sample, reward in keys
+    ]
     (book.path / "journals" / f"{worker}.1.jsonl").write_bytes(b"".join(lines))
 
 
@@ -109,7 +110,9 @@ def test_of_directories_that_disagree_the_lowest_attempt_counts(tmp_path: Path) 
     for name, worker, attempt in (("one", "a", 3), ("two", "b", 2)):
         rollout = scored(one, 0, 0, attempt / 10)
         rollout.attempt = attempt
-        (tmp_path / name / "journals" / f"{worker}.1.jsonl").write_bytes(encode_line(make_scored_line(rollout, [None])))
+        (tmp_path / name / "journals" / f"{worker}.1.jsonl").write_bytes(
+            encode_journal_line(make_scored_line(rollout, [None]))
+        )
     for order in (["one", "two"], ["two", "one"]):
         assert build_report(RunData([tmp_path / name for name in order])).overall.mean == 0.2
 
@@ -142,7 +145,7 @@ def test_why_a_rollout_failed_does_not_depend_on_the_order_either(tmp_path: Path
     open_round(one, [])
     shutil.copytree(one.path, tmp_path / "two")
     for name, kind in (("one", "model_timeout"), ("two", "verifier_error")):
-        line = encode_line(make_failed_line(failed(one, 0, 0, kind), [None], True))
+        line = encode_journal_line(make_failed_line(failed(one, 0, 0, kind), [None], True))
         (tmp_path / name / "journals" / "w.1.failures.jsonl").write_bytes(line)
     ways = [build_report(RunData([tmp_path / name for name in order])) for order in (["one", "two"], ["two", "one"])]
     assert [made.failed for made in ways] == [{"model_timeout": 1}] * 2
@@ -155,7 +158,7 @@ def test_all_environments_together_vote_only_where_answers_are_reported(tmp_path
     for rollout in rollouts:
         said = str(rollout.sample) if rollout.task.env == "sums" else None
         rollout.score = msgspec.structs.replace(rollout.score, answer=said)
-    lines = b"".join(encode_line(make_scored_line(rollout, [None])) for rollout in rollouts)
+    lines = b"".join(encode_journal_line(make_scored_line(rollout, [None])) for rollout in rollouts)
     (book.path / "journals" / "w.1.jsonl").write_bytes(lines)
     made = make_report(book.path, write=False)
     assert made.environments["words"].maj_at == {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
+
 from rollbook.book import Book, BookDraft
 from rollbook.core import (
     SCHEMA_VERSION,
@@ -24,6 +26,7 @@ from rollbook.core import (
     Turn,
     add_crc,
     derive_seed,
+    encode,
     make_part,
 )
 from rollbook.errors import RolloutFailed
@@ -81,6 +84,11 @@ def failed(book: Book, row: int, sample: int, kind: str = "model_timeout", **mor
     rollout = played(book, row, sample, **more)  # type: ignore[arg-type]
     rollout.failure = Failure.from_error(RolloutFailed(kind, "test", "as asked"))
     return rollout
+
+
+def encode_journal_line(line: msgspec.Struct) -> bytes:
+    """A journal line as a worker writes it: with its checksum."""
+    return add_crc(encode(line)) + b"\n"
 
 
 def edit_journal(path: Path, old: str, new: str, count: int = 0) -> int:

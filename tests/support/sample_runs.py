@@ -37,6 +37,7 @@ from rollbook.core import (
     make_scored_line,
 )
 from rollbook.tokens import encode_tokens as encode_tokens
+from support.books import encode_journal_line
 
 WORKER = "desk-1-00000000"
 START = 1_790_000_000.0
@@ -113,13 +114,13 @@ class Pen:
 
     def score(self, rollout: Rollout) -> None:
         """A scored line."""
-        _append(self.scored_file, encode(make_scored_line(rollout, self._refs(rollout))) + b"\n")
+        _append(self.scored_file, encode_journal_line(make_scored_line(rollout, self._refs(rollout))))
 
     def fail(self, rollout: Rollout, final: bool) -> None:
         """A failed line."""
         if final:
             self.failed[rollout.key] = rollout.failure.kind
-        _append(self.failed_file, encode(make_failed_line(rollout, self._refs(rollout), final)) + b"\n")
+        _append(self.failed_file, encode_journal_line(make_failed_line(rollout, self._refs(rollout), final)))
 
     def _refs(self, rollout: Rollout) -> list[TokenRef | None]:
         refs, held = [], []

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rollbook.book import read_whole_lines
+from rollbook.core import SCHEMA_VERSION, add_crc
 from rollbook.errors import BookError
 from rollbook.reports import read_journal_columns
 from rollbook.viewer import journal_index
@@ -30,11 +31,13 @@ def same(one, two):
 def test_a_sheet_read_in_pieces_is_the_sheet_read_at_once(pen):
     rows = pen.book.tasks.rows
     pen.score(rollout(pen.book, 0, 0))
-    held = read_journal_columns(pen.scored_file, rows)
+    held = read_journal_columns(pen.scored_file, SCHEMA_VERSION, rows)
     for row in range(1, 6):
         pen.score(rollout(pen.book, row, row % 4, right=row % 2 == 0))
-        held = concatenate_columns(held, read_journal_columns(pen.scored_file, rows, start=int(held.ends[-1])))
-    same(held, read_journal_columns(pen.scored_file, rows))
+        held = concatenate_columns(
+            held, read_journal_columns(pen.scored_file, SCHEMA_VERSION, rows, start=int(held.ends[-1]))
+        )
+    same(held, read_journal_columns(pen.scored_file, SCHEMA_VERSION, rows))
 
 
 def test_only_what_was_appended_is_read(pen, monkeypatch):
@@ -45,14 +48,14 @@ def test_only_what_was_appended_is_read(pen, monkeypatch):
         lambda *a, start=0: starts.append(start) or read_journal_columns(*a, start=start),
     )
     pen.score(rollout(pen.book, 0, 0))
-    followed, tasks = JournalFollower(), pen.book.tasks
+    followed, book = JournalFollower(), pen.book
     files = {pen.scored_file: set()}
-    list(followed.read(tasks, files))
+    list(followed.read(book, files))
     size = pen.scored_file.stat().st_size
-    list(followed.read(tasks, files))
+    list(followed.read(book, files))
     assert starts == []
     pen.score(rollout(pen.book, 1, 0))
-    (sheet,) = followed.read(tasks, files)
+    (sheet,) = followed.read(book, files)
     assert starts == [size]
     assert len(sheet.ends) == 2
 
@@ -69,16 +72,16 @@ def test_a_file_that_was_replaced_is_read_again(pen, tmp_path):
     for sample in (0, 1):
         pen.score(rollout(pen.book, 0, sample))
     followed, files = JournalFollower(), {pen.scored_file: set()}
-    list(followed.read(pen.book.tasks, files))
+    list(followed.read(pen.book, files))
     first = pen.scored_file.read_bytes().splitlines(keepends=True)[0]
     pen.scored_file.unlink()
     pen.scored_file.write_bytes(first)
-    (sheet,) = followed.read(pen.book.tasks, files)
+    (sheet,) = followed.read(pen.book, files)
     assert len(sheet.ends) == 1
 
 
 def test_failures_are_read_once_and_by_their_place(pen):
-    followed = FailureFollower()
+    followed = FailureFollower(SCHEMA_VERSION)
     pen.fail(rollout(pen.book, 0, 0, failure="model_timeout"), False)
     followed.refresh(pen.book.path)
     pen.fail(rollout(pen.book, 0, 0, attempt=2, failure="model_timeout"), True)
@@ -90,9 +93,9 @@ def test_failures_are_read_once_and_by_their_place(pen):
 
 
 def test_a_malformed_failure_is_named_by_its_file(pen):
-    pen.failed_file.write_bytes(b"{}\n")
+    pen.failed_file.write_bytes(add_crc(b'{"n":1}') + b"\n")
     with pytest.raises(BookError, match=r"failures\.jsonl:1: malformed"):
-        FailureFollower().refresh(pen.book.path)
+        FailureFollower(SCHEMA_VERSION).refresh(pen.book.path)
 
 
 def test_what_is_torn_is_not_given(tmp_path):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rollbook.book import Book
-from rollbook.core import JSON, Score, encode_line, make_failed_line, make_scored_line
+from rollbook.core import JSON, Score, make_failed_line, make_scored_line
 from rollbook.reports import RunData, build_report
 from rollbook.viewer import export, write_report_page
 from rollbook.viewer.export import collect_report, make_section
-from support.books import failed, make_book, open_round, scored
+from support.books import edit_journal, encode_journal_line, failed, make_book, open_round, scored
 
 EVIL = "<script>alert('x')</script>&\"'"
 
@@ -28,11 +28,12 @@ def book(tmp_path: Path) -> Book:
         for sample in range(3):
             rollout = scored(book, row, sample)
             rollout.score = Score((row + sample) / 4, {EVIL: 0.5}, EVIL)
-            lines.append(encode_line(make_scored_line(rollout, [None])))
+            lines.append(encode_journal_line(make_scored_line(rollout, [None])))
     (book.path / "journals" / "w.1.jsonl").write_bytes(b"".join(lines))
     lost = failed(book, 3, 0, "verifier_error")
-    message = encode_line(make_failed_line(lost, [None], True)).replace(b"as asked", b"<script>alert(1)</script>")
-    (book.path / "journals" / "w.1.failures.jsonl").write_bytes(message)
+    journal = book.path / "journals" / "w.1.failures.jsonl"
+    journal.write_bytes(encode_journal_line(make_failed_line(lost, [None], True)))
+    edit_journal(journal, "as asked", "<script>alert(1)</script>")
     return book
 
 
@@ -83,8 +84,7 @@ def test_numbers_are_those_of_the_report_that_was_asked_for(book: Book) -> None:
 
 def test_votes_are_drawn_only_where_they_are_shares(book: Book) -> None:
     assert all(point["maj"] is not None for point in shown(page_of(book))["curve"])
-    journal = book.path / "journals" / "w.1.jsonl"
-    journal.write_bytes(journal.read_bytes().replace(b'"reward":1.0', b'"reward":9.0'))
+    edit_journal(book.path / "journals" / "w.1.jsonl", '"reward":1.0', '"reward":9.0')
     assert all(point["maj"] is None for point in shown(page_of(book))["curve"])
 
 

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from rollbook.core import add_crc
 from rollbook.errors import BookError
 from rollbook.viewer import run_cache as module
 from rollbook.viewer.run_cache import CachedRun, RunCache, RunFolder
@@ -61,7 +62,7 @@ def test_the_only_run_is_read_before_anyone_asks(tmp_path):
 
 def test_a_damaged_run_does_not_keep_the_server_from_starting(tmp_path):
     make_book(tmp_path / "run")
-    (tmp_path / "run" / "journals" / "w.1.jsonl").write_bytes(b"damaged\n")
+    (tmp_path / "run" / "journals" / "w.1.jsonl").write_bytes(add_crc(b'{"n":1}') + b"\n")
     shelf = RunCache(RunFolder(tmp_path / "run"))
     shelf.warm()
     with pytest.raises(BookError, match="malformed"):

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollbook.book import read_status
+from rollbook.core import add_crc
 from support.sample_runs import Pen, make, rollout
 from support.viewing import Served
 
@@ -118,7 +119,7 @@ def test_a_run_that_grows_says_so(tmp_path):
 def test_a_damaged_book_is_one_line_and_not_the_end(runs, tmp_path):
     make(tmp_path / "runs" / "good", tasks=1, samples=1)
     bad = Pen(make(tmp_path / "runs" / "bad", tasks=1, samples=1))
-    bad.scored_file.write_bytes(b"not json\n")
+    bad.scored_file.write_bytes(add_crc(b'{"n":1}') + b"\n")
     with Served(tmp_path / "runs") as served:
         status, _, body = served.ask("/api/run?run=bad")
         assert (status, "malformed" in json.loads(body)["error"]) == (409, True)

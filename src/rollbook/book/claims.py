@@ -137,7 +137,7 @@ class TakeoverReader:
 
     def _scan_scored(self, path: Path, found: _WorkerLines) -> None:
         assert self._keys
-        reader = LineReader(ScoredLineHeader)
+        reader = LineReader(ScoredLineHeader, self._book.manifest.schema)
         for end, line in reader.read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
             if at and at[2] not in found.skipped:
@@ -146,7 +146,7 @@ class TakeoverReader:
 
     def _scan_failed(self, path: Path, found: _WorkerLines) -> None:
         assert self._keys
-        reader = LineReader(FailedLineHeader)
+        reader = LineReader(FailedLineHeader, self._book.manifest.schema)
         for end, line in reader.read(path, found.sizes[path.name]):
             at = self._keys.find(line.task, line.sample)
             if at and at[2] not in found.skipped:

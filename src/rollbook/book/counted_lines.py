@@ -167,7 +167,7 @@ class CountedLines(Generic[M]):
     """Streams the scored lines that count, each key once; `dropped` counts the others, `damaged` are unreadable."""
 
     def __init__(self, book: Book, struct_type: type[M]) -> None:
-        self._book, self._reader = book, LineReader(struct_type)
+        self._book, self._reader = book, LineReader(struct_type, book.manifest.schema)
         self.damaged = self._reader.damaged
         self._keys = KeyMap(book)
         self._rules = LineRules(book.path)
@@ -249,7 +249,7 @@ class FinalFailures:
         self._book = book
         self._rounds = book.rounds()
         self._sealed_extents = SealedExtents(book.path, Seals(book.path).refresh())
-        self._reader = LineReader(FailedLineHeader)
+        self._reader = LineReader(FailedLineHeader, book.manifest.schema)
         self.damaged = self._reader.damaged
 
     def __iter__(self) -> Iterator[FailedLineHeader]:
@@ -266,7 +266,7 @@ class FinalFailures:
             self._sealed_extents.check_read(path, end)
 
 
-def is_still_final(line: FailedLineHeader, rounds: Iterable[Round]) -> bool:
+def is_still_final(line: FailedLineHeader | FailedLine, rounds: Iterable[Round]) -> bool:
     """Return whether a failure is final and no later round has reopened it."""
     return line.final and not any(
         r.number > line.round and reopens(r.settings.retry, line.failure.kind) for r in rounds

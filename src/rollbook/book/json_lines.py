@@ -1,8 +1,9 @@
 """Reading JSON-lines files that are appended to: whole lines, offsets, damage, and errors that name file and line.
 
 An unterminated end is torn, or not yet written: it is not read, NUL bytes up to the end of the file included. A whole
-line is damaged if it has a NUL byte, if its checksum is wrong, or if it has none where other lines have one. A damaged
-line is skipped and recorded, and what follows is read. Any other line that cannot be decoded is an error.
+line is damaged if its checksum is wrong, or if it has none in a book of schema 2. In a book of schema 1 it is damaged
+if it has none in a file where another line has one, or if it has a NUL byte. A damaged line is skipped and recorded,
+and what follows is read. Any other line that cannot be decoded is an error.
 
 Sealed bytes are covered by the sha256 of the seal, and a seal lists the damaged lines in the journals of earlier owners
 of its chunk. So a reader that compares the sha256 may skip the listed lines and check only the lines behind the last
@@ -13,13 +14,15 @@ Files that people write (data, scripts) may end without a newline and have blank
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from rollbook.core import JSON_ERRORS, has_crc, is_crc_right
+from rollbook.core import CHECKSUM_SCHEMA, JSON_ERRORS, has_crc, is_crc_right
 from rollbook.errors import BookError
 
 T = TypeVar("T")
@@ -75,34 +78,47 @@ class DamagedLine(NamedTuple):
 
 
 class LineChecker:
-    """Finds the damaged lines of one journal file; a file has a checksum on every line or on none."""
+    """Finds the damaged lines of one journal file of a book of this schema, whichever lines it is given, in any order.
 
-    def __init__(self) -> None:
-        self._has_crc = False
+    Since schema 2 every line has a checksum. In a book of schema 1 a file has one on every line or on none.
+    """
+
+    def __init__(self, path: Path, schema: int) -> None:
+        self._path, self._schema = path, schema
+
+    @cached_property
+    def _has_checksums(self) -> bool:
+        """Whether lines need a checksum: in schema 1 the whole file is read to decide it, at its first line without."""
+        return self._schema >= CHECKSUM_SCHEMA or any(
+            _find_checksum(block) for _, block in read_line_blocks(self._path)
+        )
 
     def find_damage(self, lines: list[bytes]) -> dict[int, str]:
         """Return the damaged ones of these lines by position, each with what is wrong."""
-        self._has_crc = self._has_crc or any(map(has_crc, lines))
         return {at: why for at, line in enumerate(lines) if (why := self._describe_damage(line))}
 
     def _describe_damage(self, line: bytes) -> str:
         if has_crc(line):
             return "" if is_crc_right(line) else "the checksum is wrong"
-        if self._has_crc:
+        if self._has_checksums:
             return "the checksum is missing"
         return "a NUL byte" if b"\0" in line else ""
 
 
-class LineReader(Generic[T]):
-    """Decodes the lines of journal files into one type; `damaged` are those that it skipped."""
+_find_checksum = re.compile(rb',"crc":".{8}"}\n', re.DOTALL).search
+"""Finds the end of a line for which `has_crc` is true."""
 
-    def __init__(self, struct_type: type[T]) -> None:
-        self._decode = msgspec.json.Decoder(struct_type).decode
+
+class LineReader(Generic[T]):
+    """Decodes lines of the journals of a book of this schema into one type; `damaged` are those that it skipped."""
+
+    def __init__(self, struct_type: type[T], schema: int) -> None:
+        self._decode, self._schema = msgspec.json.Decoder(struct_type).decode, schema
         self.damaged: list[DamagedLine] = []
 
     def read(self, path: Path, stop: int = NO_LIMIT, start: int = 0, first_number: int = 1) -> Iterator[tuple[int, T]]:
         """Yield every line, decoded, with its end offset; `first_number` is that of the line at `start`."""
-        checker, number = LineChecker(), first_number
+        checker, number = LineChecker(path, self._schema), first_number
         for end, block in read_line_blocks(path, start, stop):
             lines = bytes(block[:-1]).split(b"\n")
             damage = checker.find_damage(lines)
@@ -118,13 +134,13 @@ class LineReader(Generic[T]):
             number += len(lines)
 
 
-def number_damaged_lines(path: Path, ends: set[int]) -> list[DamagedLine]:
+def number_damaged_lines(path: Path, schema: int, ends: set[int]) -> list[DamagedLine]:
     """Return the damaged lines of a file that end at these offsets, with their numbers."""
-    checker, found = LineChecker(), []
+    checker, found = LineChecker(path, schema), []
     for number, (end, line) in enumerate(read_whole_lines(path), 1):
-        why = checker.find_damage([line]).get(0)
         if end in ends:
-            found.append(DamagedLine(path, end, number, why or "the checksum is missing"))
+            why = checker.find_damage([line]).get(0)
+            found.append(DamagedLine(path, end, number, why or "a seal lists it as damaged"))
     return found
 
 

@@ -6,14 +6,16 @@ Nothing is written. What is torn (an unterminated end of a journal) is no damage
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from rollbook.book.book import Book, hash_manifest
-from rollbook.book.counted_lines import KeyMap, list_journals, sidecar_path
+from rollbook.book.counted_lines import KeyMap, is_still_final, list_journals, sidecar_path, worker_of_journal
 from rollbook.book.heartbeats import GONE_SUFFIX, WorkerGone
 from rollbook.book.json_lines import LineChecker, read_whole_lines
 from rollbook.book.leases import Leases, lease_path
@@ -70,12 +72,66 @@ def _make_damage(error: BookError, *paths: Path) -> Damage:
     return Damage(path, text.removeprefix(path).lstrip(": "))
 
 
+class _SealedCounts:
+    """Counts the lines that a seal covers: the scored keys of its chunk, and the failed ones by kind.
+
+    What the seal of an earlier round left out of the journals of its workers stays left out.
+    """
+
+    def __init__(self, path: Path, seal: Seal) -> None:
+        self.path, self.seal = path, seal
+        self.earlier: Seal | None = None
+        self._scored = 0  # a bit for each key of the chunk
+        self._failed: dict[int, str] = {}
+
+    def covers(self, journal: Path, end: int) -> bool:
+        name = journal.name
+        if end > _sealed_bytes(self.seal, name) or end in self.seal.damaged.get(name, ()):
+            return False
+        earlier = self.earlier
+        if earlier is None or worker_of_journal(journal) not in {
+            worker_of_journal(Path(each)) for each in earlier.files
+        }:
+            return True
+        return end <= _sealed_bytes(earlier, name)
+
+    def add(self, key: int, line: ScoredLine | FailedLine, rounds: list[Round]) -> None:
+        if isinstance(line, ScoredLine):
+            self._scored |= 1 << key
+        elif is_still_final(line, (each for each in rounds if each.number <= self.seal.round)):
+            self._failed[key] = line.failure.kind
+
+    def describe_difference(self) -> str:
+        """Return how the seal differs from its lines; empty if it does not."""
+        failed = Counter(kind for key, kind in self._failed.items() if not self._scored >> key & 1)
+        if (self.seal.scored, self.seal.failed) == (self._scored.bit_count(), failed):
+            return ""
+        says, has = (
+            _describe_counts(*each)
+            for each in ((self.seal.scored, self.seal.failed), (self._scored.bit_count(), failed))
+        )
+        return f"it says {says}, and the lines that it covers are {has}"
+
+
+def _sealed_bytes(seal: Seal, name: str) -> int:
+    return seal.files[name].bytes if name in seal.files else 0
+
+
+def _describe_counts(scored: int, failed: dict[str, int]) -> str:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(failed.items()))
+    return f"{scored} scored and {sum(failed.values())} failed" + (f" ({kinds})" if kinds else "")
+
+
 class _BookChecker:
     """Checks one book; every method yields the damage that it finds."""
 
     def __init__(self, book: Book, found: RunVerification) -> None:
         self._book, self._run, self._found = book, book.path, found
         self._keys: KeyMap | None = None
+        self._rounds: list[Round] | None = None
+        self._first_keys = [0, *accumulate(size for part in book.plan.parts for size in part.chunks)]
+        self._counts: dict[int, list[_SealedCounts]] = {}
+        self._changed: set[tuple[str, Extent]] = set()
 
     def check(self) -> Iterator[Damage]:
         self._found.files += 2  # run.json and plan.json, which `Book` has read
@@ -86,6 +142,7 @@ class _BookChecker:
         for failures in (False, True):
             for path in list_journals(self._run, failures=failures):
                 yield from self._check_journal(path)
+        yield from self._compare_counts()
 
     def _check_tasks(self) -> Iterator[Damage]:
         self._found.files += 1
@@ -118,9 +175,10 @@ class _BookChecker:
 
     def _check_meaning(self) -> Iterator[Damage]:
         try:
-            began = next((round_.meaning for round_ in self._book.rounds() if round_.meaning), "")
+            self._rounds = self._book.rounds()
         except BookError:
             return  # a damaged round is in the list already
+        began = next((round_.meaning for round_ in self._rounds if round_.meaning), "")
         if began and began != hash_manifest(self._run):
             yield Damage(str(self._run / "run.json"), "was edited since the run began")
 
@@ -141,6 +199,10 @@ class _BookChecker:
                 yield from self._check_counts(path, seal)
                 for name, extent in seal.files.items():
                     sealed.setdefault(name, {})[extent] = path
+        for counts in self._counts.values():
+            counts.sort(key=lambda each: each.seal.round)
+            for earlier, later in pairwise(counts):
+                later.earlier = earlier.seal
         for name, extents in sorted(sealed.items()):
             yield from self._check_extents(self._run / "journals" / name, extents)
 
@@ -150,39 +212,59 @@ class _BookChecker:
             yield Damage(str(path), f"chunk {chunk} is not in the plan")
         elif seal.scored + sum(seal.failed.values()) != self._book.chunks[chunk].size:
             yield Damage(str(path), f"its counts do not add up to the {self._book.chunks[chunk].size} rollouts of it")
+        elif not (self._run / "rounds" / f"{seal.round:04}.json").exists():
+            yield Damage(str(path), f"its round {seal.round} does not exist")
+        else:
+            self._counts.setdefault(chunk, []).append(_SealedCounts(path, seal))
 
     def _check_extents(self, path: Path, sealed: dict[Extent, Path]) -> Iterator[Damage]:
         if not path.exists():
+            self._changed.update((path.name, extent) for extent in sealed)
             yield Damage(str(path), f"is missing, and sealed by {_list_names(list(sealed.values()))}")
             return
         self._found.files += path.suffix == ".tokens"  # the others are counted when their lines are read
         same = set(measure_extents(path, sorted(extent.bytes for extent in sealed)))
         changed = [seal for extent, seal in sealed.items() if extent not in same]
+        self._changed.update((path.name, extent) for extent in sealed if extent not in same)
         if changed:
             yield Damage(str(path), f"is not what was sealed by {_list_names(changed)}")
 
     def _check_journal(self, path: Path) -> Iterator[Damage]:
         """Check every line: its checksum, its fields, its key, and the token ids that it refers to."""
         self._found.files += 1
-        checker, read = LineChecker(), 0
+        checker, read = LineChecker(path, self._book.manifest.schema), 0
         for number, (end, line) in enumerate(read_whole_lines(path), 1):
             read = end
             self._found.lines += 1
-            problem = checker.find_damage([line]).get(0) or self._check_line(path, line)
+            problem = checker.find_damage([line]).get(0) or self._check_line(path, end, line)
             if problem:
                 yield Damage(str(path), problem, number)
         self._found.torn += path.stat().st_size > read
 
-    def _check_line(self, path: Path, raw: bytes) -> str:
+    def _check_line(self, path: Path, end: int, raw: bytes) -> str:
         line: FailedLine | ScoredLine
         try:
             failed = path.name.endswith(".failures.jsonl")
             line = _failed_decoder.decode(raw) if failed else _scored_decoder.decode(raw)
         except JSON_ERRORS as error:
             return str(error)
-        if self._keys and self._keys.find(line.task, line.sample) is None:
-            return f"task {line.task!r} sample {line.sample} is not in the plan"
+        if self._keys:
+            key = self._keys.find(line.task, line.sample)
+            if key is None:
+                return f"task {line.task!r} sample {line.sample} is not in the plan"
+            _, place, chunk = key
+            for counts in self._counts.get(chunk, ()):
+                if counts.covers(path, end):
+                    counts.add(place - self._first_keys[chunk], line, self._rounds or [])
         return _check_tokens(sidecar_path(path), line.turns)
+
+    def _compare_counts(self) -> Iterator[Damage]:
+        """Compare seals with the lines that they cover, if these are what was sealed; call after reading all lines."""
+        if self._keys is None or self._rounds is None:
+            return
+        for counts in (each for chunk in sorted(self._counts) for each in self._counts[chunk]):
+            if self._changed.isdisjoint(counts.seal.files.items()) and (problem := counts.describe_difference()):
+                yield Damage(str(counts.path), problem)
 
 
 def _check_tokens(sidecar: Path, turns: list[TurnLine]) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         reopens,
     )
     from rollbook.core.journal_lines import (
+        CHECKSUM_SCHEMA,
         SCHEMA_VERSION,
         FailedLine,
         ScoredLine,
@@ -76,6 +77,7 @@ else:
 
 __all__ = [
     "BUILTIN_PREFIX",
+    "CHECKSUM_SCHEMA",
     "FAILURE_KINDS",
     "JSON",
     "JSON_ERRORS",

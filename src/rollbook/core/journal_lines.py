@@ -26,6 +26,9 @@ SCHEMA_VERSION = 2
 Schema 1 has no checksum in journal lines; such run directories are read, resumed and extended, and stay schema 1.
 """
 
+CHECKSUM_SCHEMA = 2
+"""Every journal line of a book of this schema or a later one has a checksum."""
+
 _CRC_START, _CRC_END = b',"crc":"', b'"}'
 CRC_BYTES = len(_CRC_START) + 8 + len(_CRC_END)
 

@@ -36,9 +36,13 @@ PART_ARRAYS = ("place", "name", "value")
 
 
 class CacheOrigin(msgspec.Struct, frozen=True):
-    """What columns were made of: code, journal and tasks; files by their size and the time of their last change."""
+    """What columns were made of: code, the book's schema, journal and tasks.
+
+    Files are identified by their size and the time of their last change.
+    """
 
     maker: str
+    schema: int
     journal: tuple[int, int]
     tasks: tuple[int, int]
 
@@ -56,7 +60,7 @@ class _CacheHeader(msgspec.Struct, frozen=True):
 _decoder = msgspec.msgpack.Decoder(_CacheHeader)
 
 
-def load_cached_columns(path: Path, tasks: Path, sealed: Set[Extent]) -> JournalColumns | None:
+def load_cached_columns(path: Path, schema: int, tasks: Path, sealed: Set[Extent]) -> JournalColumns | None:
     """Return the columns of a journal, if a cache file exists that can be trusted."""
     if not _is_cacheable(path, sealed):
         return None
@@ -68,14 +72,16 @@ def load_cached_columns(path: Path, tasks: Path, sealed: Set[Extent]) -> Journal
         header = _decoder.decode(arrays["header"])
     except (OSError, EOFError, ValueError, LookupError, BadZipFile, *JSON_ERRORS):  # another version wrote it
         return None
-    trusted = header.origin == _make_origin(path, tasks) and sealed <= set(header.extents)
+    trusted = header.origin == _make_origin(path, schema, tasks) and sealed <= set(header.extents)
     return _build_columns(path, header, arrays) if trusted else None
 
 
-def read_and_cache_columns(path: Path, tasks: Path, rows: Mapping[str, int], sealed: Set[Extent]) -> JournalColumns:
+def read_and_cache_columns(
+    path: Path, schema: int, tasks: Path, rows: Mapping[str, int], sealed: Set[Extent]
+) -> JournalColumns:
     """Read the columns of a journal from its lines, and cache them if the whole file is sealed."""
-    origin = _make_origin(path, tasks)
-    columns = read_journal_columns(path, rows, sorted({extent.bytes for extent in sealed}))
+    origin = _make_origin(path, schema, tasks)
+    columns = read_journal_columns(path, schema, rows, sorted({extent.bytes for extent in sealed}))
     if _is_cacheable(path, sealed & columns.extents):
         with suppress(OSError):  # a full disk, or a read-only copy
             _write_cache(columns, origin)
@@ -92,10 +98,10 @@ def _cache_path(path: Path) -> Path:
     return path.parent.parent / "index" / f"{path.stem}.sheet"
 
 
-def _make_origin(path: Path, tasks: Path) -> CacheOrigin:
+def _make_origin(path: Path, schema: int, tasks: Path) -> CacheOrigin:
     stats = [os.stat(each) for each in (path, tasks)]
     journal, task_file = ((stat.st_size, stat.st_mtime_ns) for stat in stats)
-    return CacheOrigin(_code_digest(), journal, task_file)
+    return CacheOrigin(_code_digest(), schema, journal, task_file)
 
 
 @cache

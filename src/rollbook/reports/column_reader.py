@@ -22,11 +22,12 @@ def main() -> None:
     """Read the requested journals and write their columns."""
     die_with_parent()
     gc.disable()  # nothing here makes cycles, and the process ends soon
+    schema: int
     tasks: tuple[Path, int]
     files: Mapping[Path, Set[Extent]]
-    tasks, files = pickle.load(sys.stdin.buffer)
+    schema, tasks, files = pickle.load(sys.stdin.buffer)
     rows = read_rows(*tasks)
-    journals = [read_and_cache_columns(path, tasks[0], rows, sealed) for path, sealed in files.items()]
+    journals = [read_and_cache_columns(path, schema, tasks[0], rows, sealed) for path, sealed in files.items()]
     pickle.dump(journals, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
     sys.stdout.buffer.flush()
 

@@ -171,14 +171,15 @@ _decoder = msgspec.json.Decoder(_ScoredLine)
 
 
 def read_journal_columns(
-    path: Path, rows: Mapping[str, int], sealed: Sequence[int] = (), start: int = 0
+    path: Path, schema: int, rows: Mapping[str, int], sealed: Sequence[int] = (), start: int = 0
 ) -> JournalColumns:
     """Read the whole lines of a journal of scored lines from `start` on; a malformed one is a BookError with its place.
 
-    `rows` maps the book's task ids to rows; `sealed` are the sizes at which the file was sealed, in ascending order.
+    `schema` is the book's, `rows` maps its task ids to rows; `sealed` are the sizes at which the file was sealed, in
+    ascending order.
     Checksums are compared behind the last of them only: sealed bytes are covered by the extents (json_lines.py).
     """
-    reader, digests, checker = _ColumnBuilder(rows), ExtentDigests(sealed), LineChecker()
+    reader, digests, checker = _ColumnBuilder(rows), ExtentDigests(sealed), LineChecker(path, schema)
     for offset, block in read_line_blocks(path, start, on_bytes=digests.add):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1
         lines = _decode_lines(block, len(ends)) if sealed and ends[-1] <= sealed[-1] else None
@@ -188,7 +189,7 @@ def read_journal_columns(
             ends = ends[~damaged]
             lines = _decode_lines(good, len(ends))
         if lines is None:
-            raise _find_malformed_line(path)
+            raise _find_malformed_line(path, schema)
         reader.add_lines(lines, ends)
     return reader.build(path, digests.found)
 
@@ -265,10 +266,10 @@ def _format_number(sign: str, whole: str, fraction: str, padded: str, beyond: st
     return f"-{number}" if sign == "-" and number != "0" else number
 
 
-def _find_malformed_line(path: Path) -> BookError:
+def _find_malformed_line(path: Path, schema: int) -> BookError:
     """Return the error for the malformed line: read the file again line by line to find it."""
     try:
-        for _ in LineReader(_ScoredLine).read(path):
+        for _ in LineReader(_ScoredLine, schema).read(path):
             pass
     except BookError as error:
         return error

@@ -19,7 +19,6 @@ from rollbook.book import (
     Book,
     DamagedLine,
     SealedExtents,
-    TaskFile,
     list_journals,
     number_damaged_lines,
     read_rows,
@@ -93,24 +92,27 @@ HELPER_SHARE = 0.8
 MIN_BYTES_PER_S = 1 << 20
 
 
-def read_all_columns(tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
+def read_all_columns(book: Book, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
     """Yield the columns of a book's journals in order; `files` has the extents at which each was sealed.
 
     Cached ones are not read again. What a helper process could not read is read here.
     """
+    schema, tasks = book.manifest.schema, book.tasks
     found = {
-        path: journal for path, sealed in files.items() if (journal := load_cached_columns(path, tasks.path, sealed))
+        path: journal
+        for path, sealed in files.items()
+        if (journal := load_cached_columns(path, schema, tasks.path, sealed))
     }
     unread = {path: sealed for path, sealed in files.items() if path not in found}
     ours, *theirs = split_by_size(list(unread), choose_reader_count(unread))
     with ExitStack() as stack:
-        helpers = [stack.enter_context(_ReaderProcess(tasks, {path: files[path] for path in some})) for some in theirs]
+        helpers = [stack.enter_context(_ReaderProcess(book, {path: files[path] for path in some})) for some in theirs]
         rows = read_rows(tasks.path, len(tasks)) if unread else {}  # not `tasks.rows`, which would stay in memory
-        found |= {path: read_and_cache_columns(path, tasks.path, rows, files[path]) for path in ours}
+        found |= {path: read_and_cache_columns(path, schema, tasks.path, rows, files[path]) for path in ours}
         for helper in helpers:
             found |= helper.read_columns()
         for path, sealed in files.items():
-            yield found.pop(path) if path in found else read_and_cache_columns(path, tasks.path, rows, sealed)
+            yield found.pop(path) if path in found else read_and_cache_columns(path, schema, tasks.path, rows, sealed)
 
 
 def choose_reader_count(paths: Iterable[Path]) -> int:
@@ -133,10 +135,10 @@ def split_by_size(paths: Sequence[Path], readers: int) -> list[list[Path]]:
 class _ReaderProcess:
     """A child process that reads journals (column_reader.py); it returns the columns in an unnamed file."""
 
-    def __init__(self, tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> None:
+    def __init__(self, book: Book, files: Mapping[Path, Set[Extent]]) -> None:
         self._timeout_s = 60 + sum(path.stat().st_size for path in files) / MIN_BYTES_PER_S
         self._input, self._output = (_unnamed_file() for _ in range(2))
-        pickle.dump(((tasks.path, len(tasks)), files), self._input)
+        pickle.dump((book.manifest.schema, (book.tasks.path, len(book.tasks)), files), self._input)
         self._input.seek(0)
 
     def __enter__(self) -> _ReaderProcess:
@@ -170,7 +172,7 @@ def _unnamed_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-ColumnsReader: TypeAlias = Callable[[TaskFile, Mapping[Path, Set[Extent]]], Iterator[JournalColumns]]
+ColumnsReader: TypeAlias = Callable[[Book, Mapping[Path, Set[Extent]]], Iterator[JournalColumns]]
 """Yields the columns of a book's journals, each with the extents at which it was sealed."""
 
 
@@ -219,11 +221,11 @@ class RunColumns:
         sealed_extents = SealedExtents(book.path, selector.seals)
         sealed_extents.check_present(failures=False)
         sealed = {path: selector.extents(path) for path in list_journals(book.path, failures=False)}
-        for number, journal in enumerate(self._read_columns(book.tasks, sealed)):
+        for number, journal in enumerate(self._read_columns(book, sealed)):
             if not sealed[journal.path] <= journal.extents:  # this raises the error
                 sealed_extents.check_read(journal.path, int(journal.ends[-1]) if len(journal.ends) else 0)
             if damaged := selector.find_damaged(journal):
-                self.damaged += number_damaged_lines(journal.path, damaged)
+                self.damaged += number_damaged_lines(journal.path, book.manifest.schema, damaged)
             columns = renumber_columns(journal, self.answers, self.parts)
             yield self._rank_lines(journal, columns, selector, selector.select_lines(journal, columns.task, number))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rollbook.book import Book, FailedLineHeader, LineReader, TaskFile, is_still_final, list_journals
+from rollbook.book import Book, FailedLineHeader, LineReader, is_still_final, list_journals
 from rollbook.core import Extent, Timing
 from rollbook.errors import BookError
 from rollbook.reports import JournalColumns, read_all_columns, read_journal_columns, renumber_columns
@@ -94,28 +94,29 @@ class JournalFollower:
         self.journals: list[JournalColumns] = []
         self._held: dict[Path, tuple[int, JournalColumns]] = {}
 
-    def read(self, tasks: TaskFile, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
+    def read(self, book: Book, files: Mapping[Path, Set[Extent]]) -> Iterator[JournalColumns]:
         """Return the columns in the order of the files; bytes that were read before are not read again."""
         held = {
             path: self._held[path] for path in files if path in self._held and _is_same_file(path, self._held[path])
         }
         fresh = {path: sealed for path, sealed in files.items() if path not in held}
         held = {
-            path: (inode, self._read_appended(journal, tasks, files[path])) for path, (inode, journal) in held.items()
+            path: (inode, self._read_appended(journal, book, files[path])) for path, (inode, journal) in held.items()
         }
-        held |= {journal.path: (os.stat(journal.path).st_ino, journal) for journal in read_all_columns(tasks, fresh)}
+        held |= {journal.path: (os.stat(journal.path).st_ino, journal) for journal in read_all_columns(book, fresh)}
         self.journals = [held[path][1] for path in files]
         # A journal that differs from its seals is read again next time, and refused again.
         self._held = {path: held[path] for path in files if files[path] <= held[path][1].extents}
         return iter(self.journals)
 
-    def _read_appended(self, journal: JournalColumns, tasks: TaskFile, sealed: Set[Extent]) -> JournalColumns:
+    def _read_appended(self, journal: JournalColumns, book: Book, sealed: Set[Extent]) -> JournalColumns:
         """Return the columns with appended lines. Extents sealed while we saw the file grow are trusted; a file that
         is read for the first time is checked against its seals as everywhere."""
         size = os.stat(journal.path).st_size
         if size > _end_offset(journal):
+            start, schema = _end_offset(journal), book.manifest.schema
             journal = concatenate_columns(
-                journal, read_journal_columns(journal.path, tasks.rows, start=_end_offset(journal))
+                journal, read_journal_columns(journal.path, schema, book.tasks.rows, start=start)
             )
         return replace(journal, extents=journal.extents | {extent for extent in sealed if extent.bytes <= size})
 
@@ -167,11 +168,11 @@ class LocatedAttempt:
 
 
 class FailureFollower:
-    """The failed attempts of a book; each line is read once."""
+    """The failed attempts of a book of this schema; each line is read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: int) -> None:
         self.tries: list[LocatedAttempt] = []
-        self._reader = LineReader(FailedAttempt)
+        self._reader = LineReader(FailedAttempt, schema)
         self._read: dict[Path, tuple[int, int]] = {}
 
     def refresh(self, run: Path) -> None:

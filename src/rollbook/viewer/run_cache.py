@@ -111,7 +111,7 @@ class CachedRun:
         self._book.check_tasks()
         self._tasks_bytes = self._book.tasks.path.stat().st_size
         weakref.finalize(self._book, self._book.tasks.close)  # snapshots may outlive us
-        self._journals, self._failures = JournalFollower(), FailureFollower()
+        self._journals, self._failures = JournalFollower(), FailureFollower(self._book.manifest.schema)
         self._identity = identity  # last: after an error the run is opened again
 
     def take_snapshot(self) -> Snapshot:

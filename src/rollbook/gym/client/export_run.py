@@ -134,7 +134,7 @@ class GymExport:
 
     def failure_rows(self) -> Iterator[Row]:
         """Yield every failed attempt."""
-        reader = LineReader(FailedLine)
+        reader = LineReader(FailedLine, self._book.manifest.schema)
         for path in list_journals(self._book.path, failures=True):
             for _, line in reader.read(path):
                 rollout = line.to_rollout(self._book.tasks.read(self._book.tasks.rows[line.task]))
