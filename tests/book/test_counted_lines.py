@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from rollbook.book.book import Book
-from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, rollouts
+from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, LineIndex, rollouts
 from rollbook.book.journal import Journal, JournalEntry
 from rollbook.book.leases import Leases
 from rollbook.book.seals import Seals, write_seals
-from rollbook.core import Extent, Rollout, ScoredLine, Seal
+from rollbook.book.status import read_exact_status
+from rollbook.core import Extent, Rollout, ScoredLine, Seal, make_failed_line
 from rollbook.errors import BookError
-from support.books import failed, make_book, open_round, scored
+from support.books import encode_journal_line, failed, make_book, open_round, scored
 
 
 def write(book: Book, worker: str, made: list[Rollout], final: bool = True) -> dict[str, Extent]:
@@ -120,9 +121,22 @@ def test_a_line_that_the_plan_does_not_ask_for_is_an_error(tmp_path: Path) -> No
     book = make_book(tmp_path / "run", tasks=1, samples=1)
     stray = scored(book, 0, 0)
     stray.sample = 9
-    write(book, "w", [stray])
-    with pytest.raises(BookError, match="not in the plan"):
+    write(book, "w", [scored(book, 0, 0), stray])
+    named = r"w\.1\.jsonl:2: task 't0' sample 9 is not in the plan: restore plan\.json and tasks\.jsonl"
+    with pytest.raises(BookError, match=named):
         rewards(book)
+
+
+def test_a_failure_that_the_plan_does_not_ask_for_is_an_error(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=1)
+    open_round(book)
+    stray = failed(book, 0, 0)
+    stray.sample = 9
+    line = encode_journal_line(make_failed_line(stray, [None], True))
+    (book.path / "journals" / "w.1.failures.jsonl").write_bytes(line)
+    for read in (lambda: LineIndex(book), lambda: read_exact_status(book.path)):
+        with pytest.raises(BookError, match=r"w\.1\.failures\.jsonl:1: task 't0' sample 9 is not in the plan: restore"):
+            read()
 
 
 def test_only_final_failures_stand(tmp_path: Path) -> None:

@@ -117,8 +117,10 @@ def test_a_line_without_a_checksum_is_damaged_whoever_reads_it(
 def test_a_task_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
     book = make_book(tmp_path / "run")
     line = make_scored_line(scored(book, 0, 0), [None])
-    (book.path / "journals" / "w.1.jsonl").write_bytes(encode_journal_line(msgspec.structs.replace(line, sample=99)))
-    with pytest.raises(BookError, match="task 't0' sample 99 is not in the plan"):
+    (book.path / "journals" / "w.1.jsonl").write_bytes(
+        b"".join(encode_journal_line(msgspec.structs.replace(line, sample=sample)) for sample in (0, 99))
+    )
+    with pytest.raises(BookError, match=r"w\.1\.jsonl:2: task 't0' sample 99 is not in the plan: restore plan\.json"):
         RunColumns([book])
 
 

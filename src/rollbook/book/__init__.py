@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         read_turns,
         rollouts,
         sidecar_path,
+        unplanned_key_error,
         worker_of_journal,
     )
     from rollbook.book.durable_files import explain_disk_errors, lock_run, sync_folder, write_atomically, write_new
@@ -123,6 +124,7 @@ __all__ = [
     "rollouts",
     "sidecar_path",
     "sync_folder",
+    "unplanned_key_error",
     "verify_run",
     "worker_of_journal",
     "write_atomically",

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.json_lines import NO_LIMIT, LineReader, malformed_line_error, read_whole_lines
+from rollbook.book.json_lines import NO_LIMIT, LineReader, count_lines, malformed_line_error
 from rollbook.book.leases import Leases
 from rollbook.book.seals import SealedExtents, Seals
 from rollbook.core import JSON_ERRORS, FailedLine, Failure, Rollout, Round, ScoredLine, Seal, Turn, TurnLine, reopens
@@ -197,7 +197,7 @@ class CountedLines(Generic[M]):
         """Return the row of a line that counts beyond doubt; contested ones are kept for the end."""
         key = self._keys.find(line.task, line.sample)
         if key is None:
-            raise BookError(f"{path}: task {line.task!r} sample {line.sample} is not in the plan")
+            raise unplanned_key_error(path, end, line.task, line.sample)
         row, place, chunk = key
         if (rule := rules.get(chunk)) is None:
             rule = rules[chunk] = self._rules.find(chunk, path)
@@ -229,6 +229,14 @@ class CountedLines(Generic[M]):
                     if not self._is_seen(place):
                         yield row, sample
                     place += 1
+
+
+def unplanned_key_error(path: Path, end: int, task: str, sample: int) -> BookError:
+    """Return the error about an undamaged line, which ends at `end`, of a key that is not in the plan."""
+    return BookError(
+        f"{path}:{count_lines(path, end)}: task {task!r} sample {sample} is not in the plan: restore plan.json and "
+        "tasks.jsonl from a copy of the run, or move this journal away if it belongs to another run"
+    )
 
 
 def list_journals(run: Path, *, failures: bool) -> list[Path]:
@@ -343,7 +351,8 @@ class LineIndex:
         if not self._files or self._files[-1] != path:
             self._files.append(path)
         found = self._keys.find(task, sample)
-        assert found is not None
+        if found is None:
+            raise unplanned_key_error(path, end, task, sample)
         self._file[found[1]], self._end[found[1]] = len(self._files) - 1, end
 
     @property
@@ -375,8 +384,7 @@ def _read_line(path: Path, end: int) -> ScoredLine | FailedLine:
     try:
         return _failed_decoder.decode(raw) if path.name.endswith(".failures.jsonl") else _scored_decoder.decode(raw)
     except JSON_ERRORS as error:
-        number = sum(1 for at, _ in read_whole_lines(path) if at <= end)
-        raise malformed_line_error(path, number, error) from None
+        raise malformed_line_error(path, count_lines(path, end), error) from None
 
 
 def read_line_before(path: Path, end: int) -> bytes:

@@ -144,6 +144,11 @@ def number_damaged_lines(path: Path, schema: int, ends: set[int]) -> list[Damage
     return found
 
 
+def count_lines(path: Path, end: int) -> int:
+    """Return the number of the line that ends at an offset."""
+    return sum(1 for _ in read_whole_lines(path, stop=end))
+
+
 def malformed_line_error(path: Path, number: int, error: Exception) -> BookError:
     """Return the error about a line that cannot be read."""
     return BookError(f"{path}:{number}: malformed line ({error}); restore the file from a copy of the run")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.counted_lines import CountedLines, FinalFailures, ScoredLineHeader
+from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, ScoredLineHeader, unplanned_key_error
 from rollbook.book.heartbeats import read_presences
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds
@@ -86,7 +86,11 @@ def read_exact_status(run: str | Path) -> RunStatus:
     """Read the status of a run with counts from its journals: everything that is durable counts."""
     status, book = read_status(run), Book(run)
     failures, counted = FinalFailures(book), CountedLines(book, ScoredLineHeader)
-    failed_keys = {(line.task, line.sample): line.failure.kind for line in failures}
+    failed_keys, keys = dict[tuple[str, int], str](), KeyMap(book)
+    for path, end, failure in failures.iterate_with_offsets():
+        if keys.find(failure.task, failure.sample) is None:
+            raise unplanned_key_error(path, end, failure.task, failure.sample)
+        failed_keys[failure.task, failure.sample] = failure.failure.kind
     scored = 0
     for _, _, line in counted:
         scored += 1

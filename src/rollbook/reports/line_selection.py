@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rollbook.book import Book, ContestedLines, LineRules, iterate_parts
+from rollbook.book import Book, ContestedLines, LineRules, iterate_parts, unplanned_key_error
 from rollbook.core import Extent
-from rollbook.errors import BookError
 from rollbook.reports.journal_columns import JournalColumns
 from rollbook.stats import NO_ANSWER, Bools, Columns, Floats, Ints, merge_columns
 
@@ -52,8 +51,9 @@ class LineSelector:
         """Return which lines count beyond doubt; contested ones are kept for the end."""
         places, chunks = self.find_keys(rows, journal.sample)
         if len(unplanned := np.flatnonzero(places < 0)):
-            key = f"task {journal.read_task_id(int(unplanned[0]))!r} sample {journal.sample[unplanned[0]]}"
-            raise BookError(f"{journal.path}: {key} is not in the plan")
+            line = int(unplanned[0])
+            task, sample = journal.read_task_id(line), int(journal.sample[line])
+            raise unplanned_key_error(journal.path, int(journal.ends[line]), task, sample)
         epochs, limits, contested = self._find_rules(journal.path, chunks)
         valid = journal.ends <= limits
         if listed := self._damaged.get(journal.path.name):
