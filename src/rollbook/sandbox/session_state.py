@@ -441,6 +441,8 @@ class SnapshotState:
         first = self._guest.process
         if turn.status == "memory" or not (first.has_ended() or is_exiting(first.pid)):
             return
+        if not first.has_ended(GUEST_KILL_S):
+            raise SandboxError(f"process {first.pid} does not die")
         if self._guest.wait_for_exit().ended == -signal.SIGKILL and not self._guest.can_kill(first):
             raise SandboxError("the first process of the session was killed from outside")
 
