@@ -1,7 +1,7 @@
 """How a browser comes in: by any link, and with a cookie that goes nowhere else."""
 
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -20,7 +20,8 @@ def neighbour():
         def log_message(self, *_):
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
+    # A server of one thread would wait for ever, in shutdown, for a connection that Chromium opened ahead of need.
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/", sent
