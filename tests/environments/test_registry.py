@@ -163,8 +163,9 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gsm9k", r"unknown environment 'gsm9k'; did you mean gsm8k\? known: .*gsm8k, .*reasoning_gym"),
-        ("qqqqq", r"unknown environment 'qqqqq'; known: .*gsm8k"),
+        ("gsm9k", r"unknown environment 'gsm9k'; did you mean gsm8k\? `rollbook envs` lists .*--data FILE"),
+        ("qqqqq", r"unknown environment 'qqqqq'; `rollbook envs` lists .*--data FILE"),
+        ("gsm8k,humaneval", r"'gsm8k,humaneval': name one environment; .* a blend"),
         ("qqqqq:Sums", r"unknown environment 'qqqqq'"),
         (".x:Sums", r"unknown environment '.x'"),
         ("gsm8k:hard", r"gsm8k has no variants"),

@@ -9,7 +9,7 @@ from rollbook._exports import export_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rollbook.book.book import Book, BookDraft, refuse_occupied
+    from rollbook.book.book import Book, BookDraft, missing_run_error, refuse_occupied, refuse_url
     from rollbook.book.claims import (
         MAX_WORKER_DEATHS,
         REFRESH_S,
@@ -108,6 +108,7 @@ __all__ = [
     "list_journals",
     "lock_run",
     "make_presence",
+    "missing_run_error",
     "name_state",
     "next_heartbeat_s",
     "number_damaged_lines",
@@ -121,6 +122,7 @@ __all__ = [
     "read_turns",
     "read_whole_lines",
     "refuse_occupied",
+    "refuse_url",
     "rollouts",
     "sidecar_path",
     "sync_folder",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import time
@@ -114,15 +115,48 @@ def hash_manifest(run: Path) -> str:
     return hashlib.sha256((run / "run.json").read_bytes()).hexdigest()
 
 
+def refuse_url(path: str | Path, option: str = "") -> None:
+    """Refuse a URL where a path is needed: as a path it would silently name a local folder called `s3:`.
+
+    One slash is enough to be taken for a URL, because Path removes the other.
+    """
+    match = _URL_START(str(path))
+    if match:
+        url = f"{match[1]}://{match[2]}"
+        way = "leave out file://" if match[1] == "file" else "give a local path, and copy the files yourself"
+        raise UsageError(f"{option} {url}: Rollbook reads and writes local files only; {way}".strip())
+
+
+_URL_START = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL).fullmatch
+"""A scheme has two letters or more; a single one is a drive of Windows."""
+
+
 def refuse_occupied(path: Path) -> None:
     """Refuse to overwrite a run directory; the error lists the alternatives."""
+    refuse_url(path, "--out")
     try:
+        is_file = path.is_file()
         occupied = path.exists() and not (path.is_dir() and not any(path.iterdir()))
     except OSError as error:
         raise UsageError(f"--out {str(path)[:80]}: {error.strerror}; choose another") from None
+    if is_file:
+        raise UsageError(f"--out {path}: this is a file, and a run is a folder; choose another name")
     if occupied:
         way = f"continue it with `rollbook resume {path}`, " if (path / "run.json").exists() else ""
         raise UsageError(f"{path} is not empty: {way}choose another --out, or delete it")
+
+
+def missing_run_error(path: Path) -> UsageError:
+    """Return the error for a path that is not a run directory; it says what the path is."""
+    refuse_url(path)
+    reason = "it has no run.json"
+    if path.is_file():
+        reason = "it is a file"
+    elif not path.exists():
+        reason = "it does not exist"
+    elif inside := sorted(path.glob("*/run.json")):
+        reason = f"it is a folder of runs; name one of them, such as {inside[0].parent}"
+    return UsageError(f"{path} is not a run directory: {reason}")
 
 
 class Book:
@@ -131,7 +165,7 @@ class Book:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not (self.path / "run.json").is_file():
-            raise UsageError(f"{self.path} is not a run directory: it has no run.json")
+            raise missing_run_error(self.path)
         self.manifest = self._read_json("run.json", Manifest)
         if not 1 <= self.manifest.schema <= SCHEMA_VERSION:
             raise BookError(

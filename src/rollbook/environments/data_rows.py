@@ -10,9 +10,12 @@ import csv
 import gzip
 import json
 import re
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import parse_qsl
@@ -201,9 +204,19 @@ def rows(path: str | Path) -> Iterator[DataRow]:
             yield row
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"{path}: cannot be read: {reason}") from None
+        hint = _suggest_source(str(path)) if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"{path}: cannot be read: {reason}{hint}") from None
     if row is None:
         raise UsageError(f"{path}: holds no rows{'' if records else '; put one JSON object on each line'}")
+
+
+def _suggest_source(path: str) -> str:
+    """Return what the user may have meant by the path of a file that does not exist."""
+    if "://" in path:
+        return f"; download it and give the file, or {HUB_SCHEME}org/name for a dataset on the Hugging Face hub"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path.removesuffix(".gz")).suffix:
+        return f"; for the dataset on the Hugging Face hub write {HUB_SCHEME}{path}"
+    return ""
 
 
 def read_tasks(
@@ -325,11 +338,43 @@ def read_hub(path: str) -> Iterator[DataRow]:
     """Yield the rows of hf://org/name?split=test&config=main, streamed by the package `datasets`."""
     name, options = parse_hub_path(path)
     try:
+        if find_spec("datasets") is None:  # its import takes a second, so the connection is tried before it
+            raise ModuleNotFoundError("No module named 'datasets'")
+        if not Path(name).is_dir():
+            _check_hub_connection(import_module("huggingface_hub"), path)
         import datasets
     except ImportError as error:
         raise UsageError(f"{path} needs a package ({error}); pip install 'rollbook[hf]'") from None
     for number, values in enumerate(_stream_split(datasets, path, name, options), 1):
         yield DataRow(path, number, _as_json(values, f"{path}:{number}"))
+
+
+HUB_CONNECT_S = 5.0
+HUB_ANSWER_S = 15.0
+
+
+def _check_hub_connection(hub: Any, path: str) -> None:
+    """Ask the hub once, without a retry: the package itself tries a dead connection for half a minute.
+
+    Any answer will do, an error's too. The thread bounds the look-up of the name, which takes no timeout.
+    """
+    failures: list[Exception] = []
+    asking = threading.Thread(target=_ask_hub, args=(hub, failures), daemon=True)
+    asking.start()
+    asking.join(HUB_ANSWER_S)
+    if asking.is_alive() or failures:
+        words = (
+            " ".join(str(failures[0]).split())[:200].rstrip(".") if failures else f"no answer within {HUB_ANSWER_S:g} s"
+        )
+        way = "check the network, or download the rows elsewhere and give them as a file"
+        raise UsageError(f"{path}: cannot be read: {hub.constants.ENDPOINT} does not answer: {words}; {way}")
+
+
+def _ask_hub(hub: Any, failures: list[Exception]) -> None:
+    try:
+        hub.get_session().head(hub.constants.ENDPOINT, timeout=HUB_CONNECT_S)
+    except Exception as error:  # noqa: BLE001  the classes depend on the package's version
+        failures.append(error)
 
 
 def _stream_split(datasets: Any, path: str, name: str, options: dict[str, str]) -> Iterator[dict[str, JSON]]:

@@ -76,11 +76,12 @@ class ParsedSpec(msgspec.Struct, frozen=True):
 
 
 class KnownEnvironment(msgspec.Struct, frozen=True):
-    """An environment that is known by name, and its description."""
+    """An environment that is known by name, and its description. A URL scheme is named by the server behind it."""
 
     name: str
     target: str
     description: str
+    is_url_scheme: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def resolve(
     if names_blend(spec):
         raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")
     parsed = parse_spec(spec)
+    _refuse_list(parsed)
     args = dict(parsed.args)
     if "://" in parsed.target:
         found = _find_by_scheme(spec)
@@ -118,6 +120,13 @@ def resolve(
     if "data" in _missing_parameters(found.cls, args):
         raise UsageError(f"{parsed.target} needs {options[0]} FILE: the rows to ask")
     return _construct_resolved(spec, found, _add_argument(found.cls, args, "template", options[1], template))
+
+
+def _refuse_list(parsed: ParsedSpec) -> None:
+    """Refuse several names in one spec."""
+    if "," in parsed.target and "://" not in parsed.target and not Path(parsed.target).is_file():
+        way = "several environments in one run are a blend, a YAML file that lists them (docs/blends.md)"
+        raise UsageError(f"environment {parsed.spec!r}: name one environment; {way}")
 
 
 def names_blend(spec: str) -> bool:
@@ -161,8 +170,13 @@ def list_environments() -> list[KnownEnvironment]:
         if isinstance(target, str):
             environments.append(KnownEnvironment(name, target, _import_target(target).description))
         else:
-            environments.append(KnownEnvironment(name, target.value, _summary(target)))
+            environments.append(KnownEnvironment(name, target.value, _summary(target), is_url_scheme(name)))
     return environments
+
+
+def is_url_scheme(name: str) -> bool:
+    """Return whether a known name stands before `://`; decided by the name, so that no plug-in is imported."""
+    return name in ("http", "https") or "+" in name
 
 
 def _summary(entry: EntryPoint) -> str:
@@ -180,7 +194,7 @@ def _known_targets() -> dict[str, str | EntryPoint]:
 def _find_by_name(name: str) -> _ResolvedClass:
     target = _known_targets().get(name)
     if target is None:
-        raise UsageError(f"unknown environment {name!r}{suggest_names(name, _known_targets())}")
+        raise UsageError(_explain_unknown(name))
     if isinstance(target, str):
         return _ResolvedClass(_import_target(target), BUILTIN_PREFIX + name)
     try:
@@ -192,9 +206,21 @@ def _find_by_name(name: str) -> _ResolvedClass:
 
 def _find_by_scheme(spec: str) -> _ResolvedClass:
     scheme = spec.partition(":")[0]
+    if scheme == "hf":
+        way = f"give them to an environment that takes rows, as in: rollbook run math --data {spec}"
+        raise UsageError(f"environment {spec}: a dataset is rows, not an environment; {way}")
     if scheme not in _known_targets():
         raise UsageError(f"environment {spec}: no installed package speaks {scheme}:// environments")
     return _find_by_name(scheme)
+
+
+def _explain_unknown(name: str) -> str:
+    """Return the error about an unknown name: similar names, and what to do where the wanted one is not installed."""
+    names = [known for known in _known_targets() if not is_url_scheme(known)]
+    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)
+    guess = f"did you mean {', '.join(close)}? " if close else ""
+    own = "math, mcqa, string_match and code run your own rows with --data FILE (docs/environments.md)"
+    return f"unknown environment {name!r}; {guess}`rollbook envs` lists those that are installed; {own}"
 
 
 def _import_target(target: str) -> type[Environment]:
@@ -266,8 +292,7 @@ def _find_in_module(parsed: ParsedSpec, folder: Path) -> _ResolvedClass:
     if file is not None:
         return _load_class(folder, parsed.target, file.resolve(), parsed.part, parsed.target)
     if not parsed.part or not _is_importable(parsed.target):
-        hint = suggest_names(parsed.target, _known_targets())
-        raise UsageError(f"unknown environment {parsed.target!r}{hint}; or file.py:Class, or module:Class")
+        raise UsageError(f"{_explain_unknown(parsed.target)}; your own code is file.py:Class or module:Class")
     module = _import_or_explain(lambda: importlib.import_module(parsed.target), parsed.target, None)
     file = getattr(module, "__file__", None)
     path = Path(file).resolve() if file else None

@@ -20,6 +20,7 @@ from rollbook.book import (
     DamagedLine,
     SealedExtents,
     list_journals,
+    missing_run_error,
     number_damaged_lines,
     read_rows,
 )
@@ -54,7 +55,7 @@ def _read_run_id(path: Path) -> str:
     try:
         manifest = decode((path / "run.json").read_bytes())
     except OSError:
-        raise UsageError(f"{path} is not a run directory: it has no run.json") from None
+        raise missing_run_error(path) from None
     except ValueError as error:
         raise BookError(f"{path / 'run.json'}: {error}") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("run"), str):
