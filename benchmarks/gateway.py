@@ -157,7 +157,7 @@ def compare(shape: str, rollouts: int, rounds: int) -> Figure:
     prompt, sampled = SHAPES[shape]
     here = str(Path(__file__))
     with served(here, "--endpoint", shape) as (upstream, _), served(here, "--bare", upstream) as bare:
-        command = ["-m", "rollbook", "gateway", "--upstream", upstream]
+        command = ["-m", "rollbook", "gateway", "--model", upstream]
         with served(*command) as ours:
             measured(through_bare, *bare, CONCURRENCY, prompt // CALLS)
             measured(through_gateway, *ours, CONCURRENCY, prompt // CALLS)

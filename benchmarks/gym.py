@@ -159,7 +159,7 @@ def written(folder: Path, data: Path) -> Path:
     """The rows as our server wants them: with what its verifier knows of each."""
     out = folder / "config.yaml"
     if not out.exists():
-        words = ["gym-config", "mcqa", "--data", str(data), "--model-url", "http://none/v1", "--model-name", "mock"]
+        words = ["gym-config", "mcqa", "--data", str(data), "--model", "http://none/v1", "--model-name", "mock"]
         subprocess.run([*ROLLBOOK, *words, "-o", str(out)], check=True, stdout=subprocess.DEVNULL)
     (found,) = (path for path in folder.rglob("*.jsonl") if path.name.startswith("mcqa"))
     return found

@@ -3,7 +3,7 @@ import inspect
 import pytest
 
 from rollbook.cli.commands import COMMANDS
-from rollbook.cli.options import SETTINGS, OptionSet, compose_options
+from rollbook.cli.options import LAST_SETTINGS, OptionSet, compose_options
 
 
 def test_options_stand_where_the_command_takes_what_they_make_and_keep_their_defaults():
@@ -22,7 +22,7 @@ def test_options_stand_where_the_command_takes_what_they_make_and_keep_their_def
 @pytest.mark.parametrize("name", ["run", "plan", "work", "resume", "extend"])
 def test_every_command_that_works_has_every_operational_option(rollbook, name):
     assert name in COMMANDS
-    assert len(SETTINGS.parameters) >= 13
+    assert len(LAST_SETTINGS.parameters) >= 13
     text = rollbook(name, "--help").stdout
-    for option in SETTINGS.parameters:
+    for option in LAST_SETTINGS.parameters:
         assert f"--{option.name.replace('_', '-')}" in text

@@ -23,7 +23,7 @@ def gateway(tmp_path):
     started = []
 
     def start(*words, **environ):
-        command = [sys.executable, "-m", "rollbook", "gateway", "--upstream", write_script(tmp_path), *words]
+        command = [sys.executable, "-m", "rollbook", "gateway", "--model", write_script(tmp_path), *words]
         told = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **environ}
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environ, **told))
@@ -69,10 +69,10 @@ def test_a_key_of_ones_own_is_not_printed(gateway):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--upstream", "ftp://x"], "ftp://x: not a URL"),
-        (["--upstream", "scripted:none.jsonl"], "none.jsonl"),
-        (["--upstream", "scripted:script.jsonl", "-o", "script.jsonl"], "-o script.jsonl: File exists"),
-        (["--upstream", "scripted:script.jsonl", "--timeout", "inf"], "--timeout inf: not a finite number"),
+        (["--model", "ftp://x"], "ftp://x: not a URL"),
+        (["--model", "scripted:none.jsonl"], "none.jsonl"),
+        (["--model", "scripted:script.jsonl", "-o", "script.jsonl"], "-o script.jsonl: File exists"),
+        (["--model", "scripted:script.jsonl", "--timeout", "inf"], "--timeout inf: not a finite number"),
         (["--rollouts", "0"], "--rollouts"),
     ],
 )

@@ -33,7 +33,7 @@ def test_every_command_has_help_of_its_own(rollbook, name):
     assert COMMANDS[name].help in done.stdout
 
 
-HELP_IMPORTS = {"", "._exports", ".cli", ".cli.commands", ".cli.main", ".errors"}
+HELP_IMPORTS = {"", "._exports", ".cli", ".cli.commands", ".cli.help_pages", ".cli.main", ".errors"}
 """All that `rollbook --help` loads of the package."""
 
 

@@ -1,16 +1,16 @@
 import pytest
 
-from rollbook.cli.options import SETTINGS, parse_concurrency, parse_max_failures, parse_sampling
+from rollbook.cli.options import LAST_SETTINGS, parse_concurrency, parse_max_failures, parse_sampling
 from rollbook.core import Settings
 from rollbook.errors import UsageError
 
 
 def test_what_was_not_given_changes_nothing():
-    assert SETTINGS.make({option.name: option.default for option in SETTINGS.parameters}) == {}
+    assert LAST_SETTINGS.make({option.name: option.default for option in LAST_SETTINGS.parameters}) == {}
 
 
 def test_what_was_given_is_named_as_in_settings():
-    given = SETTINGS.make(
+    given = LAST_SETTINGS.make(
         {
             "model": ["http://a/v1", "http://b/v1"],
             "concurrency": "auto",

@@ -93,7 +93,7 @@ def write_rows(path, rows):
 @pytest.mark.parametrize("prefix", ["", "run_"])
 def test_the_columns_of_an_earlier_profile_go_before_new_ones_come(made, rollbook, tmp_path, prefix):
     made("a")
-    assert rollbook("profile", "a", "-k", "1,2,4", "--prefix", prefix, "-o", "p.jsonl").returncode == 0
+    assert rollbook("profile", "a", "--at", "1,2,4", "--prefix", prefix, "-o", "p.jsonl").returncode == 0
     rows = read_lines(tmp_path / "p.jsonl")
     assert f"{prefix}pass@4" in rows[0]
     write_rows(tmp_path / "p.jsonl", [row | {"mine": 1} for row in rows])
@@ -104,7 +104,7 @@ def test_the_columns_of_an_earlier_profile_go_before_new_ones_come(made, rollboo
     assert not [name for name in row if name.startswith("run_")]
     write_rows(tmp_path / "p.jsonl", [row | {f"{prefix}maj@3": 1} for row in rows])
     made("own", A, "Quiz", "--data", "p.jsonl")
-    refused = rollbook("profile", "own", "-k", "3", "--prefix", prefix, "-o", "r.jsonl")
+    refused = rollbook("profile", "own", "--at", "3", "--prefix", prefix, "-o", "r.jsonl")
     assert f"field '{prefix}maj@3' of its own" in refused.stderr
 
 
@@ -136,8 +136,8 @@ def test_curate_reads_every_kind_of_profile(made, rollbook, tmp_path, ending):
         pytest.importorskip("pyarrow")
     given = A | {"q0": ["0", "0", "=1+1", "=1+1"], "q2": ["007", "007", "007", "5"]}
     made("a", given)
-    rollbook("profile", "a", "-o", "p.jsonl", "-k", "1,4,8")
-    rollbook("profile", "a", "-o", f"p.{ending}", "-k", "1,4,8")
+    rollbook("profile", "a", "-o", "p.jsonl", "--at", "1,4,8")
+    rollbook("profile", "a", "-o", f"p.{ending}", "--at", "1,4,8")
     for source in ("p.jsonl", f"p.{ending}"):
         done = rollbook(
             "curate", source, "--keep", "n >= 4 and not pass_8 > 0 or level >= 0", "-o", f"{source}.next.jsonl"

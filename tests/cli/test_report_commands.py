@@ -19,12 +19,12 @@ def read_lines(path):
 
 def test_report_prints_every_number_beside_what_it_rests_on(made, rollbook, tmp_path):
     assert made("a").returncode == 0
-    done = rollbook("report", "a", "-k", "1,2,4")
+    done = rollbook("report", "a", "--at", "1,2,4")
     assert done.returncode == 0, done.stderr
     for words in ("12/12", "pass@1", "pass@4", "pass^4", "maj@4", "no answer", "reward part", "short", "p95 s"):
         assert words in done.stdout
     kept = json.loads((tmp_path / "a" / "metrics.json").read_text())
-    assert kept == json.loads(rollbook("report", "a", "-k", "1,2,4", "--json").stdout)
+    assert kept == json.loads(rollbook("report", "a", "--at", "1,2,4", "--json").stdout)
     numbers = kept["environments"]["Quiz"]
     assert numbers["pass@1"] == pytest.approx(5 / 12)
     assert numbers["pass@4"] == pytest.approx(1.0)
@@ -122,7 +122,7 @@ def test_graded_rewards_have_best_at_k_and_a_threshold_for_passing(made, rollboo
 
 def test_failures_are_no_scores_and_the_coverage_is_printed(made, rollbook):
     assert made("f", A | {"q0": ["0", "0", "0", "boom"]}).returncode == 3
-    done = rollbook("report", "f", "-k", "1,4")
+    done = rollbook("report", "f", "--at", "1,4")
     assert done.returncode == 3
     assert "@4 rests on 2 of 3 tasks" in done.stdout
     assert "verifier_error" in done.stdout
@@ -225,8 +225,8 @@ def test_an_empty_run_has_nulls_and_says_what_is_missing(rollbook, tmp_path):
     ("arguments", "words"),
     [
         (["report", "nowhere"], "nowhere is not a run directory"),
-        (["report", "a", "-k", "0"], "-k 0: write whole numbers"),
-        (["report", "a", "-k", "1,x"], "-k 1,x: write whole numbers"),
+        (["report", "a", "--at", "0"], "--at 0: write whole numbers"),
+        (["report", "a", "--at", "1,x"], "--at 1,x: write whole numbers"),
         (["report", "a", "--threshold", "nan"], "--threshold nan"),
         (["profile", "a", "-o", "p.xlsx"], "must be one of .jsonl, .csv, .parquet"),
         (["profile", "a", "-o", "no/such/p.jsonl"], "cannot be written"),

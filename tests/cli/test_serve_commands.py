@@ -110,7 +110,7 @@ def test_a_mistake_exits_with_2(rollbook, sums) -> None:
 
 def test_what_gym_needs_is_written_and_its_program_starts_the_server(rollbook, sums, tmp_path: Path) -> None:
     port = free_port()
-    words = ("--model-url", "http://localhost:8000/v1", "--model-name", "m", "-o", "gym/config.yaml", "--port", port)
+    words = ("--model", "http://localhost:8000/v1", "--model-name", "m", "-o", "gym/config.yaml", "--port", port)
     done = rollbook("gym-config", sums, *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "gym/config.yaml: Sums, Sums_agent and policy_model"
@@ -146,7 +146,7 @@ def up(port: int) -> bool:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"model_url": "localhost"}, "-m localhost: not a URL"),
+        ({"model": "localhost"}, "-m localhost: not a URL"),
         ({"domain": "sums"}, "Sums: domain 'sums'"),
         ({"out": Path("sums.py/config.yaml")}, "sums.py/data: Not a directory"),
     ],
@@ -157,7 +157,7 @@ def test_a_mistake_in_a_gym_configuration_is_one_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as error:
         serve_commands.gym_config_command(
-            **{"env": sums, "model_url": "http://localhost:8000/v1", "model_name": "m", **options}
+            **{"env": sums, "model": "http://localhost:8000/v1", "model_name": "m", **options}
         )
     assert complaint in str(error.value)
     assert "\n" not in str(error.value)

@@ -32,7 +32,7 @@ def test_the_address_opens_the_page_and_an_interrupt_ends_it(viewer):
 
 def test_a_run_is_exported(made, rollbook, tmp_path):
     made("quiz")
-    done = rollbook("view", "quiz", "--export", "quiz.html")
+    done = rollbook("view", "quiz", "--out", "quiz.html")
     assert (done.returncode, "12 of 12 played rollouts" in done.stdout) == (0, True)
     assert (tmp_path / "quiz.html").read_text().startswith("<!doctype html>")
 
@@ -42,7 +42,7 @@ def test_a_run_is_exported(made, rollbook, tmp_path):
     [
         (["nothing"], "is not a folder"),
         (["."], "holds no run"),
-        (["quiz", "--export", "quiz.txt"], "must be .html"),
+        (["quiz", "--out", "quiz.txt"], "must be .html"),
         (["quiz", "--tokenizer", "nothing"], "No such file"),
         (["quiz", "--port", "99999"], "65535"),
     ],

@@ -210,7 +210,7 @@ def test_an_old_run_is_reported(name: str, rollbook: Commands) -> None:
 
 @every
 def test_an_old_run_is_exported_by_the_viewer(name: str, rollbook: Commands) -> None:
-    done = rollbook.run("view", "run", "--export", "run.html")
+    done = rollbook.run("view", "run", "--out", "run.html")
     assert done.code == 0, done.stderr
     tasks, played = OLD[name].tasks, OLD[name].played
     assert f"{tasks} of {tasks} tasks in the table, {played} of {played} played rollouts" in done.stdout
@@ -250,7 +250,7 @@ def test_an_old_run_is_resumed_extended_verified_again_and_compared(name: str, r
     assert notes
     assert all(note.endswith("by the same verifier") for note in notes)
     assert says(rollbook.run("report", "run", "--json"), old.both)
-    page = rollbook.run("view", "run", "--export", "run.html")
+    page = rollbook.run("view", "run", "--out", "run.html")
     assert page.code == 0, page.stderr
     assert f"{old.both.scored} of {old.both.scored} played rollouts" in page.stdout
 

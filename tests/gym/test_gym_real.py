@@ -130,7 +130,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
         gym = RealGym(folder, folder / "ours", model)
         result = Deployed(gym, folder, rows)
         result.rollbook(
-            *("gym-config", write_sums(folder), "--model-url", model, "--model-name", "scripted"),
+            *("gym-config", write_sums(folder), "--model", model, "--model-name", "scripted"),
             *("-o", folder / "ours" / "config.yaml"),
         )
         configs = [*(config_of(server, name) for server, name in SERVERS.items()), config_of(STEPPED)]

@@ -23,7 +23,7 @@ needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewr
 
 @pytest.fixture(scope="module")
 def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    words = [sys.executable, "-m", "rollbook", "sandbox", "serve", "--size", "2"]
+    words = [sys.executable, "-m", "rollbook", "sandbox", "serve", "--concurrency", "2"]
     server = Process(words, tmp_path_factory.mktemp("served"), dict(os.environ))
     try:
         assert eventually(lambda: server.stdout.endswith("\n"), 30), server.stderr

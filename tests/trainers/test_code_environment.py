@@ -293,7 +293,7 @@ def test_without_ray_remote_says_what_to_do(monkeypatch):
 def test_a_sandbox_that_is_served_elsewhere_does_as_well():
     with code_environment():  # skips where there is no sandbox
         pass
-    command = [sys.executable, "-m", "rollbook", "sandbox", "serve", "--size", "1"]
+    command = [sys.executable, "-m", "rollbook", "sandbox", "serve", "--concurrency", "1"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         with code_environment(provider=server.stdout.readline().strip()) as env:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollbook.clusters import ClusterStatus
 
 
-Exact = Annotated[bool, typer.Option("--exact", help="Count what is in the journals, which takes longer.")]
+Exact = Annotated[bool, typer.Option("--exact", help="Count the lines of the journals, which takes longer.")]
 
 
 def status_command(run: o.Run, exact: Exact = False, json: o.Json = False) -> None:
@@ -83,7 +83,8 @@ def cancel_command(run: o.Run) -> None:
 
 
 WorkerNumber = Annotated[
-    int | None, typer.Option("--worker", metavar="N", min=0, help="The whole log of this worker.", show_default=False)
+    int | None,
+    typer.Option("--worker", metavar="N", min=0, help="Print the whole log of this worker.", show_default=False),
 ]
 
 

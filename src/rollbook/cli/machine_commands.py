@@ -20,7 +20,7 @@ from rollbook.core import JSON, Settings
 from rollbook.errors import UsageError
 
 EndpointUrl = Annotated[
-    str | None, typer.Option("-m", "--model", metavar="URL", help="Look at this endpoint instead of the machine.")
+    str | None, typer.Option("-m", "--model", metavar="URL", help="Check this endpoint instead of the machine.")
 ]
 
 
@@ -65,29 +65,39 @@ TOKEN_VARIABLE = "ROLLBOOK_SANDBOX_TOKEN"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g)?i?b?", re.IGNORECASE).fullmatch
 _IN_MB = {"k": 1 / 1024, "m": 1.0, "g": 1024.0}
 
-Seconds = Annotated[float, typer.Option("--seconds", help="CPU seconds; the clock on the wall gets four times that.")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Beyond the interpreter's own: 256MB, 1GB.")]
-Package = Annotated[list[str] | None, typer.Option("--package", help="May be imported, and is loaded beforehand.")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", metavar="S", help="CPU seconds of a run; its wall-clock limit is four times that.")
+]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="Memory beyond the interpreter's own, such as 256MB or 1GB.")
+]
+Package = Annotated[
+    list[str] | None, typer.Option("--package", metavar="NAME", help="A package that code may import; may be repeated.")
+]
 AllowWeaker = Annotated[
-    bool, typer.Option("--allow-weaker", help="Where there are no namespaces, take the walls that there are.")
+    bool, typer.Option("--allow-weaker", help="Accept weaker isolation where the kernel offers no namespaces.")
 ]
 
 
 def run(
-    file: Annotated[str, typer.Argument(help="A Python file; - for standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A Python file; - reads standard input.")],
     seconds: Seconds = 5.0,
     memory: Memory = "256MB",
     stdin: Annotated[
-        str | None, typer.Option("--stdin", metavar="FILE", help="What the program reads; - for standard input.")
+        str | None,
+        typer.Option("--stdin", metavar="FILE", help="The input of the program; - passes on standard input."),
     ] = None,
     package: Package = None,
     provider: Annotated[
-        str | None, typer.Option("--provider", help="built-in, bubblewrap, or http://HOST:PORT/TOKEN.")
+        str | None,
+        typer.Option(
+            "--provider", metavar="NAME|URL", help="The sandbox: built-in, bubblewrap, or http://HOST:PORT/TOKEN."
+        ),
     ] = None,
     allow_weaker: AllowWeaker = False,
     json: o.Json = False,
 ) -> None:
-    """Run one file behind the walls; exits with 0 only if it ended well."""
+    """Run one file in the sandbox; exit with 0 only if it succeeded."""
     from rollbook.sandbox import Limits, Sandbox
 
     limits = Limits(seconds=seconds, memory_mb=parse_megabytes(memory))
@@ -111,17 +121,37 @@ def run(
 
 
 def serve(
-    port: Annotated[int, typer.Option("--port", help=o.PORT_HELP)] = 0,
-    host: Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help=o.PORT_HELP)] = 0,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="ADDRESS",
+            help="The address to listen on; 0.0.0.0 admits other machines.",
+        ),
+    ] = "127.0.0.1",
     seconds: Seconds = 5.0,
     memory: Memory = "256MB",
     package: Package = None,
-    size: Annotated[int | None, typer.Option("--size", help="Runs at a time. [the number of cores]")] = None,
-    room: Annotated[int, typer.Option("--room", help="Requests that may run or wait; more are refused (429).")] = 256,
-    sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions that may be open; likewise.")] = 256,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "-c",
+            "--concurrency",
+            metavar="N",
+            min=1,
+            help="How many programs run at the same time. [default: the number of cores]",
+        ),
+    ] = None,
+    room: Annotated[
+        int, typer.Option("--room", metavar="N", min=1, help="The most requests that run or wait; more get HTTP 429.")
+    ] = 256,
+    sessions: Annotated[
+        int, typer.Option("--sessions", metavar="N", min=1, help="The most open sessions; more get HTTP 429.")
+    ] = 256,
     allow_weaker: AllowWeaker = False,
 ) -> None:
-    """Answer over HTTP until interrupted; prints the address once it is up, with its token if nobody gave it one."""
+    """Run programs for others over HTTP until interrupted; print the address, with a token if none was set."""
     from rollbook.processes import run_event_loop, serve_app
     from rollbook.sandbox import Limits, Sandbox, SandboxServer
 
@@ -131,7 +161,7 @@ def serve(
     sandbox = Sandbox(
         limits,
         packages=package or [],
-        size=size,
+        size=concurrency,
         sessions=sessions,
         provider="built-in",
         allow_weaker=allow_weaker or None,

@@ -18,6 +18,7 @@ from typing import Any, TextIO, cast
 import typer
 
 from rollbook.cli.commands import COMMANDS, CommandEntry
+from rollbook.cli.help_pages import SectionedCommand, SectionedGroup
 from rollbook.errors import RollbookError
 
 READER_LEFT_EXIT = 141
@@ -87,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _install_signal_handlers()
     try:
         with check_stdout():
-            code = typer.main.get_command(build_app(words[0])).main(words, prog_name="rollbook", standalone_mode=False)
+            code = typer.main.get_command(build_app(find_wanted(words))).main(
+                words, prog_name="rollbook", standalone_mode=False
+            )
     except typer.TyperException as error:
         sys.exit(_print_error(_format_usage(error), error.exit_code))
     except RollbookError as error:
@@ -119,30 +122,57 @@ def _raise_interrupt(number: int, frame: object) -> None:
 
 def build_app(wanted: str) -> typer.Typer:
     """Build the tree of commands; only the wanted one is imported, the others are names with a line of help."""
-    app = _make_typer(help="Every rollout is called, every rollout is marked.")
+    app = _make_typer(help=ABOUT, epilog=NEXT_STEPS, add_completion=True)
     app.callback()(_global_options)
     for name, entry in COMMANDS.items():
         if name == wanted:
             _add_command(app, name, entry)
         else:
-            app.command(name, help=entry.help)(_do_nothing)
+            app.command(name, cls=SectionedCommand, help=entry.help, rich_help_panel=entry.group)(_do_nothing)
     return app
 
 
-def _make_typer(help: str) -> typer.Typer:
-    return typer.Typer(help=help, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+ABOUT = (
+    "Run a language model many times on the tasks of an environment, score every answer, and keep a record of each, "
+    "for evaluation and reinforcement learning."
+)
+NEXT_STEPS = "Try: rollbook run gsm8k -n 20 -k 4. The options of a command: rollbook COMMAND -h."
+
+
+def _make_typer(help: str, epilog: str | None = None, add_completion: bool = False) -> typer.Typer:
+    return typer.Typer(
+        cls=SectionedGroup,
+        help=help,
+        epilog=epilog,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=add_completion,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 def _add_command(app: typer.Typer, name: str, entry: CommandEntry) -> None:
     command = getattr(import_module(entry.module), entry.attribute)
     if callable(command):
-        app.command(name, help=entry.help)(command)
+        app.command(name, cls=SectionedCommand, help=entry.help, rich_help_panel=entry.group)(command)
         return
     group = _make_typer(entry.help)
     group.callback()(_do_nothing)
     for function in command:
-        group.command()(function)
+        group.command(cls=SectionedCommand)(function)
     app.add_typer(group, name=name)
+
+
+def find_wanted(words: Sequence[str]) -> str:
+    """Return the name of the command to import: the first word, or that of the line a shell wants completed."""
+    if COMPLETION_VARIABLE not in os.environ:
+        return words[0]
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return next(iter(line.split()[1:]), "")
+
+
+COMPLETION_VARIABLE = "_ROLLBOOK_COMPLETE"
+"""Set by the scripts of --show-completion when a shell wants a line completed."""
 
 
 def _do_nothing() -> None:
@@ -158,7 +188,9 @@ def _show_version(wanted: bool) -> None:
 
 
 def _global_options(
-    version: bool = typer.Option(False, "--version", is_eager=True, callback=_show_version, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+    ),
 ) -> None:
     """Take the options that stand before a command."""
 

@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from rollbook.core import (
+    GROUPS,
     JSON,
     RESERVED_SAMPLING_KEYS,
     ClusterOptions,
@@ -86,7 +87,9 @@ def _set_signature(wrapper: Callable[..., object], command: Callable[..., object
     wrapper.__signature__ = own.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
 
 
-def list_options(struct: Struct, *names: str, after: dict[str, str] | None = None) -> list[inspect.Parameter]:
+def list_options(
+    struct: Struct, *names: str, after: dict[str, str] | None = None, show_defaults: bool = True
+) -> list[inspect.Parameter]:
     """Return the options of a struct and of the structs in it, or those of the fields `names`, in the fields' order.
 
     `after` moves an option behind another one: help lists related options together, stored fields keep their order.
@@ -95,9 +98,9 @@ def list_options(struct: Struct, *names: str, after: dict[str, str] | None = Non
     parameters = list_parameters(struct)
     for field in msgspec.structs.fields(struct):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            found += list_options(field.type)
+            found += list_options(field.type, show_defaults=show_defaults)
         elif field.name in (names or parameters) and parameters[field.name].details.on_command_line:
-            found.append(_make_parameter(struct, parameters[field.name]))
+            found.append(_make_parameter(struct, parameters[field.name], show_defaults))
     for name, other in (after or {}).items():
         moved = found.pop(_position(found, name))
         found.insert(_position(found, other) + 1, moved)
@@ -108,14 +111,16 @@ def _position(parameters: list[inspect.Parameter], name: str) -> int:
     return [each.name for each in parameters].index(name)
 
 
-def _make_parameter(struct: Struct, field: RunParameter) -> inspect.Parameter:
+def _make_parameter(struct: Struct, field: RunParameter, show_default: bool) -> inspect.Parameter:
     kind = _option_type(field)
     default = None if struct in GIVEN_ONLY or kind == list[str] or field.default is msgspec.NODEFAULT else field.default
     return inspect.Parameter(
         _argument(field),
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[kind if default is not None else kind | None, field_option(struct, field.name)],
+        annotation=Annotated[
+            kind if default is not None else kind | None, field_option(struct, field.name, show_default)
+        ],
     )
 
 
@@ -132,20 +137,38 @@ def _option_type(field: RunParameter) -> Any:
     return field.kinds[0] if len(field.kinds) == 1 and origins == {None} else str
 
 
-def field_option(struct: Struct, name: str) -> Any:
+def field_option(struct: Struct, name: str, show_default: bool = True) -> Any:
     """Return what typer has to know of a field, for a command that declares the option itself."""
     field = list_parameters(struct)[name]
     details = field.details
     return typer.Option(
-        *field.flags, metavar=details.metavar, min=details.minimum, max=details.maximum, help=_make_help(struct, field)
+        *field.flags,
+        metavar=details.metavar,
+        min=details.minimum,
+        max=details.maximum,
+        help=f"{field.description}{_format_default(field) if show_default else ''}",
+        show_default=False,
+        rich_help_panel=GROUPS[details.group],
+        callback=check_path if details.metavar == "DIR" else None,
     )
 
 
-def _make_help(struct: Struct, field: RunParameter) -> str:
-    default = field.details.shown_default
-    if not default and struct is Settings and field.default and not isinstance(field.default, list):
-        default = f"new run: {field.default if isinstance(field.default, str) else format(field.default, 'g')}"
-    return f"{field.description} [{default}]" if default else field.description
+def _format_default(field: RunParameter) -> str:
+    """Return a default in brackets; it is part of the text, because typer is given none where a file may have one."""
+    default = field.details.shown_default or field.default
+    if default in ("", None, msgspec.NODEFAULT) or isinstance(default, bool | list | dict):
+        return ""
+    return f" [default: {format(default, 'g') if isinstance(default, float) else default}]"
+
+
+def check_path(value: Any) -> Any:
+    """Refuse a URL where a path is needed; a list is checked item by item."""
+    if value:
+        from rollbook.book import refuse_url
+
+        for path in value if isinstance(value, list) else [value]:
+            refuse_url(path)
+    return value
 
 
 def read_given(struct: Struct, values: dict[str, Any]) -> dict[str, JSON]:
@@ -165,9 +188,10 @@ def make_struct(struct: type[S], *names: str) -> OptionSet:
     return OptionSet(list_options(struct, *names), lambda values: struct(**read_given(struct, values)))
 
 
-def take_settings(*names: str, after: dict[str, str] | None = None) -> OptionSet:
+def take_settings(*names: str, after: dict[str, str] | None = None, show_defaults: bool = True) -> OptionSet:
     """Return the options of Settings, or of the fields `names`, which make a dictionary of those that were given."""
-    return OptionSet(list_options(Settings, *names, after=after), lambda values: read_given(Settings, values))
+    options = list_options(Settings, *names, after=after, show_defaults=show_defaults)
+    return OptionSet(options, lambda values: read_given(Settings, values))
 
 
 def parse_concurrency(text: str) -> int | str:
@@ -221,7 +245,8 @@ PARSERS: dict[str, Callable[[Any], JSON]] = {
 }
 """How the text of an option becomes the value of its field, where typer cannot tell."""
 
-SETTINGS = take_settings(after={"api_key_env": "workers", "connect_timeout": "call_timeout"})
+LAST_SETTINGS = take_settings(after={"connect_timeout": "call_timeout"}, show_defaults=False)
+"""For a run that was started before: what is not given stays as its last start had it, so there are no defaults."""
 JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_s")
 API_KEY = take_settings("api_key_env")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
@@ -230,15 +255,16 @@ EnvironmentArg: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
-        help="gsm8k, path/to/file.py:Class, package.module:Class or reasoning_gym:NAME?key=value.",
+        help="A name (see rollbook envs), path/to/file.py:Class, or package.module:Class.",
         show_default=False,
     ),
 ]
 RUN_HELP = "A run directory."
-PORT_HELP = "0 takes a free one."
+PORT_HELP = "The port to listen on; 0 takes a free one."
+OUTPUT, CLUSTER = GROUPS["output"], GROUPS["cluster"]
 Run: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
-Port: TypeAlias = Annotated[int, typer.Option("--port", min=0, max=65535, help=PORT_HELP)]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Port: TypeAlias = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help=PORT_HELP)]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the results as JSON.", rich_help_panel=OUTPUT)]
 Limit: TypeAlias = Annotated[int | None, field_option(RunOptions, "limit")]
 Data: TypeAlias = Annotated[str | None, field_option(RunOptions, "data")]
 PromptTemplate: TypeAlias = Annotated[str | None, field_option(RunOptions, "template")]

@@ -35,20 +35,25 @@ if TYPE_CHECKING:
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...", help="Run directories; those of the same run are read as one.", show_default=False
+        metavar="RUN...", help="Run directories; several of the same run are read as one.", show_default=False
     ),
 ]
 Ks = Annotated[
-    str | None, typer.Option("-k", metavar="K,...", help="Which numbers @k. [default: powers of two up to the samples]")
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="K,...",
+        help="Report pass@K and the like at these K. [default: powers of two up to the samples]",
+    ),
 ]
 Threshold = Annotated[float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print a table to paste.")]
-Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Put before the names of the numbers.")]
-ResamplingSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Decides what is drawn.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="A prefix for the names of the metrics.")]
+ResamplingSeed = Annotated[int, typer.Option("--seed", metavar="N", help="The seed of random draws.")]
 
 
 def parse_ks(text: str | None) -> list[int] | None:
-    """Parse -k: whole numbers from 1, sorted, each once.
+    """Parse --at: whole numbers from 1, sorted, each once.
 
     >>> parse_ks("8,1,2,2")
     [1, 2, 8]
@@ -57,7 +62,7 @@ def parse_ks(text: str | None) -> list[int] | None:
         return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and 0 < int(word) <= 100_000 for word in words):
-        raise UsageError(f"-k {text}: write whole numbers from 1, as in -k 1,2,4,8")
+        raise UsageError(f"--at {text}: write whole numbers from 1, as in --at 1,2,4,8")
     return sorted({int(word) for word in words})
 
 
@@ -69,11 +74,11 @@ def check_threshold(value: float) -> float:
 
 
 def report_command(
-    runs: Runs, k: Ks = None, threshold: Threshold = 1.0, markdown: Markdown = False, json: o.Json = False
+    runs: Runs, at: Ks = None, threshold: Threshold = 1.0, markdown: Markdown = False, json: o.Json = False
 ) -> None:
     from rollbook.reports import RunData, build_report, group_by_run, make_shortfall
 
-    ks, least = parse_ks(k), check_threshold(threshold)
+    ks, least = parse_ks(at), check_threshold(threshold)
     reports = []
     for group in group_by_run(_select_runs(runs)):
         data = RunData(group)
@@ -116,19 +121,25 @@ def _write_results(data: RunData, report: Report) -> None:
 
 ProfileOut = Annotated[
     Path | None,
-    typer.Option("-o", "--out", metavar="FILE", help="A .jsonl, .csv or .parquet file. [default: RUN/profile.jsonl]"),
+    typer.Option(
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="A .jsonl, .csv or .parquet file. [default: RUN/profile.jsonl]",
+        callback=o.check_path,
+    ),
 ]
 
 
 def profile_command(
-    runs: Runs, out: ProfileOut = None, k: Ks = None, threshold: Threshold = 1.0, prefix: Prefix = ""
+    runs: Runs, out: ProfileOut = None, at: Ks = None, threshold: Threshold = 1.0, prefix: Prefix = ""
 ) -> None:
     from rollbook.reports import ProfileRows, RunData, check_suffix, write_table
 
     target = out or runs[0] / "profile.jsonl"
     check_suffix(target)
     data = RunData(runs)
-    rows = ProfileRows(data, parse_ks(k), check_threshold(threshold), prefix)
+    rows = ProfileRows(data, parse_ks(at), check_threshold(threshold), prefix)
     count = write_table(target, rows)
     if data.live:
         print("the run is going on: these are the numbers so far", file=sys.stderr)
@@ -143,17 +154,26 @@ CurateSource = Annotated[
     ),
 ]
 KeepTasks = Annotated[
-    str | None, typer.Option("--keep", metavar="EXPR", help='Which tasks, as in "0 < mean < 1 and n >= 8".')
+    str | None, typer.Option("--keep", metavar="EXPR", help='The tasks to keep, such as "0 < mean < 1 and n >= 8".')
 ]
-Sort = Annotated[str | None, typer.Option("--sort", metavar="EXPR", help="In which order; unknown values last.")]
-Desc = Annotated[bool, typer.Option("--desc", help="Largest first.")]
+Sort = Annotated[
+    str | None, typer.Option("--sort", metavar="EXPR", help="The order of the tasks; unknown values come last.")
+]
+Desc = Annotated[bool, typer.Option("--desc", help="Sort the largest first.")]
 Bucket = Annotated[
-    str | None, typer.Option("--bucket", metavar="EXPR:EDGE,...", help="Divide, as in mean:0,0.25,0.5,0.75,1.")
+    str | None,
+    typer.Option("--bucket", metavar="EXPR:EDGE,...", help="Divide the tasks, as in mean:0,0.25,0.5,0.75,1."),
 ]
-PerBucket = Annotated[int | None, typer.Option("--per-bucket", metavar="N", min=0, help="Draw so many from each.")]
-CuratedLimit = Annotated[int | None, typer.Option("-n", "--limit", metavar="N", min=0, help="Only the first so many.")]
+PerBucket = Annotated[
+    int | None, typer.Option("--per-bucket", metavar="N", min=0, help="Draw N tasks from each bucket.")
+]
+CuratedLimit = Annotated[
+    int | None, typer.Option("-n", "--limit", metavar="N", min=0, help="Keep only the first N tasks.")
+]
 NONE_LEFT_EXIT = 3
-CuratedOut = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="A .jsonl file, fit for --data.")]
+CuratedOut = Annotated[
+    Path, typer.Option("-o", "--out", metavar="FILE", help="A .jsonl file for --data.", callback=o.check_path)
+]
 
 
 def curate_command(
@@ -166,7 +186,7 @@ def curate_command(
     per_bucket: PerBucket = None,
     limit: CuratedLimit = None,
     seed: ResamplingSeed = 0,
-    k: Ks = None,
+    at: Ks = None,
     threshold: Threshold = 1.0,
     prefix: Prefix = "",
 ) -> None:
@@ -186,7 +206,7 @@ def curate_command(
         limit=limit,
         seed=seed,
     )
-    choice = curate(_read_profile_lines(source, parse_ks(k), check_threshold(threshold), prefix), options)
+    choice = curate(_read_profile_lines(source, parse_ks(at), check_threshold(threshold), prefix), options)
     if choice.lines:
         write_lines_atomically(out, iter(choice.lines))
     if choice.buckets:
@@ -223,14 +243,14 @@ def compare_command(
     a: RunA,
     b: RunB,
     common: Common = False,
-    k: Ks = None,
+    at: Ks = None,
     threshold: Threshold = 1.0,
     seed: ResamplingSeed = 0,
     json: o.Json = False,
 ) -> None:
     from rollbook.reports import compare_runs
 
-    comparison = compare_runs(a, b, common=common, ks=parse_ks(k), threshold=check_threshold(threshold), seed=seed)
+    comparison = compare_runs(a, b, common=common, ks=parse_ks(at), threshold=check_threshold(threshold), seed=seed)
     show_json(comparison.json()) if json else _show_comparison(comparison)
 
 
@@ -271,34 +291,35 @@ def _show_flipped(label: str, tasks: list[str]) -> None:
     print(f"{label}: {len(tasks)}{': ' if tasks else ''}{shown}{more}")
 
 
-RunOrFolder = Annotated[
-    Path, typer.Argument(metavar="RUNS_DIR_OR_RUN", help="A run, or a folder that holds some.", show_default=False)
-]
-NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
+RunOrFolder = Annotated[Path, typer.Argument(metavar="RUN|FOLDER", help="A run, or a folder of runs.")]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the address without opening a browser.")]
 Tokenizer = Annotated[
     Path | None,
-    typer.Option("--tokenizer", metavar="FILE", help="The model's tokenizer.json, to show the text of its tokens."),
+    typer.Option(
+        "--tokenizer", metavar="FILE", help="The tokenizer.json of the model, to show the text of its tokens."
+    ),
 ]
 ExportFile = Annotated[
-    Path | None, typer.Option("--export", metavar="FILE.html", help="Write the run as one file instead of serving it.")
+    Path | None,
+    typer.Option("-o", "--out", metavar="FILE.html", help="Write the run to one file instead.", callback=o.check_path),
 ]
 
 
 def view_command(
-    where: RunOrFolder,
+    where: RunOrFolder = Path("runs"),
     port: o.Port = 0,
     no_browser: NoBrowser = False,
     tokenizer: Tokenizer = None,
-    export: ExportFile = None,
+    out: ExportFile = None,
 ) -> None:
     from rollbook.viewer import RunFolder, Vocabulary
 
     folder = RunFolder(where)
     vocabulary = None if tokenizer is None else Vocabulary(tokenizer)
-    if export is not None:
+    if out is not None:
         from rollbook.viewer import export_run
 
-        print(export_run(folder, export, vocabulary))
+        print(export_run(folder, out, vocabulary))
         return
     from rollbook.viewer import RunCache, view
 
@@ -312,19 +333,18 @@ def _announce_address(address: str, show: bool) -> None:
         webbrowser.open(address)
 
 
-ExportFormat = Annotated[
-    str, typer.Option("--format", metavar="jsonl|parquet|gym|sft", help="What the rows look like.")
-]
+ExportFormat = Annotated[str, typer.Option("--format", metavar="jsonl|parquet|gym|sft", help="The form of the rows.")]
 KeepRollouts = Annotated[
     str | None,
     typer.Option(
         "--keep",
         metavar="EXPR",
-        help='Which rollouts, as in "reward >= 1 and turns < 9". [default: all that are scored; of sft "reward >= 1"]',
+        help='The rollouts to export, such as "reward >= 1 and turns < 9". [default: all that are scored; with sft '
+        '"reward >= 1"]',
     ),
 ]
 ExportOut = Annotated[
-    Path, typer.Option("-o", "--out", metavar="FILE", help="The file; must be new.", show_default=False)
+    Path, typer.Option("-o", "--out", metavar="FILE", help="The file, which must be new.", callback=o.check_path)
 ]
 
 
@@ -348,7 +368,7 @@ CollectedFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="The rollouts that `gym eval run` wrote; inputs and failures are found beside them.",
+        help="The rollouts that `gym eval run` wrote; inputs and failures are read from beside them.",
         show_default=False,
     ),
 ]

@@ -47,8 +47,8 @@ EnvironmentOrBlendArg = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
-        help="gsm8k, path/to/file.py:Class, package.module:Class, reasoning_gym:NAME?key=value, http://host:port, "
-        "or blend.yaml.",
+        help="A name (see rollbook envs), path/to/file.py:Class, package.module:Class, http://HOST:PORT, "
+        "or a blend of several environments, blend.yaml.",
         show_default=False,
     ),
 ]
@@ -56,19 +56,17 @@ StartedRun = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="A run directory. What is not given below stays as its last start had it.",
+        help="A run directory. Options that are not given stay as they were at its last start.",
         show_default=False,
     ),
 ]
 NewSamples = Annotated[
     int,
-    typer.Option(
-        "-k", "--samples", metavar="N", min=1, help="Tries at each task, those it has included.", show_default=False
-    ),
+    typer.Option("-k", "--samples", metavar="N", min=1, help="How many times each task is run, earlier ones included."),
 ]
 Retry = Annotated[
     list[str] | None,
-    typer.Option("--retry", metavar="KIND", help="Which failures to try again: a kind, infra, data, all, none."),
+    typer.Option("--retry", metavar="KIND", help="The failures to try again: a kind, infra, data, all or none."),
 ]
 
 
@@ -102,7 +100,9 @@ REQUEST = OptionSet(
         *list_options(
             RunOptions,
             after={
-                "api_key_env": "workers",
+                "model_name": "model",
+                "api_key_env": "model_name",
+                "judge_name": "judge",
                 "connect_timeout": "call_timeout",
                 "verify_timeout": "timeout",
                 "agent": "max_tokens_total",
@@ -289,7 +289,10 @@ def _split_command(text: str, nodes: int) -> list[str]:
     return words
 
 
-Wait = Annotated[bool, typer.Option("--wait", help="With --on slurm: wait for the jobs, and end as they do.")]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Wait for the jobs, with --on slurm, and exit as they do.", rich_help_panel=o.CLUSTER),
+]
 
 
 @compose_options(request=REQUEST, cluster=CLUSTER)
@@ -334,14 +337,16 @@ def plan_command(request: Request) -> None:
     o.print_note(f"next: rollbook work {run}")
 
 
-@compose_options(settings=o.SETTINGS)
+@compose_options(settings=o.LAST_SETTINGS)
 def work_command(run: StartedRun, settings: dict[str, JSON], json: o.Json = False) -> None:
     from rollbook.engine import work
 
     run_with_display(run, lambda display: work(run, settings, display), json)
 
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the scripts; write and submit nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the scripts; write and submit nothing.", rich_help_panel=o.CLUSTER)
+]
 
 
 @compose_options(request=REQUEST, cluster=CLUSTER)
@@ -394,7 +399,8 @@ def describe_size(job: ClusterJob) -> str:
 
 
 @compose_options(
-    settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address", "cluster"), read_place)
+    settings=o.LAST_SETTINGS,
+    given=OptionSet(list_options(ClusterOptions, "on", "address", "cluster", show_defaults=False), read_place),
 )
 def resume_command(
     run: StartedRun, settings: dict[str, JSON], retry: Retry = None, *, given: dict[str, Any], json: o.Json = False
@@ -434,7 +440,10 @@ def _show_resubmission(run: Path, submission: Submission | None, retry: list[str
     run_with_display(run, lambda display: resume(run, {}, retry, display), json)
 
 
-@compose_options(settings=o.SETTINGS, given=OptionSet(list_options(ClusterOptions, "on", "address"), read_place))
+@compose_options(
+    settings=o.LAST_SETTINGS,
+    given=OptionSet(list_options(ClusterOptions, "on", "address", show_defaults=False), read_place),
+)
 def extend_command(
     run: StartedRun, samples: NewSamples, settings: dict[str, JSON], given: dict[str, Any], json: o.Json = False
 ) -> None:

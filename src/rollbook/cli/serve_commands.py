@@ -15,32 +15,49 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.options import compose_options
-from rollbook.core import JSON, Limits, RunOptions, Sampling, Settings, ToolFormat, list_parameters
+from rollbook.core import GROUPS, JSON, Limits, RunOptions, Sampling, Settings, ToolFormat, list_parameters
 from rollbook.errors import UsageError
 
-Host = Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose: there is no password.")]
+Host = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDRESS", help="The address to listen on; it has no password."),
+]
+GatewayHost = Annotated[
+    str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; clients need the key.")
+]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", metavar="DIR", help="Write the environment's tasks there, as rows of Gym.")
+    str | None, typer.Option("--data-dir", metavar="DIR", help="Write the tasks there, as rows of NeMo Gym.")
 ]
 Role = Annotated[
-    str, typer.Option("--as", metavar="ROLE", help="resources: tools and verifier; agent: whole rollouts.")
+    str,
+    typer.Option("--as", metavar="ROLE", help="Serve as resources (tools and verifier) or as agent (whole rollouts)."),
 ]
 Reuse = Annotated[
     bool,
-    typer.Option("--reuse", help="Stay beside a server at the address, if it serves the same with the same arguments."),
+    typer.Option(
+        "--reuse", help="Use a server that is already at the address, if it serves the same with the same arguments."
+    ),
 ]
-Head = Annotated[bool, typer.Option("--head", help="Also answer as the head server, which says where servers are.")]
-EvalType = Annotated[str, typer.Option("--eval-type", metavar="NAME", help="Names the server; told to a harness.")]
+Head = Annotated[bool, typer.Option("--head", help="Also answer as the head server, which lists servers.")]
+EvalType = Annotated[
+    str, typer.Option("--eval-type", metavar="NAME", help="The name of the server, passed on to a harness.")
+]
 HarnessArg = Annotated[
     list[str] | None,
-    typer.Option("--harness-arg", metavar="KEY=VALUE", help="Told to harness:PACKAGE; may be repeated. No secrets."),
+    typer.Option(
+        "--harness-arg", metavar="KEY=VALUE", help="An argument of harness:PACKAGE, no secret; may be repeated."
+    ),
 ]
-Sessions = Annotated[int, typer.Option("--sessions", metavar="N", min=1, help="States open at once; more wait.")]
+Sessions = Annotated[
+    int,
+    typer.Option("--sessions", metavar="N", min=1, help="The most states that are open at the same time; more wait."),
+]
 Lease = Annotated[
-    float, typer.Option("--lease", metavar="S", min=0.1, help="A state that nobody uses for so long is closed.")
+    float, typer.Option("--lease", metavar="S", min=0.1, help="Seconds without use after which a state is closed.")
 ]
 AgentConcurrency = Annotated[
-    int, typer.Option("-c", "--concurrency", metavar="N", min=1, help="Rollouts of an agent at once.")
+    int,
+    typer.Option("-c", "--concurrency", metavar="N", min=1, help="How many rollouts of an agent run at the same time."),
 ]
 
 
@@ -103,7 +120,8 @@ def serve_command(
 
 
 ModelUrl = Annotated[
-    str, typer.Option("--model-url", metavar="URL", help="The endpoint that answers.", show_default=False)
+    str,
+    typer.Option("-m", "--model", metavar="URL", help="The endpoint of the model that NeMo Gym asks."),
 ]
 ModelId = Annotated[
     str,
@@ -111,24 +129,37 @@ ModelId = Annotated[
         "--model-name", metavar="NAME", help=list_parameters(RunOptions)["model_name"].description, show_default=False
     ),
 ]
-ConfigOut = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The YAML; the rest goes beside it.")]
-GymHost = Annotated[str, typer.Option("--host", help="Where the environment's server is to be.")]
+ConfigOut = Annotated[
+    Path,
+    typer.Option(
+        "-o", "--out", metavar="FILE", help="The YAML file; the others are written beside it.", callback=o.check_path
+    ),
+]
+GymHost = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The host of the environment's server.")]
 GymPort = Annotated[
     int | None,
     typer.Option(
-        "--port", min=1, max=65535, help="Likewise. [default: one derived from the environment and its arguments]"
+        "--port",
+        metavar="N",
+        min=1,
+        max=65535,
+        help="The port of the environment's server. [default: derived from the environment and its arguments]",
     ),
 ]
-Domain = Annotated[str, typer.Option("--domain", help="What Gym is to call its field: math, coding, agent, ...")]
-ModelKeyEnv = Annotated[
-    str, typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the model's key.")
+Domain = Annotated[
+    str, typer.Option("--domain", metavar="NAME", help="The domain for NeMo Gym: math, coding, agent, ...")
 ]
-JudgeUrls = Annotated[list[str] | None, typer.Option("--judge", metavar="URL", help="The server asks this judge.")]
+ModelKeyEnv = Annotated[
+    str, typer.Option("--api-key-env", metavar="NAME", help="The environment variable that holds the model's key.")
+]
+JudgeUrls = Annotated[
+    list[str] | None, typer.Option("--judge", metavar="URL", help="The endpoint of a judge that the server asks.")
+]
 
 
 def gym_config_command(
     env: o.EnvironmentArg,
-    model_url: ModelUrl,
+    model: ModelUrl,
     model_name: ModelId,
     out: ConfigOut = Path("config.yaml"),
     host: GymHost = "127.0.0.1",
@@ -157,7 +188,7 @@ def gym_config_command(
         judge_name=judge_name,
     )
     deployment = write_deployment(
-        options, out, model_url, model_name, judges=judge or [], limit=limit, domain=domain, api_key_env=api_key_env
+        options, out, model, model_name, judges=judge or [], limit=limit, domain=domain, api_key_env=api_key_env
     )
     print(f"{out}: {deployment.name}, {deployment.name}_agent and policy_model")
     print(f"{deployment.data}: {deployment.rows} rows")
@@ -169,16 +200,21 @@ KEY_VARIABLE = "ROLLBOOK_GATEWAY_KEY"
 Upstream = Annotated[
     list[str] | None,
     typer.Option(
-        "--upstream",
+        "-m",
+        "--model",
         metavar="URL",
-        help="Who answers: an OpenAI-compatible endpoint; repeated: replicas. [default: the embedded model]",
+        help="The OpenAI-compatible endpoint that answers; repeat it for replicas. [default: the embedded model]",
+        rich_help_panel=GROUPS["model"],
     ),
 ]
 RecordsOut = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="DIR", help="Write the record of each ended rollout there.")
+    Path | None, typer.Option("-o", "--out", metavar="DIR", help="Write a record of each rollout that has ended there.")
 ]
 MaxRollouts = Annotated[
-    int, typer.Option("--rollouts", metavar="N", min=1, help="Rollouts open at once; more: HTTP 429.")
+    int,
+    typer.Option(
+        "--rollouts", metavar="N", min=1, help="The most rollouts that are open at the same time; more get HTTP 429."
+    ),
 ]
 
 
@@ -189,8 +225,8 @@ MaxRollouts = Annotated[
     timeouts=o.take_settings("call_s", "outage_s"),
 )
 def gateway_command(
-    upstream: Upstream = None,
-    host: Host = "127.0.0.1",
+    model: Upstream = None,
+    host: GatewayHost = "127.0.0.1",
     port: o.Port = 0,
     model_name: o.ModelName = "",
     *,
@@ -207,7 +243,7 @@ def gateway_command(
     from rollbook.processes import run_event_loop
 
     options = GatewayOptions(
-        upstream=upstream or [],
+        upstream=model or [],
         model_name=model_name,
         host=host,
         port=port,

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from rollbook.engine import ReverifyOnly, ReverifyResult
 
 
-CheckedTasks = Annotated[
-    int, typer.Option("-n", "--limit", metavar="N", min=1, help="Look at the first so many tasks.")
-]
+CheckedTasks = Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Check only the first N tasks.")]
 
 
 @compose_options(limits=o.VERIFY_LIMITS, judge=o.JUDGE_SETTINGS)
@@ -64,7 +62,9 @@ def show_soundness(result: Soundness, as_json: bool) -> None:
 
 
 OneTask = Annotated[str, typer.Argument(metavar="TASK", help="The id of a task.", show_default=False)]
-AnswerFile = Annotated[str, typer.Option("--file", metavar="FILE", help="The answer to score; - reads standard input.")]
+AnswerFile = Annotated[
+    str, typer.Option("--file", metavar="FILE", help="The file with the answer; - reads standard input.")
+]
 
 
 @compose_options(limits=o.VERIFY_LIMITS, judge=o.JUDGE_SETTINGS)
@@ -153,13 +153,18 @@ def verify_command(run: o.Run, json: o.Json = False) -> None:
 MAX_CHANGES_SHOWN = 10
 VerifierEnvironment = Annotated[
     list[str] | None,
-    typer.Option("--env", metavar="[NAME=]ENVIRONMENT", help="Score with this one's verifier instead; repeat it."),
+    typer.Option(
+        "--env",
+        metavar="[NAME=]ENVIRONMENT",
+        help="Score with the verifier of this environment instead; may be repeated.",
+    ),
 ]
-WhichRollouts = Annotated[
-    str, typer.Option("--only", metavar="failed|scored|all", help="Which rollouts to score again.")
-]
+WhichRollouts = Annotated[str, typer.Option("--only", metavar="failed|scored|all", help="The rollouts to score again.")]
 NewRun = Annotated[
-    str | None, typer.Option("-o", "--out", metavar="DIR", help="The new run. [default: RUN-reverified]")
+    str | None,
+    typer.Option(
+        "-o", "--out", metavar="DIR", help="The new run directory. [default: RUN-reverified]", callback=o.check_path
+    ),
 ]
 
 

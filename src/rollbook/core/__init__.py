@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
+        GROUPS,
         RESERVED_SAMPLING_KEYS,
         ClusterOptions,
         Limits,
@@ -79,6 +80,7 @@ __all__ = [
     "BUILTIN_PREFIX",
     "CHECKSUM_SCHEMA",
     "FAILURE_KINDS",
+    "GROUPS",
     "JSON",
     "JSON_ERRORS",
     "RESERVED_SAMPLING_KEYS",

@@ -29,6 +29,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
     `flags` are its names on the command line, by default `--field-name`. `shown_default` is what help shows in brackets
     where the default alone does not say it. `goes_with` names the option, or the kind of model server, that it needs.
+    `group` is the section of the help page it is listed in, by default that of its struct.
 
     The range is not msgspec's: a stored value out of range must stay readable.
     """
@@ -39,6 +40,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     maximum: float | None = None
     shown_default: str = ""
     goes_with: str = ""
+    group: str = ""
     on_command_line: bool = True
 
 
@@ -67,6 +69,33 @@ class RunParameter(msgspec.Struct, frozen=True):
         """Its long name on the command line."""
         return self.flags[-1].partition("/")[0]
 
+    @property
+    def key(self) -> str:
+        """Its long name without dashes in front: its name in a file of options."""
+        return self.flag.removeprefix("--")
+
+
+GROUPS = {
+    "tasks": "Tasks",
+    "model": "Model",
+    "sampling": "Sampling",
+    "limits": "Limits",
+    "judge": "Judge",
+    "workers": "Workers",
+    "cluster": "Cluster",
+    "servers": "Model servers",
+    "output": "Output",
+}
+"""The sections of a help page in their order, and their titles."""
+_GROUP_OF_STRUCT = {
+    "RunOptions": "tasks",
+    "Settings": "workers",
+    "Sampling": "sampling",
+    "Limits": "limits",
+    "ClusterOptions": "cluster",
+    "ServerSpec": "servers",
+}
+
 
 @cache
 def list_parameters(struct: type[msgspec.Struct]) -> dict[str, RunParameter]:
@@ -78,7 +107,10 @@ def list_parameters(struct: type[msgspec.Struct]) -> dict[str, RunParameter]:
         kind, meta = get_args(field.type)
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
         kinds = tuple(each for each in _split_union(kind) if each is not type(None))
-        found[field.name] = RunParameter(field.name, kinds, default, meta.description, meta.extra["parameter"])
+        details = meta.extra["parameter"]
+        if not details.group:
+            details = msgspec.structs.replace(details, group=_GROUP_OF_STRUCT.get(struct.__name__, ""))
+        found[field.name] = RunParameter(field.name, kinds, default, meta.description, details)
     return found
 
 
@@ -89,40 +121,54 @@ def _split_union(kind: object) -> tuple[object, ...]:
 class Sampling(msgspec.Struct, frozen=True):
     """How the model is sampled; always sent in full, so that no server default can decide."""
 
-    temperature: Annotated[float, parameter("Sampling temperature.", metavar="T", minimum=0.0)] = 1.0
-    top_p: Annotated[float, parameter("Nucleus sampling.", metavar="P", minimum=0.0, maximum=1.0)] = 1.0
-    max_tokens: Annotated[int, parameter("Tokens of one answer.", metavar="N", minimum=1)] = 1024
+    temperature: Annotated[float, parameter("The sampling temperature.", metavar="T", minimum=0.0)] = 1.0
+    top_p: Annotated[
+        float,
+        parameter(
+            "Sample from the most likely tokens of this total probability.", metavar="P", minimum=0.0, maximum=1.0
+        ),
+    ] = 1.0
+    max_tokens: Annotated[int, parameter("The most tokens of one answer.", metavar="N", minimum=1)] = 1024
     extra: Annotated[
         dict[str, JSON],
-        parameter("Anything else the endpoint takes; may be repeated.", "--sampling", metavar="KEY=VALUE"),
+        parameter("Send another parameter to the endpoint; may be repeated.", "--sampling", metavar="KEY=VALUE"),
     ] = {}
 
 
 class Limits(msgspec.Struct, frozen=True):
     """Every limit that can change a score."""
 
-    verify_s: Annotated[float, parameter("One verification.", "--verify-timeout", metavar="S", minimum=0.001)] = 30.0
+    verify_s: Annotated[
+        float, parameter("Seconds for one verification.", "--verify-timeout", metavar="S", minimum=0.001)
+    ] = 30.0
     tool_s: Annotated[
         float,
-        parameter("One tool call, reply or other step of the state.", "--tool-timeout", metavar="S", minimum=0.001),
+        parameter(
+            "Seconds for one tool call or reply of the environment.", "--tool-timeout", metavar="S", minimum=0.001
+        ),
     ] = 60.0
-    rollout_s: Annotated[float, parameter("One whole rollout.", "--timeout", metavar="S", minimum=0.001)] = 3600.0
-    memory_mb: Annotated[int, parameter("One environment process.", minimum=1, on_command_line=False)] = 2048
-    max_turns: Annotated[
-        int, parameter("Model calls of one rollout with tools or replies.", metavar="N", minimum=1)
-    ] = 32
+    rollout_s: Annotated[
+        float, parameter("Seconds for one whole rollout.", "--timeout", metavar="S", minimum=0.001)
+    ] = 3600.0
+    memory_mb: Annotated[int, parameter("Megabytes of one environment process.", minimum=1, on_command_line=False)] = (
+        2048
+    )
+    max_turns: Annotated[int, parameter("The most model calls of one rollout.", metavar="N", minimum=1)] = 32
     max_tokens_total: Annotated[
-        int | None, parameter("Tokens of all answers of one rollout together.", metavar="N", minimum=1)
+        int | None, parameter("The most tokens of all answers of one rollout together.", metavar="N", minimum=1)
     ] = None
     tool_chars: Annotated[
-        int, parameter("Characters of a tool's output that the model is shown.", metavar="N", minimum=1)
+        int, parameter("The most characters of a tool's output that the model sees.", metavar="N", minimum=1)
     ] = 16_384
     stop_repeats: Annotated[
-        int | None, parameter("End a rollout at the same tool calls N times running.", metavar="N", minimum=2)
+        int | None,
+        parameter("End a rollout that repeats the same tool calls N times in a row.", metavar="N", minimum=2),
     ] = None
     max_response_tokens: Annotated[
         int | None,
-        parameter("Tokens of one rollout after its first prompt, of any kind.", minimum=1, on_command_line=False),
+        parameter(
+            "The most tokens of one rollout after its first prompt, of any kind.", minimum=1, on_command_line=False
+        ),
     ] = None
 
 
@@ -135,47 +181,76 @@ class Settings(msgspec.Struct, frozen=True):
     urls: Annotated[
         list[str],
         parameter(
-            "An OpenAI-compatible endpoint, or scripted:FILE; repeated: replicas.",
+            "An OpenAI-compatible endpoint, or scripted:FILE; repeat it for replicas.",
             "-m",
             "--model",
             metavar="URL",
-            shown_default="new run: the embedded model",
+            shown_default="the embedded model",
+            group="model",
         ),
     ] = []
     concurrency: Annotated[
         int | str,
         parameter(
-            "Rollouts at once.",
+            "How many rollouts run at the same time.",
             "-c",
             "--concurrency",
-            metavar="INT|auto",
-            shown_default=f"new run: {DEFAULT_CONCURRENCY}; 16 for the embedded model",
+            metavar="N|auto",
+            shown_default=f"{DEFAULT_CONCURRENCY}; 16 for the embedded model",
         ),
     ] = DEFAULT_CONCURRENCY
-    workers: Annotated[int, parameter("Worker processes, here or there.", metavar="N", minimum=1)] = 1
-    connect_s: Annotated[float, parameter("One connection.", "--connect-timeout", metavar="S", minimum=0.001)] = 10.0
-    call_s: Annotated[float, parameter("One model call.", "--call-timeout", metavar="S", minimum=0.001)] = 600.0
-    outage_s: Annotated[float, parameter("How long no endpoint may answer.", "--outage", metavar="S", minimum=0.0)] = (
-        300.0
-    )
-    api_key_env: Annotated[str, parameter("The variable that holds the key.", metavar="NAME")] = "OPENAI_API_KEY"
+    workers: Annotated[int, parameter("How many worker processes to start.", metavar="N", minimum=1)] = 1
+    connect_s: Annotated[
+        float,
+        parameter(
+            "Seconds to connect to the endpoint.", "--connect-timeout", metavar="S", minimum=0.001, group="limits"
+        ),
+    ] = 10.0
+    call_s: Annotated[
+        float, parameter("Seconds for one model call.", "--call-timeout", metavar="S", minimum=0.001, group="limits")
+    ] = 600.0
+    outage_s: Annotated[
+        float,
+        parameter(
+            "Seconds without an answer from any endpoint after which the run stops.",
+            "--outage",
+            metavar="S",
+            minimum=0.0,
+            group="limits",
+        ),
+    ] = 300.0
+    api_key_env: Annotated[
+        str, parameter("The environment variable that holds the key.", metavar="NAME", group="model")
+    ] = "OPENAI_API_KEY"
     attempts: dict[str, int] = {}
     retry: list[str] = msgspec.field(default_factory=lambda: ["infra"])
-    fail_fast: Annotated[bool, parameter("Stop at the first rollout that fails.", "--fail-fast/--no-fail-fast")] = False
-    max_failures: Annotated[str | None, parameter("Stop when more rollouts than this have failed.", metavar="N|P%")] = (
-        None
-    )
+    fail_fast: Annotated[bool, parameter("Stop at the first failed rollout.", "--fail-fast/--no-fail-fast")] = False
+    max_failures: Annotated[str | None, parameter("Stop after more failed rollouts than this.", metavar="N|P%")] = None
     hosts: int | None = None
-    offline: Annotated[bool, parameter("Download nothing; not even the embedded model.", "--offline/--no-offline")] = (
-        False
-    )
+    offline: Annotated[
+        bool, parameter("Download nothing, not even the embedded model.", "--offline/--no-offline", group="model")
+    ] = False
     judge_urls: Annotated[
         list[str],
-        parameter("The endpoint that is asked where the rule says no; repeated: replicas.", "--judge", metavar="URL"),
+        parameter(
+            "The endpoint of a model that judges answers which the rules reject; repeat it for replicas.",
+            "--judge",
+            metavar="URL",
+            group="judge",
+        ),
     ] = []
-    judge_key_env: Annotated[str, parameter("The variable with the judge's key.", metavar="NAME")] = "JUDGE_API_KEY"
+    judge_key_env: Annotated[
+        str, parameter("The environment variable that holds the judge's key.", metavar="NAME", group="judge")
+    ] = "JUDGE_API_KEY"
     judge_s: Annotated[
-        float, parameter("All questions about one rollout.", "--judge-timeout", metavar="S", minimum=0.001)
+        float,
+        parameter(
+            "Seconds for all questions to the judge about one rollout.",
+            "--judge-timeout",
+            metavar="S",
+            minimum=0.001,
+            group="judge",
+        ),
     ] = 300.0
 
 
@@ -185,55 +260,75 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     On the command line the settings' `--model` and `--judge` stand for `model` and `judge`.
     """
 
-    samples: Annotated[int, parameter("Tries at each task.", "-k", "--samples", metavar="N", minimum=1)] = 1
-    limit: Annotated[
-        int | None, parameter("Only the first so many tasks.", "-n", "--limit", metavar="N", minimum=1)
-    ] = None
+    samples: Annotated[
+        int, parameter("How many times each task is run.", "-k", "--samples", metavar="N", minimum=1)
+    ] = 1
+    limit: Annotated[int | None, parameter("Use only the first N tasks.", "-n", "--limit", metavar="N", minimum=1)] = (
+        None
+    )
     out: Annotated[
         str,
         parameter(
-            "The run directory; must be new.", "-o", "--out", metavar="DIR", shown_default="default: under runs/"
+            "The run directory, which must be new.",
+            "-o",
+            "--out",
+            metavar="DIR",
+            shown_default="a new folder in runs/",
+            group="output",
         ),
     ]
     model: list[str] = []
     model_name: Annotated[
-        str, parameter("What the endpoint calls it.", metavar="NAME", shown_default="default: its only model")
+        str,
+        parameter(
+            "The name of the model at the endpoint.", metavar="NAME", shown_default="its only model", group="model"
+        ),
     ] = ""
     judge: list[str] = []
     judge_name: Annotated[
-        str, parameter("What the judge is called there.", metavar="NAME", shown_default="default: its only model")
+        str,
+        parameter(
+            "The name of the judge at its endpoint.", metavar="NAME", shown_default="its only model", group="judge"
+        ),
     ] = ""
     settings: Settings = Settings()
     sampling: Sampling = Sampling()
-    seed: Annotated[int, parameter("Decides every sample's own seed.", metavar="N")] = 0
+    seed: Annotated[int, parameter("The seed from which every sample gets its own.", metavar="N", group="sampling")] = 0
     data: Annotated[
-        str | None, parameter("Rows of your own: JSONL, CSV, Parquet, or hf://org/name.", metavar="FILE")
+        str | None, parameter("Your own rows: a JSONL, CSV or Parquet file, or hf://org/name.", metavar="FILE")
     ] = None
     template: Annotated[
         str | None,
-        parameter("Makes each row's prompt: {field} stands for its field.", "--prompt-template", metavar="FILE"),
+        parameter(
+            "A text file that makes the prompt of a row; it replaces {field}.", "--prompt-template", metavar="FILE"
+        ),
     ] = None
-    tasks: Annotated[list[str] | None, parameter("Only this task; may be repeated.", "--task", metavar="ID")] = None
-    sample: Annotated[int | None, parameter("Only this sample of each task, from 0.", metavar="K", minimum=0)] = None
+    tasks: Annotated[list[str] | None, parameter("Run only this task; may be repeated.", "--task", metavar="ID")] = None
+    sample: Annotated[
+        int | None, parameter("Run only this sample of each task, counted from 0.", metavar="N", minimum=0)
+    ] = None
     limits: Limits = Limits()
     agent: Annotated[
         str,
         parameter(
-            "An outside program that plays every rollout.",
+            "A program that runs every rollout in place of the built-in agent.",
             metavar="program:COMMAND",
-            shown_default="default: what the environment needs",
+            shown_default="what the environment needs",
+            group="model",
         ),
     ] = ""
     tool_format: Annotated[
         Literal["auto"] | ToolFormat,
         parameter(
-            "native: the server parses tool calls; schema: as JSON text held to a schema; text: as free text; "
-            "auto: schema for the embedded model, else native.",
+            "How tools are called. native: the server parses calls; schema: as JSON text held to a schema; "
+            "text: as free text; auto: schema for the embedded model, else native.",
             metavar="NAME",
+            group="model",
         ),
     ] = "auto"
     continue_tokens: Annotated[
-        bool, parameter("Ask later turns with the very ids of the earlier ones, where vLLM can.")
+        bool,
+        parameter("Send later turns as the exact token ids of the earlier ones, where vLLM can.", group="model"),
     ] = False
 
 
@@ -246,32 +341,34 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     kind: Annotated[
         ServerKind,
-        parameter("Serve the model in the jobs themselves: vllm, sglang or command.", "--serve", metavar="KIND"),
+        parameter("Start model servers in the jobs: vllm, sglang or command.", "--serve", metavar="KIND"),
     ]
     name: str
     model_path: Annotated[
         str, parameter("The weights that vllm or sglang serves.", metavar="PATH", goes_with="vllm or sglang")
     ] = ""
     tensor_parallel: Annotated[
-        int, parameter("GPUs that one copy of the model takes.", metavar="N", minimum=1, goes_with="vllm or sglang")
+        int, parameter("How many GPUs one copy of the model uses.", metavar="N", minimum=1, goes_with="vllm or sglang")
     ] = 1
     data_parallel: Annotated[
-        int, parameter("Copies of the model within one server.", metavar="N", minimum=1, goes_with="vllm or sglang")
+        int,
+        parameter("How many copies of the model one server holds.", metavar="N", minimum=1, goes_with="vllm or sglang"),
     ] = 1
-    replicas: Annotated[int, parameter("Servers on each node; its GPUs are split.", metavar="N", minimum=1)] = 1
-    nodes: Annotated[
-        int, parameter("One server on N nodes, joined by its own means.", "--nodes-per-server", metavar="N", minimum=1)
-    ] = 1
+    replicas: Annotated[int, parameter("How many servers share the GPUs of a node.", metavar="N", minimum=1)] = 1
+    nodes: Annotated[int, parameter("Run one server on N nodes.", "--nodes-per-server", metavar="N", minimum=1)] = 1
     shared: Annotated[
         int,
         parameter(
-            "Jobs that serve all workers, instead of each worker its own.", "--shared-servers", metavar="N", minimum=1
+            "Start N jobs with servers for all workers, instead of one server for each worker.",
+            "--shared-servers",
+            metavar="N",
+            minimum=1,
         ),
     ] = 0
     args: Annotated[
         list[str],
         parameter(
-            "One more word for the server's command; may be repeated.",
+            "Add a word to the server's command; may be repeated.",
             "--server-arg",
             metavar="WORD",
             goes_with="vllm or sglang",
@@ -280,7 +377,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     command: Annotated[
         list[str],
         parameter(
-            "What --serve command runs: {host}, {port}, {name} stand.",
+            "The command of --serve command; {host}, {port} and {name} are replaced.",
             "--server-command",
             metavar="WORDS",
             goes_with="command",
@@ -288,34 +385,32 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = []
     ready_s: Annotated[
         float,
-        parameter("A server's time to get ready.", "--ready-within", metavar="S", minimum=1, shown_default="3600"),
+        parameter("Seconds for a server to get ready.", "--ready-within", metavar="S", minimum=1),
     ] = 3600.0
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where the workers of a run work, and what goes along; `serve` has the fields of ServerSpec that were given."""
 
-    on: Annotated[str | None, parameter("Where workers run: local, slurm or ray.", metavar="PLACE")] = None
+    on: Annotated[str | None, parameter("Where the workers run: local, slurm or ray.", metavar="PLACE")] = None
     address: Annotated[
         str,
-        parameter(
-            "With --on ray: the cluster to join.", metavar="HOST:PORT", shown_default="auto", goes_with="--on ray"
-        ),
+        parameter("The Ray cluster to join, with --on ray.", metavar="HOST:PORT", goes_with="--on ray"),
     ] = "auto"
-    cluster: Annotated[Path | None, parameter("The cluster's profile, a YAML file.", metavar="FILE")] = None
+    cluster: Annotated[Path | None, parameter("The profile of the cluster, a YAML file.", metavar="FILE")] = None
     after: Annotated[
-        list[str], parameter("Start after this job or run ended well; may be repeated.", metavar="JOB|RUN")
+        list[str], parameter("Start after this job or run has succeeded; may be repeated.", metavar="JOB|RUN")
     ] = []
-    pack: Annotated[Path | None, parameter("A project folder that goes along, as it is now.", metavar="DIR")] = None
-    install: Annotated[bool, parameter("Jobs install Rollbook, and the packed folder's requirements.txt, once.")] = (
-        False
-    )
+    pack: Annotated[Path | None, parameter("Send a copy of this project folder with the jobs.", metavar="DIR")] = None
+    install: Annotated[
+        bool, parameter("Install Rollbook and the packed folder's requirements.txt in the jobs, once.")
+    ] = False
     sandbox: Annotated[
-        bool, parameter("A sandbox server beside each worker, outside of the worker's image.", "--with-sandbox")
+        bool, parameter("Start a sandbox server beside each worker, outside of its image.", "--with-sandbox")
     ] = False
     sandbox_packages: Annotated[
         list[str],
-        parameter("With --with-sandbox: code may import it; may be repeated.", "--sandbox-package", metavar="NAME"),
+        parameter("A package that sandboxed code may import; may be repeated.", "--sandbox-package", metavar="NAME"),
     ] = []
-    gpus: Annotated[int | None, parameter("GPUs of each job.", metavar="N", minimum=0)] = None
+    gpus: Annotated[int | None, parameter("How many GPUs each job gets.", metavar="N", minimum=0)] = None
     serve: dict[str, JSON] | None = None

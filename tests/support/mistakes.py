@@ -1,0 +1,155 @@
+"""The table of mistakes: command lines that are wrong, and what the one line of the error must say.
+
+Shared by tests/cli/test_mistakes.py, which checks it, and benchmarks/mistakes.py, which measures how long each takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+DEADLINE_S = 20.0
+
+
+class Mistake(NamedTuple):
+    """A wrong command line: the words its error must have and must not have, and its exit code."""
+
+    line: str
+    says: tuple[str, ...]
+    never: tuple[str, ...] = ()
+    code: int = 2
+    environ: Mapping[str, str] = {}
+
+
+SUMS = """
+from rollbook import Environment, Task
+
+class Sums(Environment):
+    def tasks(self):
+        for i in range(3):
+            yield Task(id=f"sum-{i}", prompt=f"What is {i} + {i}?", answer=str(2 * i))
+
+    def verify(self, task, rollout):
+        return rollout.text == task.answer
+"""
+CLOSED_PORT = "http://127.0.0.1:9"
+NO_PROXY = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"), "")
+
+
+def write_files(folder: Path) -> None:
+    """Write the files that the table names; `run` is made by RUN_LINE."""
+    (folder / "sums.py").write_text(SUMS)
+    (folder / "broken.py").write_text("class Sums(:\n")
+    (folder / "plain.txt").write_text("hello\n")
+    (folder / "empty").mkdir()
+    (folder / "thesis").mkdir()
+    (folder / "thesis" / "thesis.txt").write_text("precious\n")
+    answers = [{"task": f"sum-{i}", "answer": str(2 * i)} for i in range(3)]
+    (folder / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
+    (folder / "bad.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": \n')
+    (folder / "unanswered.jsonl").write_text('{"question": "1 + 1?"}\n')
+    (folder / "bare.jsonl").write_text('{"text": "1 + 1?"}\n')
+
+
+RUN_LINE = "run sums.py:Sums -m scripted:script.jsonl -o runs/one"
+MODEL = "-m scripted:script.jsonl"
+
+OUTPUTS = (
+    Mistake(f"run sums.py:Sums {MODEL} -o s3://bucket/run", ("s3://bucket/run", "local", "copy")),
+    Mistake(f"run sums.py:Sums {MODEL} -o gs://bucket/run", ("gs://bucket/run", "local")),
+    Mistake(f"plan sums.py:Sums {MODEL} -o file:///tmp/run", ("file://", "leave out file://")),
+    Mistake("report s3://bucket/run", ("s3://bucket/run", "local")),
+    Mistake("export runs/one -o https://host/rows.jsonl", ("https://host/rows.jsonl", "local")),
+    Mistake("profile runs/one -o s3://bucket/profile.jsonl", ("s3://bucket/profile.jsonl", "local")),
+    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt", ("plain.txt", "is a file"), ("not empty",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o thesis", ("thesis is not empty", "--out"), ("resume",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o runs/one", ("is not empty", "rollbook resume runs/one")),
+    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt/run", ("plain.txt",)),
+)
+RUNS = (
+    *(
+        Mistake(f"{command} plain.txt", ("plain.txt is not a run directory", "is a file"))
+        for command in ("resume", "status", "extend -k 2", "work", "cancel", "logs", "report", "verify", "reverify")
+    ),
+    Mistake("profile plain.txt -o rows.jsonl", ("plain.txt is not a run directory", "is a file")),
+    Mistake("export plain.txt -o rows.jsonl", ("plain.txt is not a run directory", "is a file")),
+    Mistake("compare runs/one plain.txt", ("plain.txt is not a run directory", "is a file")),
+    Mistake("view plain.txt", ("plain.txt is not a folder",)),
+    Mistake("resume nowhere", ("nowhere is not a run directory", "does not exist")),
+    Mistake("resume empty", ("empty is not a run directory", "no run.json")),
+    Mistake("status runs", ("runs is not a run directory", "folder of runs", "runs/one")),
+    Mistake("view empty", ("empty holds no run", "rollbook run")),
+    Mistake("extend runs/one -k 1", ("1",)),
+    Mistake("extend runs/one", ("--samples",)),
+    Mistake("resume runs/one --retry sometimes", ("sometimes",)),
+    Mistake("compare runs/one", ("Missing argument",)),
+)
+DATA = (
+    Mistake(f"run math {MODEL} --data openai/gsm8k", ("openai/gsm8k", "No such file", "hf://openai/gsm8k")),
+    Mistake(f"run math {MODEL} --data rows.jsonl", ("rows.jsonl", "No such file"), ("hf://",)),
+    Mistake(f"run math {MODEL} --data https://host/rows.jsonl", ("https://host/rows.jsonl", "download it")),
+    Mistake(
+        f"run math {MODEL} --data hf://org/name",
+        ("hf://org/name", CLOSED_PORT, "does not answer", "network"),
+        environ={**NO_PROXY, "HF_ENDPOINT": CLOSED_PORT},
+    ),
+    Mistake(
+        f"run math {MODEL} --data hf://org/name",
+        ("hf://org/name", "host.invalid", "does not answer"),
+        environ={**NO_PROXY, "HF_ENDPOINT": "http://host.invalid"},
+    ),
+    Mistake(f"run math {MODEL} --data hf://org/name", ("hf://org/name", "ffline"), environ={"HF_HUB_OFFLINE": "1"}),
+    Mistake(f"run math {MODEL} --data hf://org/name?splt=test", ("splt", "split=test")),
+    Mistake(f"run math {MODEL}", ("math needs --data FILE",)),
+    Mistake(f"run math {MODEL} --data bad.jsonl", ("bad.jsonl:2", "not JSON")),
+    Mistake(f"run math {MODEL} --data unanswered.jsonl", ("unanswered.jsonl:1", "answer")),
+    Mistake(f"run math {MODEL} --data bare.jsonl", ("bare.jsonl:1", "question", "text")),
+    Mistake(f"run sums.py:Sums {MODEL} --data bad.jsonl", ("--data", "Sums")),
+)
+ENVIRONMENTS = (
+    Mistake(f"run gsm8 {MODEL}", ("unknown environment 'gsm8'", "did you mean gsm8k?")),
+    Mistake(f"run GSM8K {MODEL}", ("did you mean gsm8k?",)),
+    Mistake(
+        f"run mmlu {MODEL}",
+        ("unknown environment 'mmlu'", "--data FILE", "docs/environments.md", "rollbook envs"),
+        ("http", "gym+agent", "workplace"),
+    ),
+    Mistake(f"run gsm8k,humaneval {MODEL}", ("gsm8k,humaneval", "blend", "docs/blends.md")),
+    Mistake(f"run hf://openai/gsm8k {MODEL}", ("hf://openai/gsm8k", "--data")),
+    Mistake(f"run s3://bucket/env {MODEL}", ("s3://",)),
+    Mistake(f"run sums.py:Sum {MODEL}", ("sums.py has no Sum", "did you mean Sums?")),
+    Mistake(f"run sum.py:Sums {MODEL}", ("sum.py does not exist", "did you mean sums.py?")),
+    Mistake(f"run broken.py:Sums {MODEL}", ("broken.py:1", "SyntaxError")),
+    Mistake(f"run sums.py:Sums?size=3 {MODEL}", ("size",)),
+    Mistake(f"run blend.yaml {MODEL}", ("blend.yaml", "No such file")),
+    Mistake(f"run sums.py:Sums {MODEL} --task sum-9", ("sum-9",)),
+    Mistake("check nothing", ("unknown environment 'nothing'",)),
+)
+OPTIONS = (
+    Mistake("rum gsm8k", ("Did you mean 'run'",)),
+    Mistake("run", ("Missing argument 'ENVIRONMENT'", "rollbook run --help")),
+    Mistake("run gsm8k --smaples 3", ("--smaples", "--samples")),
+    Mistake("run gsm8k --api-key sk-123", ("--api-key",), ("sk-123",)),
+    Mistake("run gsm8k -k 0", ("'--samples'",)),
+    Mistake("run gsm8k -k many", ("'--samples'",)),
+    Mistake("run gsm8k -n -1", ("'--limit'",)),
+    Mistake("run gsm8k -c 0", ("-c 0", "auto")),
+    Mistake("run gsm8k --temperature -1", ("'--temperature'",)),
+    Mistake("run gsm8k --temperature hot", ("'--temperature'",)),
+    Mistake("run gsm8k --max-failures lots", ("--max-failures lots", "1%")),
+    Mistake("run gsm8k --sampling top_k", ("--sampling top_k", "key=value")),
+    Mistake("run gsm8k --on kubernetes", ("--on kubernetes", "slurm")),
+    Mistake("run gsm8k --gpus 4", ("--gpus", "--on slurm")),
+    Mistake("run gsm8k --serve vllm", ("--serve",)),
+    Mistake("run gsm8k -m localhost:8000", ("localhost:8000",)),
+    Mistake("run gsm8k -m scripted:none.jsonl", ("none.jsonl",)),
+    Mistake("run gsm8k --prompt-template none.txt", ("none.txt",)),
+    Mistake("report runs/one --at 0", ("--at 0", "--at 1,2,4,8")),
+    Mistake("export runs/one -o rows.jsonl --format xml", ("xml",)),
+    Mistake("reverify runs/one --only some", ("--only some",)),
+    Mistake("sandbox run none.py", ("none.py", "No such file")),
+    Mistake("local pul", ("Did you mean 'pull'",)),
+)
+MISTAKES = (*OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *OPTIONS)
