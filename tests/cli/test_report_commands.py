@@ -145,6 +145,26 @@ def test_compare_pairs_two_runs_by_task(made, rollbook):
     assert found["b"]["scored"] == 12
 
 
+def test_compare_sets_several_runs_against_the_first(made, rollbook):
+    made("a")
+    made("b", {**A, "q1": ["2", "2", "2", "2"]})
+    made("c", {**A, "q0": ["1", "1", "1", "1"]})
+    done = rollbook("compare", "a", "b", "c")
+    assert done.returncode == 0, done.stderr
+    header, *rows = done.stdout.splitlines()[:4]
+    assert header.split()[0] == "run"
+    assert header.split()[-1] == "p"
+    assert [row.split()[:2] for row in rows] == [["A", "a"], ["B", "b"], ["B", "c"]]
+    pairs = [rollbook("compare", "a", other) for other in ("b", "c")]
+    for pair in pairs:
+        assert pair.stdout in done.stdout
+    found = json.loads(rollbook("compare", "a", "b", "c", "--json").stdout)
+    assert found == [json.loads(rollbook("compare", "a", other, "--json").stdout) for other in ("b", "c")]
+    change = found[0]["comparison"]["metrics"]
+    name = next(iter(change))
+    assert f"({change[name]['difference']:+.3f})" in rows[1]
+
+
 def test_compare_says_that_no_model_answered_and_has_every_number_at_k(made, rollbook):
     made("g", {"q0": ["1", "3"], "q1": ["10", "6"], "q2": ["0", "0"]}, "Graded")
     done = rollbook("compare", "g", "g")

@@ -105,3 +105,34 @@ def test_envs_lists_what_is_installed(rollbook):
     assert "gsm8k" in done.stdout
     assert "reasoning_gym" in done.stdout
     assert {env["name"] for env in json.loads(rollbook("envs", "--json").stdout)} >= {"gsm8k", "reasoning_gym"}
+
+
+def test_envs_lists_servers_apart_from_environments(rollbook):
+    names, _, servers = rollbook("envs").stdout.partition("URL of a server")
+    assert "gym+agent://" in servers
+    assert "http" not in {line.split(" ")[0] for line in names.splitlines()}
+    assert "gsm8k" not in {line.split(" ")[0] for line in servers.splitlines()}
+
+
+def test_envs_describes_one_environment(rollbook, sums, tmp_path):
+    page = rollbook("envs", "mcqa").stdout
+    assert "multiple choice from your own rows" in page
+    assert "Strict grading reads only a letter" in page
+    assert "scoring: Score 1 for the right letter, else 0." in page
+    assert "answerKey" in page
+    assert "mcqa?grading=..." in page
+    assert "A: Venus\nB: Mercury\n" in page
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "Is water wet?", "choices": ["yes", "no"], "answer": "A"}\n')
+    assert "Is water wet?\n\nA: yes\nB: no\n" in rollbook("envs", "mcqa", "--data", rows).stdout
+    assert "What is 0 + 0?" in rollbook("envs", sums).stdout
+    assert "a name is missing: reasoning_gym:NAME" in rollbook("envs", "reasoning_gym").stdout
+    assert "tools: search_customers" in rollbook("envs", "workplace").stdout
+
+
+def test_the_description_of_an_environment_is_json_for_programs(rollbook):
+    found = json.loads(rollbook("envs", "math", "--json").stdout)
+    assert found["judge"] == "optional"
+    assert {option["name"]: option["required"] for option in found["options"]}["--data FILE"] is True
+    assert found["example"]["row"].keys() <= found["row_fields"].keys()
+    assert found["example"]["messages"][0]["content"].startswith(found["example"]["row"]["problem"])

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from support.quiz import ANSWERS
+
 
 @pytest.fixture
 def viewer(made, tmp_path):
@@ -35,6 +37,14 @@ def test_a_run_is_exported(made, rollbook, tmp_path):
     done = rollbook("view", "quiz", "--out", "quiz.html")
     assert (done.returncode, "12 of 12 played rollouts" in done.stdout) == (0, True)
     assert (tmp_path / "quiz.html").read_text().startswith("<!doctype html>")
+
+
+def test_without_a_path_runs_is_shown(made, rollbook, tmp_path):
+    missing = rollbook("view", "--out", "quiz.html")
+    assert (missing.returncode, "runs is not a folder" in missing.stderr) == (2, True)
+    made("quiz", ANSWERS, "Quiz")
+    (tmp_path / "quiz").rename(tmp_path / "runs")
+    assert "12 of 12 played rollouts" in rollbook("view", "--out", "quiz.html").stdout
 
 
 @pytest.mark.parametrize(

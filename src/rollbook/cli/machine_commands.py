@@ -10,14 +10,17 @@ import re
 import secrets
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollbook.cli import options as o
-from rollbook.cli.report_tables import show_json, show_table
-from rollbook.core import JSON, Settings
+from rollbook.cli.report_tables import show_json, show_table, strip_control_characters
+from rollbook.core import JSON, Settings, encode
 from rollbook.errors import UsageError
+
+if TYPE_CHECKING:
+    from rollbook.environments import EnvironmentDescription, EnvironmentOption
 
 EndpointUrl = Annotated[
     str | None, typer.Option("-m", "--model", metavar="URL", help="Check this endpoint instead of the machine.")
@@ -38,15 +41,80 @@ def doctor_command(
     show_table(["", "works", "detail"], rows)
 
 
-def envs_command(json: o.Json = False) -> None:
-    from rollbook.environments import list_environments
+EnvironmentName = Annotated[
+    str | None, typer.Argument(metavar="ENVIRONMENT", help="Describe this one, instead of listing all by name.")
+]
 
-    environments = list_environments()
-    if json:
-        show_json(environments)
+
+def envs_command(
+    environment: EnvironmentName = None,
+    data: o.Data = None,
+    prompt_template: o.PromptTemplate = None,
+    json: o.Json = False,
+) -> None:
+    from rollbook.environments import describe_environment, list_environments
+
+    if environment is not None:
+        described = describe_environment(environment, data, prompt_template)
+        show_json(described) if json else show_environment(described)
         return
-    show_table(["environment", "what it is"], [[env.name, env.description] for env in environments])
-    print("\nalso: path/to/file.py:Class, package.module:Class")
+    if data is not None or prompt_template is not None:
+        raise UsageError("--data and --prompt-template: name the environment that they are for")
+    known = list_environments()
+    if json:
+        show_json(known)
+        return
+    show_table(["environment", "what it is"], [[env.name, env.description] for env in known if not env.is_url_scheme])
+    print()
+    rows = [[f"{env.name}://", env.description] for env in known if env.is_url_scheme]
+    show_table(["URL of a server", "what it is"], rows)
+    print("\nyour own: path/to/file.py:Class or package.module:Class\nin detail: rollbook envs ENVIRONMENT")
+
+
+def show_environment(described: EnvironmentDescription) -> None:
+    """Print what an environment is, its rows, options and scoring, and a task as the model sees it."""
+    print(": ".join(filter(None, [described.name, described.description])))
+    if described.about:
+        print(f"\n{described.about}")
+    if described.scoring:
+        print(f"\nscoring: {described.scoring}")
+    if described.judge:
+        print(f"judge: {described.judge} (--judge URL)")
+    if described.row_fields:
+        print()
+        show_table(["field of a row", "what it is"], [[name, text] for name, text in described.row_fields.items()])
+    if described.options:
+        print()
+        show_table(["option", "default"], [[each.name, _format_default(each)] for each in described.options])
+        named = next((each.name for each in described.options if not each.name.startswith("--")), None)
+        if named:
+            print(f"options go behind the name: '{described.name}?{named}=...'")
+    show_example(described)
+
+
+def _format_default(option: EnvironmentOption) -> str:
+    if option.required:
+        return "required"
+    if option.default is None:
+        return "none"
+    return option.default if isinstance(option.default, str) else encode(option.default).decode()
+
+
+def show_example(described: EnvironmentDescription) -> None:
+    """Print the example task, or why there is none."""
+    example = described.example
+    if example is None:
+        print(f"\nno example task: {described.no_example}")
+        return
+    if example.row is not None:
+        print(f"\nan example row: {encode(example.row).decode()}")
+    print(f"\na task as the model sees it ({example.id}):")
+    for message in example.messages:
+        text = message.content if isinstance(message.content, str) else encode(message.content).decode()
+        print(f"\n[{message.role}]")
+        print("\n".join(map(strip_control_characters, text.splitlines())))
+    if example.tools:
+        print(f"\ntools: {', '.join(tool['function']['name'] for tool in example.tools)}")
 
 
 def pull() -> None:

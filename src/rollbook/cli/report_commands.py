@@ -232,8 +232,12 @@ def _read_profile_lines(source: Path, ks: list[int] | None, threshold: float, pr
     return map(encode, read_table(source))
 
 
-RunA = Annotated[Path, typer.Argument(metavar="A", help=o.RUN_HELP, show_default=False)]
-RunB = Annotated[Path, typer.Argument(metavar="B", help="Another, of the same tasks.", show_default=False)]
+RunA = Annotated[
+    Path, typer.Argument(metavar="A", help="The run directory that the others are compared with.", show_default=False)
+]
+RunsB = Annotated[
+    list[Path], typer.Argument(metavar="B...", help="One or more other runs of the same tasks.", show_default=False)
+]
 Common = Annotated[bool, typer.Option("--common", help="Where the tasks differ, compare those that both have.")]
 MAX_FLIPPED_SHOWN = 10
 MIN_SHOWN_P = 0.0001
@@ -241,7 +245,7 @@ MIN_SHOWN_P = 0.0001
 
 def compare_command(
     a: RunA,
-    b: RunB,
+    b: RunsB,
     common: Common = False,
     at: Ks = None,
     threshold: Threshold = 1.0,
@@ -250,8 +254,37 @@ def compare_command(
 ) -> None:
     from rollbook.reports import compare_runs
 
-    comparison = compare_runs(a, b, common=common, ks=parse_ks(at), threshold=check_threshold(threshold), seed=seed)
-    show_json(comparison.json()) if json else _show_comparison(comparison)
+    ks, least = parse_ks(at), check_threshold(threshold)
+    made = [compare_runs(a, each, common=common, ks=ks, threshold=least, seed=seed) for each in b]
+    if json:
+        show_json(made[0].json() if len(made) == 1 else [each.json() for each in made])
+        return
+    if len(made) > 1:
+        _show_overview(made)
+    for comparison in made:
+        print(end="\n" if len(made) > 1 else "")
+        _show_comparison(comparison)
+
+
+def _show_overview(made: list[RunComparison]) -> None:
+    """Print one row for each run: its numbers, the difference from A in brackets, and the permutation test's p.
+
+    With --common each pair has its own tasks, so that a number of A can differ between pairs; it is left out then.
+    """
+    metrics = [each.comparison.metrics for each in made]
+    names = [name for name in metrics[0] if all(name in each for each in metrics)]
+    values = {name: {each[name].a for each in metrics} for name in names}
+    first: list[Cell] = [values[name].pop() if len(values[name]) == 1 else None for name in names]
+    rows: list[list[Cell]] = [["A", made[0].a.path, *first, None]]
+    for each in made:
+        cells = [_format_change(each.comparison.metrics[name]) for name in names]
+        rows.append(["B", each.b.path, *cells, _format_p(each.comparison.permutation_p).removeprefix("= ")])
+    show_table(["", "run", *names, "p"], rows)
+
+
+def _format_change(each: Difference) -> str:
+    change = "" if each.difference is None else f" ({each.difference:+.3f})"
+    return f"{format_cell(each.b)}{change}"
 
 
 def _show_comparison(runs: RunComparison) -> None:

@@ -10,6 +10,7 @@ from rollbook._exports import export_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rollbook.environments.data_rows import ID_FIELDS, DataRow, PromptTemplate, rows
+    from rollbook.environments.description import EnvironmentDescription, EnvironmentOption, describe_environment
     from rollbook.environments.environment import Environment, McpServer, Solution, arguments_of, parameters_of
     from rollbook.environments.judge import (
         Judge,
@@ -51,6 +52,8 @@ __all__ = [
     "ID_FIELDS",
     "DataRow",
     "Environment",
+    "EnvironmentDescription",
+    "EnvironmentOption",
     "EnvironmentRuntime",
     "EnvironmentSession",
     "Judge",
@@ -68,6 +71,7 @@ __all__ = [
     "brings_own_model",
     "check_judges",
     "check_same_judge",
+    "describe_environment",
     "explain_error",
     "find_changed_file",
     "import_class",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -86,6 +86,12 @@ class Environment:
 
     description: ClassVar[str] = ""
     """One line for `rollbook envs`."""
+
+    row_fields: ClassVar[Mapping[str, str]] = {}
+    """What the fields of a row of `data` mean, by name; shown by `rollbook envs NAME`."""
+
+    example_row: ClassVar[Mapping[str, JSON]] = {}
+    """A row of `data`, from which `rollbook envs NAME` makes an example task."""
 
     scoring_version: ClassVar[int] = 1
     """Increased by a built-in when its verdicts change: a run of another version cannot be resumed with this one."""

@@ -103,23 +103,33 @@ def resolve(
     if names_blend(spec):
         raise UsageError(f"{spec} is a blend of environments, which only run and plan take; name one environment here")
     parsed = parse_spec(spec)
-    _refuse_list(parsed)
+    found = _find_class(parsed, base_folder)
     args = dict(parsed.args)
     if "://" in parsed.target:
-        found = _find_by_scheme(spec)
         args["url"] = parsed.target
     elif parsed.target in _known_targets():
-        found = _find_by_name(parsed.target)
         args |= _variant_arguments(parsed, found.cls)
-    elif parsed.target.endswith(".py") or "/" in parsed.target:
-        found = _find_in_file((base_folder or Path()) / parsed.target, parsed.part)
-    else:
-        found = _find_in_module(parsed, (base_folder or Path()).resolve())
     options = ("--data", "--prompt-template") if base_folder is None else ("data", "template")
     args = _add_argument(found.cls, args, "data", options[0], data)
     if "data" in _missing_parameters(found.cls, args):
         raise UsageError(f"{parsed.target} needs {options[0]} FILE: the rows to ask")
     return _construct_resolved(spec, found, _add_argument(found.cls, args, "template", options[1], template))
+
+
+def find_class(spec: str) -> type[Environment]:
+    """Return the class that a spec names; its arguments are not needed."""
+    return _find_class(parse_spec(spec), None).cls
+
+
+def _find_class(parsed: ParsedSpec, base_folder: Path | None) -> _ResolvedClass:
+    _refuse_list(parsed)
+    if "://" in parsed.target:
+        return _find_by_scheme(parsed.spec)
+    if parsed.target in _known_targets():
+        return _find_by_name(parsed.target)
+    if parsed.target.endswith(".py") or "/" in parsed.target:
+        return _find_in_file((base_folder or Path()) / parsed.target, parsed.part)
+    return _find_in_module(parsed, (base_folder or Path()).resolve())
 
 
 def _refuse_list(parsed: ParsedSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -41,6 +41,17 @@ class Code(Sandboxed):
     """
 
     description = "programming problems with stdin-stdout or function-call tests, from --data, run in the sandbox"
+    row_fields: ClassVar = {
+        "prompt": "the problem; also called question, problem, question_content or messages",
+        "tests": "a list of {input, output}; also unit_tests, input_output or public_test_cases",
+        "entry": "optional: the function to call; without it tests are standard input and output",
+        "solution": "optional: a program that passes, used by rollbook check",
+    }
+    example_row: ClassVar = {
+        "prompt": "Read a number and print its double.",
+        "tests": [{"input": "2\n", "output": "4\n"}],
+        "solution": "print(2 * int(input()))",
+    }
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from rollbook.core import Rollout, Score, Task
 from rollbook.environments.answers.comparison import canonicalize, is_equal
@@ -21,6 +22,14 @@ class GSM8K(Environment):
     """Word problems whose answer is one number; `data` has rows to ask instead, `template` is for their prompts."""
 
     description = "1,319 grade school word problems, answered by a number (test set of Cobbe et al., 2021)"
+    row_fields: ClassVar = {
+        "question": "the problem; also called problem, prompt or messages",
+        "answer": "the number, or a solution that ends in #### and the number; also called expected_answer",
+    }
+    example_row: ClassVar = {
+        "question": "Ann has 3 apples and buys 4. How many has she?",
+        "answer": "3 + 4 = 7\n#### 7",
+    }
 
     def __init__(self, data: str | None = None, template: str | None = None) -> None:
         self._template = template

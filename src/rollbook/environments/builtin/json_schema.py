@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rollbook.core import JSON, Rollout, Score, Task, encode
 from rollbook.environments.answers.extraction import strip_thinking
@@ -133,6 +133,15 @@ class JSONSchema(Environment):
     description = (
         "structured output from your own rows (--data): JSON that fits a schema (pip install rollbook[schema])"
     )
+    row_fields: ClassVar = {
+        "prompt": "the request; also called question, problem or messages",
+        "schema": "the JSON Schema that the answer must fit",
+        "answer": "optional: the value that the answer must equal",
+    }
+    example_row: ClassVar = {
+        "prompt": "Who wrote Faust?",
+        "schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    }
 
     def __init__(self, data: str, template: str | None = None) -> None:
         self._data, self._template = data, template

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rollbook.core import JSON, Rollout, Score, Task, decode
 from rollbook.environments.answers.comparison import canonicalize, is_same_answer, strip_delimiters
@@ -25,6 +25,11 @@ class Math(Environment):
     """Problems from `data`: rows in the forms of AIME, MATH, DAPO, NeMo Gym, or with any problem and answer."""
 
     description = "problems of your own (--data: AIME, MATH, DAPO, NeMo Gym rows) with answers checked by algebra"
+    row_fields: ClassVar = {
+        "problem": "the problem; also called question, prompt or messages",
+        "answer": "the right answer; also expected_answer, reward_model.ground_truth, or the box of a solution",
+    }
+    example_row: ClassVar = {"problem": "What is $\\frac{1}{2} + \\frac{1}{4}$?", "answer": "\\frac{3}{4}"}
 
     def __init__(self, data: str, template: str | None = None) -> None:
         self._data, self._template = data, template

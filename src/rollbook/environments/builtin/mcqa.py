@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from string import ascii_uppercase
+from typing import ClassVar
 
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.answers.choices import SURROUNDING, find_label, fold_text, read_letter
@@ -24,6 +25,16 @@ class MCQA(Environment):
     r"""Questions from `data`. Strict grading reads only a letter in \boxed{}; lenient grading also other wordings."""
 
     description = "multiple choice from your own rows (--data), graded by letter: mcqa?grading=strict or lenient"
+    row_fields: ClassVar = {
+        "question": "the question; also called problem, prompt or messages",
+        "options": "a list of texts, or texts by letter; also called choices",
+        "answer": "the right letter, text or index; also called expected_answer, answerKey or answer_index",
+    }
+    example_row: ClassVar = {
+        "question": "Which planet is closest to the sun?",
+        "options": ["Venus", "Mercury"],
+        "answer": "B",
+    }
 
     def __init__(self, data: str, grading: str = "strict", template: str | None = None) -> None:
         if grading not in GRADINGS:

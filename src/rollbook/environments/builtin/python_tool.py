@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.answers.comparison import canonicalize, is_same_answer
@@ -103,6 +104,16 @@ class PythonTool(Sandboxed):
     """
 
     description = "math and data problems, solved with a Python session as a tool (--data rows, else GSM8K)"
+    row_fields: ClassVar = {
+        "problem": "the problem; also called question, prompt or messages",
+        "answer": "the right answer; also called expected_answer",
+        "files": "optional: texts by file name, put into the folder of the session",
+    }
+    example_row: ClassVar = {
+        "problem": "What is the sum of the numbers in numbers.txt?",
+        "answer": "6",
+        "files": {"numbers.txt": "1 2 3"},
+    }
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from typing import ClassVar
 
 from rollbook.core import JSON, Rollout, Score, Task
 from rollbook.environments.answers.comparison import compile_text_commands
@@ -32,6 +33,11 @@ class StringMatch(Environment):
     """Texts from `data`. `mode`: exact (except white space around), folded (no case, no punctuation) or contains."""
 
     description = "answers that are texts, from your own rows (--data): string_match?mode=exact, folded or contains"
+    row_fields: ClassVar = {
+        "question": "the question; also called problem, prompt or messages",
+        "answer": "the accepted text, or a list of which any counts; also called expected_answer",
+    }
+    example_row: ClassVar = {"question": "What is the capital of France?", "answer": ["Paris", "Paris, France"]}
 
     def __init__(self, data: str, mode: str = "folded", template: str | None = None) -> None:
         if mode not in MODES:
