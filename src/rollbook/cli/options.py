@@ -21,6 +21,7 @@ import typer
 from rollbook.core import (
     JSON,
     RESERVED_SAMPLING_KEYS,
+    SAMPLING_FIELDS,
     ClusterOptions,
     Limits,
     RunOptions,
@@ -189,13 +190,17 @@ def parse_max_failures(text: str) -> str:
 def parse_sampling(pairs: list[str]) -> dict[str, JSON]:
     """Parse --sampling: values are JSON where they are JSON, else text.
 
-    >>> parse_sampling(["top_k=20", "stop=END"])
-    {'top_k': 20, 'stop': 'END'}
+    >>> parse_sampling(["top_k=20", "stop=END", "seed=null"])
+    {'top_k': 20, 'stop': 'END', 'seed': None}
     """
     extra = parse_pairs("--sampling", pairs, ", as in --sampling top_k=20")
-    for key in extra:
-        if key in ("temperature", "top_p", "max_tokens", *RESERVED_SAMPLING_KEYS):
-            pair = next(pair for pair in pairs if pair.startswith(f"{key}="))
+    for key, value in extra.items():
+        if key in (*SAMPLING_FIELDS, "seed") and value is None:
+            continue  # omitted
+        pair = next(pair for pair in pairs if pair.startswith(f"{key}="))
+        if key == "max_completion_tokens":
+            raise UsageError(f"--sampling {pair}: give --max-tokens; the name that the endpoint takes is found out")
+        if key in (*SAMPLING_FIELDS, *RESERVED_SAMPLING_KEYS):
             raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
     return extra
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
         RESERVED_SAMPLING_KEYS,
+        SAMPLING_FIELDS,
         ClusterOptions,
         Limits,
         RunOptions,
@@ -82,6 +83,7 @@ __all__ = [
     "JSON",
     "JSON_ERRORS",
     "RESERVED_SAMPLING_KEYS",
+    "SAMPLING_FIELDS",
     "SCHEMA_VERSION",
     "AgentSpec",
     "Chunk",

@@ -276,6 +276,8 @@ class Presence(msgspec.Struct):
     """Its run directory, by device and inode as it sees them: a copy of the book has none of the original's workers."""
     in_flight: int = 0
     chunks: dict[int, Held] = {}
+    wire_names: dict[str, str] = {}
+    """The names under which its model's endpoint is sent parameters, where they are not the usual ones."""
 
 
 class Extent(msgspec.Struct, frozen=True):

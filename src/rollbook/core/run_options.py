@@ -7,6 +7,7 @@ names, docstrings and descriptions are part of the JSON Schemas in core/schemas.
 Annotations are evaluated here, not kept as text: evaluating the text takes 7 ms at every start of a command.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -21,7 +22,7 @@ ToolFormat: TypeAlias = Literal["native", "schema", "text"]
 ServerKind = Literal["vllm", "sglang", "command"]
 
 RESERVED_SAMPLING_KEYS = frozenset(("seed", "n", "model", "messages"))
-"""What an endpoint takes and nobody may give as sampling: the run decides it."""
+"""What an endpoint takes and nobody may give as sampling: the run decides it. Only the seed may be omitted."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,15 +88,40 @@ def _split_union(kind: object) -> tuple[object, ...]:
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How the model is sampled; always sent in full, so that no server default can decide."""
+    """How the model is sampled; always sent in full, so that no server default can decide.
+
+    A parameter that is null in `extra` is omitted from every call, whatever it is: then the server decides.
+    """
 
     temperature: Annotated[float, parameter("Sampling temperature.", metavar="T", minimum=0.0)] = 1.0
     top_p: Annotated[float, parameter("Nucleus sampling.", metavar="P", minimum=0.0, maximum=1.0)] = 1.0
     max_tokens: Annotated[int, parameter("Tokens of one answer.", metavar="N", minimum=1)] = 1024
     extra: Annotated[
         dict[str, JSON],
-        parameter("Anything else the endpoint takes; may be repeated.", "--sampling", metavar="KEY=VALUE"),
+        parameter(
+            "Anything else the endpoint takes, or NAME=null to omit a parameter; may be repeated.",
+            "--sampling",
+            metavar="KEY=VALUE",
+        ),
     ] = {}
+
+    def omits(self, name: str) -> bool:
+        """Return whether a parameter is never sent."""
+        return name in self.extra and self.extra[name] is None
+
+    def override(self, values: Mapping[str, JSON]) -> "Sampling":
+        """Return the sampling with other values for one call; what the run omits stays omitted.
+
+        >>> Sampling(extra={"seed": None}).override({"temperature": 0.5, "seed": 7, "top_k": 3})
+        Sampling(temperature=0.5, top_p=1.0, max_tokens=1024, extra={'seed': None, 'top_k': 3})
+        """
+        given = {name: value for name, value in values.items() if not self.omits(name)}
+        own = {name: given.pop(name) for name in SAMPLING_FIELDS if name in given}
+        return msgspec.structs.replace(self, **own, extra={**self.extra, **given})
+
+
+SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens")
+"""The parameters that are fields of Sampling."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -130,7 +156,11 @@ DEFAULT_CONCURRENCY = 64
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How one start is operated. Nothing here changes what a score means."""
+    """How one start is operated. Nothing here changes what a score means.
+
+    `wire_names` are the names under which the endpoint is sent a parameter, where it does not take the usual one:
+    `max_completion_tokens` for `max_tokens`. `judge_wire_names` are those of the judge.
+    """
 
     urls: Annotated[
         list[str],
@@ -159,6 +189,7 @@ class Settings(msgspec.Struct, frozen=True):
         300.0
     )
     api_key_env: Annotated[str, parameter("The variable that holds the key.", metavar="NAME")] = "OPENAI_API_KEY"
+    wire_names: dict[str, str] = {}
     attempts: dict[str, int] = {}
     retry: list[str] = msgspec.field(default_factory=lambda: ["infra"])
     fail_fast: Annotated[bool, parameter("Stop at the first rollout that fails.", "--fail-fast/--no-fail-fast")] = False
@@ -174,6 +205,7 @@ class Settings(msgspec.Struct, frozen=True):
         parameter("The endpoint that is asked where the rule says no; repeated: replicas.", "--judge", metavar="URL"),
     ] = []
     judge_key_env: Annotated[str, parameter("The variable with the judge's key.", metavar="NAME")] = "JUDGE_API_KEY"
+    judge_wire_names: dict[str, str] = {}
     judge_s: Annotated[
         float, parameter("All questions about one rollout.", "--judge-timeout", metavar="S", minimum=0.001)
     ] = 300.0

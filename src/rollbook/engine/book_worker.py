@@ -389,6 +389,7 @@ async def work_on_book(
         display.start(counter.requested)
 
         def on_tick() -> None:
+            jobs.presence.wire_names = dict(model.wire_names)
             display.update(counter.progress(worker))
             if counter.stop_reason:
                 worker.stop()

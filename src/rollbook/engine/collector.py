@@ -10,7 +10,16 @@ import asyncio
 import math
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Literal, Unpack
@@ -48,6 +57,11 @@ class PausableModel:
     def tokens(self) -> bool:
         """Whether the model reports token ids."""
         return bool(getattr(self._model, "tokens", False))
+
+    @property
+    def wire_names(self) -> Mapping[str, str]:
+        """The model's own."""
+        return self._model.wire_names
 
     @property
     def version(self) -> str | None:

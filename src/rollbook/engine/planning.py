@@ -55,6 +55,8 @@ def plan(
     say: Callable[[str], None] = lambda _: None,
 ) -> Book:
     """Write the run directory, with the settings of its first round if they are known; calls no model."""
+    if request.sampling.omits("seed"):
+        say("no seed is sent: the same run gives other answers next time")
     with BookDraft(request.out) as draft:
         specs: dict[str, EnvironmentSpec] = {}
         parts: list[Part] = []

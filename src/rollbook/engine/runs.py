@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from rollbook.book import Book, Seals, explain_disk_errors, is_closed, refuse_occupied
+from rollbook.book import Book, Seals, explain_disk_errors, is_closed, read_presences, refuse_occupied
 from rollbook.core import (
     JSON,
     SCHEMA_VERSION,
@@ -145,10 +145,32 @@ async def _plan_and_work(
     alone = settings.workers == 1 and worker_factory is None
     async with open_judge(judge, settings) as judge_client, open_run_model(spec, settings, display, alone) as model:
         judge = judge_client.spec if judge_client else None
+        settings = record_wire_names(settings, model, judge_client)
         book = plan(request, members, model.spec if model else spec, settings, judge, display.note)
         return await _work_and_report(
             book, book.rounds()[0], model, judge_client, display, handle_signals, allow_shortfall, worker_factory
         )
+
+
+def record_wire_names(settings: Settings, model: Model | None, judge: JudgeClient | None) -> Settings:
+    """Return the settings with the names of parameters that the model and the judge have turned out to take.
+
+    They are stored with the round, so that every worker starts with them.
+    """
+    if model is not None:
+        settings = msgspec.structs.replace(settings, wire_names=dict(model.wire_names))
+    if judge is not None:
+        settings = msgspec.structs.replace(settings, judge_wire_names=dict(judge.wire_names))
+    return settings
+
+
+def take_learned_names(book: Book, settings: Settings) -> Settings:
+    """Return the settings of a next round with the names that the workers of the last one learned."""
+    rounds = len(book.rounds())
+    for presence in read_presences(book.path).values():
+        if presence.round == rounds and presence.wire_names:
+            return msgspec.structs.replace(settings, wire_names=presence.wire_names)
+    return settings
 
 
 @asynccontextmanager
@@ -256,7 +278,8 @@ def prepare_round(
     Every way to resume or extend a run calls this: here, on a batch system and on Ray. `retry` is by default the
     failures of the infrastructure. With `served`, jobs will serve the model, so that it may have no address yet.
     """
-    settings = update_settings(book.last_settings(), {**changes, "retry": check_retry_rules(retry or ["infra"])})
+    last = take_learned_names(book, book.last_settings())
+    settings = update_settings(last, {**changes, "retry": check_retry_rules(retry or ["infra"])})
     check_run_model(book, settings, served=served)
     for note in check_unchanged(book):
         say(note)

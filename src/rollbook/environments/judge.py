@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -130,6 +130,7 @@ class JudgeClient:
             settings,
             urls=settings.judge_urls,
             api_key_env=settings.judge_key_env,
+            wire_names=settings.judge_wire_names,
             call_s=settings.judge_s,
             outage_s=min(settings.outage_s, OUTAGE_S),
         )
@@ -139,6 +140,11 @@ class JudgeClient:
     def spec(self) -> ModelSpec:
         """The model that judges; with its name once it is open."""
         return self._model.spec
+
+    @property
+    def wire_names(self) -> Mapping[str, str]:
+        """The names under which it is sent parameters, where it does not take the usual ones."""
+        return self._model.wire_names
 
     async def open(self) -> None:
         """Connect to the judge; one that cannot be reached is refused before any rollout starts."""

@@ -45,6 +45,11 @@ class Model(Protocol):
     spec: ModelSpec
     version: str | None
 
+    @property
+    def wire_names(self) -> Mapping[str, str]:
+        """The names under which parameters are sent, where the endpoint does not take the usual ones."""
+        return {}
+
     async def open(self) -> None:
         """Connect, find the served name, and find out what the server can report."""
         return
