@@ -232,3 +232,104 @@ class Azure(HostedServer):
             said = "The API deployment for this resource does not exist."
             return 404, {"error": {"code": "DeploymentNotFound", "message": said}}
         return chat_completion(request.body)
+
+
+ANTHROPIC_FIELDS = {
+    *("model", "messages", "max_tokens", "system", "temperature", "top_p", "top_k", "stop_sequences", "stream"),
+    *("tools", "tool_choice", "thinking", "metadata", "service_tier", "cache_control", "output_config"),
+}
+
+
+class Anthropic(HostedServer):
+    """Anthropic's Messages API. `mode` is ok, tool (calls the first tool), cut, refusal, thinking, or an error."""
+
+    def __init__(self, mode: str = "ok", key: str = "anthropic-secret-1", one_sampler: bool = True) -> None:
+        super().__init__()
+        self.mode, self.key, self.one_sampler = mode, key, one_sampler
+        self.context = 200_000
+
+    @staticmethod
+    def error(status: int, kind: str, message: str) -> Reply:
+        return status, {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+
+    def reply(self, request: Recorded) -> Reply:
+        if request.headers.get("x-api-key") != self.key:
+            return self.error(401, "authentication_error", "invalid x-api-key")
+        if request.headers.get("anthropic-version") != "2023-06-01":
+            return self.error(400, "invalid_request_error", "anthropic-version: header is required")
+        if request.path == "/v1/models":
+            row = {"type": "model", "id": "claude-9-20260101", "display_name": "Claude 9", "created_at": "2026-01-01"}
+            return 200, {"data": [row], "has_more": False, "first_id": row["id"], "last_id": row["id"]}
+        if request.path != "/v1/messages":
+            return self.error(404, "not_found_error", "Not Found")
+        return self._check(request.body) or self._refuse() or (200, self._answer(request.body))
+
+    def _check(self, body: dict[str, Any]) -> Reply | None:
+        invalid = "invalid_request_error"
+        for name in body:
+            if name not in ANTHROPIC_FIELDS:
+                return self.error(400, invalid, f"{name}: Extra inputs are not permitted")
+        if "max_tokens" not in body:
+            return self.error(400, invalid, "max_tokens: Field required")
+        if self.one_sampler and "temperature" in body and "top_p" in body:
+            said = "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+            return self.error(400, invalid, said)
+        return self._check_messages(body["messages"])
+
+    def _check_messages(self, messages: list[dict[str, Any]]) -> Reply | None:
+        invalid = "invalid_request_error"
+        called: set[str] = set()
+        for number, message in enumerate(messages):
+            if message["role"] not in ("user", "assistant"):
+                return self.error(400, invalid, f"messages: Unexpected role {message['role']!r}")
+            blocks = message["content"]
+            blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
+            if not blocks or any(block["type"] == "text" and not block["text"] for block in blocks):
+                return self.error(400, invalid, "messages: text content blocks must be non-empty")
+            results = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
+            if results != called:
+                return self.error(400, invalid, f"messages.{number}: `tool_use` ids need `tool_result` blocks after")
+            called = {block["id"] for block in blocks if block["type"] == "tool_use"}
+        return None
+
+    def _refuse(self) -> Reply | None:
+        if self.mode == "overloaded":
+            return self.error(529, "overloaded_error", "Overloaded")
+        if self.mode == "rate_limit":
+            return self.error(429, "rate_limit_error", "This request would exceed your organization's rate limit")
+        if self.mode == "context":
+            said = f"prompt is too long: {self.context + 7} tokens > {self.context} maximum"
+            return self.error(400, "invalid_request_error", said)
+        if self.mode == "invalid":
+            return self.error(400, "invalid_request_error", "messages.0.content.0: could not process image")
+        return None
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        last = body["messages"][-1]["content"]
+        text = {"type": "text", "text": solve(body["messages"]), "citations": None}
+        content, reason = [text], "end_turn"
+        if self.mode == "thinking":
+            content = [{"type": "thinking", "thinking": "I add.", "signature": "sig-1"}, text]
+        if self.mode == "tool" and not any(isinstance(b, dict) and b["type"] == "tool_result" for b in last):
+            use = {"type": "tool_use", "id": "toolu_1", "name": body["tools"][0]["name"], "input": {"a": 12, "b": 30}}
+            thought = [{"type": "thinking", "thinking": "A tool.", "signature": "sig-2"}] if "thinking" in body else []
+            content, reason = [*thought, use], "tool_use"
+        if self.mode in ("cut", "refusal", "window", "pause"):
+            reason = {"cut": "max_tokens", "window": "model_context_window_exceeded", "pause": "pause_turn"}.get(
+                self.mode, "refusal"
+            )
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": None,
+            "usage": {
+                "input_tokens": 20,
+                "output_tokens": 9,
+                "cache_creation_input_tokens": 5,
+                "cache_read_input_tokens": 75,
+            },
+        }

@@ -81,7 +81,7 @@ class Rescored(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """The model: `kind` is chat, embedded, scripted or remote (rollouts run elsewhere); no URL and no secret."""
+    """The model; no URL and no secret. `kind` is chat, anthropic, embedded, scripted or remote (runs elsewhere)."""
 
     name: str
     kind: str = "chat"

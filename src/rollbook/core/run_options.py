@@ -158,19 +158,24 @@ DEFAULT_CONCURRENCY = 64
 class Settings(msgspec.Struct, frozen=True):
     """How one start is operated. Nothing here changes what a score means.
 
-    `wire_names` are the names under which the endpoint is sent a parameter, where it does not take the usual one:
-    `max_completion_tokens` for `max_tokens`. `judge_wire_names` are those of the judge.
+    `base_urls` become `urls` before a round is written. `headers` are names of headers with the variables that hold
+    their values, which are stored nowhere. `wire_names` are the names under which the endpoint is sent a parameter,
+    where it does not take the usual one: `max_completion_tokens` for `max_tokens`. The judge has its own of both.
     """
 
     urls: Annotated[
         list[str],
         parameter(
-            "An OpenAI-compatible endpoint, or scripted:FILE; repeated: replicas.",
+            "PROVIDER/NAME, an endpoint's URL (repeated: replicas), or scripted:FILE.",
             "-m",
             "--model",
-            metavar="URL",
+            metavar="MODEL",
             shown_default="new run: the embedded model",
         ),
+    ] = []
+    base_urls: Annotated[
+        list[str],
+        parameter("The endpoint that serves the model -m names; repeated: replicas.", "--base-url", metavar="URL"),
     ] = []
     concurrency: Annotated[
         int | str,
@@ -189,6 +194,10 @@ class Settings(msgspec.Struct, frozen=True):
         300.0
     )
     api_key_env: Annotated[str, parameter("The variable that holds the key.", metavar="NAME")] = "OPENAI_API_KEY"
+    headers: Annotated[
+        dict[str, str],
+        parameter("A header whose value is in a variable; may be repeated.", "--header", metavar="NAME=ENV_VAR"),
+    ] = {}
     wire_names: dict[str, str] = {}
     attempts: dict[str, int] = {}
     retry: list[str] = msgspec.field(default_factory=lambda: ["infra"])
@@ -202,9 +211,16 @@ class Settings(msgspec.Struct, frozen=True):
     )
     judge_urls: Annotated[
         list[str],
-        parameter("The endpoint that is asked where the rule says no; repeated: replicas.", "--judge", metavar="URL"),
+        parameter("The model that is asked where the rule says no, as with -m.", "--judge", metavar="MODEL"),
     ] = []
     judge_key_env: Annotated[str, parameter("The variable with the judge's key.", metavar="NAME")] = "JUDGE_API_KEY"
+    judge_sampling: Annotated[
+        dict[str, JSON],
+        parameter(
+            "Anything else the judge takes, or NAME=null to omit a parameter; may be repeated.", metavar="KEY=VALUE"
+        ),
+    ] = {}
+    judge_headers: dict[str, str] = {}
     judge_wire_names: dict[str, str] = {}
     judge_s: Annotated[
         float, parameter("All questions about one rollout.", "--judge-timeout", metavar="S", minimum=0.001)

@@ -308,9 +308,9 @@ class Collector:
     async def _open(self) -> None:
         request = self._request
         self._loaded = load_environment(request.env)
-        spec, urls = resolve_run_model([self._loaded], request.model, request.model_name)
+        spec, settings = resolve_run_model([self._loaded], request)
         attempts = self._policy.attempt_budgets(request.settings.attempts)
-        settings = msgspec.structs.replace(request.settings, urls=urls, attempts=attempts, judge_urls=request.judge)
+        settings = msgspec.structs.replace(settings, attempts=attempts, judge_urls=request.judge)
         judge, self._settings = resolve_judge_for(self._loaded, settings, request.judge_name)
         self._judge = await self._stack.enter_async_context(open_judge(judge, self._settings))
         self._model = PausableModel(open_model(spec, self._settings))

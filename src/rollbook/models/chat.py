@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from rollbook.core import JSON_ERRORS, Message, ModelSpec, Sampling, Settings, Turn
+from rollbook.core import JSON, JSON_ERRORS, Message, ModelSpec, Sampling, Settings, Turn
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import (
     UNSHAPED_SAMPLING,
@@ -34,8 +34,9 @@ from rollbook.models.chat_protocol import (
     text_body,
     without_reasoning,
 )
-from rollbook.models.model import Completion, ModelCall, normalize_base_url
+from rollbook.models.model import Completion, ModelCall, join_url, normalize_base_url
 from rollbook.models.outage import describe_outage, describe_waiting
+from rollbook.models.providers import find_key_variable, read_headers
 from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, open_http_session
 from rollbook.models.server_errors import (
     OTHER_NAMES,
@@ -94,7 +95,7 @@ def choose_model_name(name: str, endpoints: Sequence[EndpointModels]) -> str:
 
 def check_model_name(name: str, endpoint: EndpointModels) -> None:
     """Raise UsageError if the endpoint lists its models and this is not one of them."""
-    if endpoint.names is None or is_listed(name, endpoint.names):
+    if endpoint.names is None or is_listed(name, endpoint.names) or _serves_deployments(endpoint.base):
         return
     close = get_close_matches(name, endpoint.names, n=1, cutoff=0.4)
     hint = f"; did you mean {close[0]}?" if close else ""
@@ -111,21 +112,28 @@ def is_listed(name: str, names: Sequence[str]) -> bool:
     return not forms.isdisjoint(names)
 
 
+def _serves_deployments(base: str) -> bool:
+    """Return whether an endpoint is Azure's: it lists models, but is asked for deployments, which have other names."""
+    path = base.partition("?")[0]
+    return "/openai/deployments/" in path or path.endswith("/openai/v1")
+
+
 def _list_names(names: Sequence[str], most: int = 12) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 async def _suggest_v1(replica: Replica, timeout_s: float) -> None:
-    if replica.base.endswith("/v1"):
+    path, mark, query = replica.base.partition("?")
+    if path.endswith("/v1"):
         return
     try:
-        status, raw = await replica.get(URL(f"{replica.base}/v1/models"), timeout_s)
+        status, raw = await replica.get(URL(join_url(replica.base, "v1/models")), timeout_s)
         read_models(raw)
     except (RolloutFailed, *JSON_ERRORS):
         return
     if status == 200:
-        raise UsageError(f"{replica.base} is not the endpoint; did you mean {replica.base}/v1?")
+        raise UsageError(f"{replica.base} is not the endpoint; did you mean {path}/v1{mark}{query}?")
 
 
 def _key_advice(key_env: str, has_key: bool) -> str:
@@ -169,6 +177,8 @@ async def find_logprobs_mode(replica: Replica, name: str) -> LogprobsMode | None
 
 
 PROBE_TIMEOUT_S = 5.0
+MIN_SECRET_CHARS = 4
+"""A shorter value of a header is no secret; taking it out would spoil every message."""
 
 
 class ChatModel:
@@ -201,6 +211,10 @@ class ChatModel:
         self._key = os.environ.get(settings.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(f"{settings.api_key_env} holds what cannot be a key: only printable ASCII can be sent")
+        self._headers = read_headers(settings.headers)
+        self._key_env = find_key_variable(settings)
+        if self._key_env != settings.api_key_env:
+            self._key = ""  # a header carries the key: another one is not this endpoint's business
         self._session: aiohttp.ClientSession | None = None
         self._router: Router | None = None
         self._checked: Sampling | None = None
@@ -220,7 +234,7 @@ class ChatModel:
 
     async def open(self) -> None:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
-        self._session = open_http_session(self._settings.connect_s, self._key)
+        self._session = self._open_session()
         try:
             replicas = [Replica(base, self._session, self._settings.call_s, self._scrub) for base in self._bases]
             results = await self._wait_for_replicas(replicas)
@@ -235,6 +249,9 @@ class ChatModel:
         except BaseException:
             await self.close()
             raise
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        return open_http_session(self._settings.connect_s, self._key, more_headers=self._headers)
 
     async def close(self) -> None:
         """Close all connections and stop all probes."""
@@ -268,7 +285,7 @@ class ChatModel:
         version, continued = self.version, previous if self.tokens else None
 
         async def ask(replica: Replica) -> Completion:
-            name, url, ids, text = self.spec.name, replica.chat, None, False
+            name, url, ids, text = self.spec.name, self._find_url(replica), None, False
             if continued:
                 prompt = await self._continuer.make_prompt(replica, name, continued, messages, sampling, tools)
                 ids = self._continuer.accept(prompt)
@@ -278,7 +295,7 @@ class ChatModel:
             def make_body(wire_names: Mapping[str, str]) -> bytes:
                 if ids and text:
                     return text_body(name, ids, sampling, seed)
-                return chat_body(name, prepared, sampling, seed, tools, self.tokens, ids, wire_names)
+                return self._make_body(prepared, sampling, seed, tools, ids, wire_names)
 
             started = perf_counter()
             raw = await self._post(replica, url, make_body)
@@ -293,6 +310,20 @@ class ChatModel:
             raise _max_tokens_error(str(full), sampling) or full from None
         except RolloutFailed as error:
             raise _add_advice(error, bool(tools), "response_format" in sampling.extra) from None
+
+    def _find_url(self, replica: Replica) -> URL:
+        return replica.chat
+
+    def _make_body(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        seed: int,
+        tools: Sequence[JSON],
+        prompt_ids: list[int] | None,
+        wire_names: Mapping[str, str],
+    ) -> bytes:
+        return chat_body(self.spec.name, messages, sampling, seed, tools, self.tokens, prompt_ids, wire_names)
 
     async def _post(self, replica: Replica, url: URL, make_body: Callable[[Mapping[str, str]], bytes]) -> bytes:
         """Return the body of an answer; where the endpoint takes a parameter under its other name only, learn that."""
@@ -402,9 +433,9 @@ class ChatModel:
 
     async def _fetch_models(self, replica: Replica) -> EndpointModels | RolloutFailed:
         try:
-            return await fetch_endpoint_models(
-                replica, min(self._settings.connect_s, PROBE_TIMEOUT_S), self._settings.api_key_env, bool(self._key)
-            )
+            has_key = bool(os.environ.get(self._key_env))
+            timeout_s = min(self._settings.connect_s, PROBE_TIMEOUT_S)
+            return await fetch_endpoint_models(replica, timeout_s, self._key_env, has_key)
         except RolloutFailed as error:
             return error
 
@@ -419,7 +450,10 @@ class ChatModel:
         return None
 
     def _scrub(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if self._key else text
+        for name, value in (*self._headers.items(), ("key", self._key)):
+            if len(value) >= MIN_SECRET_CHARS or (name == "key" and value):
+                text = text.replace(value, f"[{name}]")
+        return text
 
 
 def _add_advice(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:
