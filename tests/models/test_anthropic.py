@@ -184,6 +184,33 @@ def test_images_and_empty_answers_are_sent_as_the_api_takes_them() -> None:
     ]
 
 
+def test_an_answer_can_be_held_to_a_schema() -> None:
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    with Anthropic() as server:
+        complete(server, extra={"response_format": form})
+    assert server.calls[0].body["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
+
+
+def test_the_newer_version_of_the_api_has_no_parameters_of_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_VERSION", "2026-10-21")
+
+    async def main(extra: dict[str, Any]) -> Completion:
+        own = {"api_key_env": "ANTHROPIC_API_KEY", "headers": {"anthropic-version": "API_VERSION"}}
+        model = AnthropicModel(ModelSpec("claude-9", "anthropic"), Settings(urls=[server.url], **own))
+        await model.open()
+        try:
+            return await model.complete(ASK, Sampling(extra=extra), seed=1, rollout="t#0")
+        finally:
+            await model.close()
+
+    with Anthropic() as server:
+        with pytest.raises(UsageError, match="pass --sampling temperature=null"):
+            asyncio.run(main({}))
+        done = asyncio.run(main({"temperature": None, "top_p": None}))
+        assert done.message.text == "The answer is 42."
+
+
 def test_max_tokens_cannot_be_omitted() -> None:
     with Anthropic() as server, pytest.raises(UsageError, match="requires max_tokens"):
         complete(server, extra={"max_tokens": None})

@@ -241,7 +241,10 @@ ANTHROPIC_FIELDS = {
 
 
 class Anthropic(HostedServer):
-    """Anthropic's Messages API. `mode` is ok, tool (calls the first tool), cut, refusal, thinking, or an error."""
+    """Anthropic's Messages API in both of its versions; the newer one has no parameters of sampling.
+
+    `mode` is ok, tool (calls the first tool), cut, refusal, window, pause, thinking, or an error.
+    """
 
     def __init__(self, mode: str = "ok", key: str = "anthropic-secret-1", one_sampler: bool = True) -> None:
         super().__init__()
@@ -253,10 +256,15 @@ class Anthropic(HostedServer):
         return status, {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
 
     def reply(self, request: Recorded) -> Reply:
-        if request.headers.get("x-api-key") != self.key:
+        headers = request.headers
+        if headers.get("x-api-key", headers.get("authorization", "").removeprefix("Bearer ")) != self.key:
             return self.error(401, "authentication_error", "invalid x-api-key")
-        if request.headers.get("anthropic-version") != "2023-06-01":
+        version = headers.get("anthropic-version")
+        if version not in ("2023-06-01", "2026-10-21"):
             return self.error(400, "invalid_request_error", "anthropic-version: header is required")
+        for name in ("temperature", "top_p", "top_k"):
+            if version == "2026-10-21" and name in request.body:
+                return self.error(400, "invalid_request_error", f"{name}: Extra inputs are not permitted")
         if request.path == "/v1/models":
             row = {"type": "model", "id": "claude-9-20260101", "display_name": "Claude 9", "created_at": "2026-01-01"}
             return 200, {"data": [row], "has_more": False, "first_id": row["id"], "last_id": row["id"]}

@@ -23,6 +23,7 @@ from rollbook.models.router import Replica, open_http_session
 from rollbook.models.server_errors import make_bad_completion
 
 API_VERSION = "2023-06-01"
+"""The version that has temperature, top_p and top_k, for the models that take them; 2026-10-21 has removed them."""
 MAX_KEPT_TURNS = 16_384
 """Turns whose blocks of thinking are remembered: a rollout needs those of its last turn."""
 
@@ -123,8 +124,9 @@ def make_body(
     fields.pop("seed", None)
     if "max_tokens" not in fields:
         raise UsageError("--sampling max_tokens=null: Anthropic's API requires max_tokens; leave it in")
-    if "response_format" in fields:
-        raise UsageError("Anthropic's API takes no response_format: use --tool-format native or text")
+    form = fields.pop("response_format", None)
+    if form is not None:
+        fields["output_config"] = {**fields.get("output_config", {}), "format": _make_output_format(form)}
     stop = fields.pop("stop", None)
     if stop is not None:
         fields["stop_sequences"] = [stop] if isinstance(stop, str) else stop
@@ -196,6 +198,12 @@ def _make_tool(tool: JSON) -> Block:
     if function.get("description"):
         made["description"] = function["description"]
     return made
+
+
+def _make_output_format(form: JSON) -> Block:
+    if not isinstance(form, dict) or not isinstance(form.get("json_schema"), dict):
+        raise UsageError("response_format: Anthropic's API takes a json_schema only")
+    return {"type": "json_schema", "schema": form["json_schema"].get("schema")}
 
 
 def _make_tool_choice(choice: JSON) -> Block:
