@@ -15,8 +15,8 @@ ROLLOUT = Rollout(task=Task("t", "What?"), sample=0, seed=1)
 
 def ask_judge(server, given="two", expected="2", **settings):
     async def ask():
-        spec, urls = resolve_model([server.url])
-        client = JudgeClient(spec, Settings(judge_urls=urls, outage_s=0.5, judge_s=5.0, **settings))
+        spec, resolved = resolve_model([server.url])
+        client = JudgeClient(spec, Settings(judge_urls=resolved.urls, outage_s=0.5, judge_s=5.0, **settings))
         await client.open()
         try:
             return client.spec, await client.for_rollout(ROLLOUT).same("How many?", expected, given)
@@ -51,8 +51,8 @@ def test_nonsense_and_refusals_are_judge_errors(mode, words):
 def test_a_judge_that_dies_is_a_judge_error():
     async def ask():
         with JudgeServer() as server:
-            spec, urls = resolve_model([server.url])
-            client = JudgeClient(spec, Settings(judge_urls=urls, outage_s=0.3, judge_s=5.0))
+            spec, resolved = resolve_model([server.url])
+            client = JudgeClient(spec, Settings(judge_urls=resolved.urls, outage_s=0.3, judge_s=5.0))
             await client.open()
         try:
             await client.for_rollout(ROLLOUT).same("How many?", "2", "two")

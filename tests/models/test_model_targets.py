@@ -14,15 +14,15 @@ from rollbook.models.weights import SHA256
 
 
 def test_no_target_is_the_embedded_model_pinned_by_its_weights() -> None:
-    assert resolve_model([], "") == (ModelSpec("SmolLM2-135M-Instruct", "embedded", SHA256), [])
+    assert resolve_model([], "") == (ModelSpec("SmolLM2-135M-Instruct", "embedded", SHA256), Settings())
     with pytest.raises(UsageError, match="-m URL"):
         resolve_model([], "gpt")
 
 
 def test_urls_are_operational_and_the_name_is_meaning() -> None:
-    spec, urls = resolve_model(["http://a:1/v1/", "http://b:1/v1"], "tiny")
+    spec, settings = resolve_model(["http://a:1/v1/", "http://b:1/v1"], "tiny")
     assert spec == ModelSpec("tiny", "chat")
-    assert urls == ["http://a:1/v1", "http://b:1/v1"]
+    assert settings.urls == ["http://a:1/v1", "http://b:1/v1"]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_each_kind_opens_its_own_model(tmp_path: Path) -> None:
     assert isinstance(open_model(ModelSpec("m", "chat"), settings), ChatModel)
     assert isinstance(open_model(ModelSpec("m", "embedded"), Settings()), EmbeddedModel)
     assert isinstance(open_model(ModelSpec("m", "scripted"), Settings(urls=["scripted:x"])), ScriptedModel)
-    with pytest.raises(UsageError, match="chat, embedded, remote, scripted"):
+    with pytest.raises(UsageError, match="anthropic, chat, embedded, remote, scripted"):
         open_model(ModelSpec("m", "magic"), settings)
 
 

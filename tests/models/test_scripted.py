@@ -17,8 +17,8 @@ def write(path: Path, *lines: JSON) -> Path:
 
 def answers(path: Path, *calls: tuple[Sequence[Message], int, str], **settings: JSON) -> list[Completion]:
     async def main() -> list[Completion]:
-        spec, urls = resolve_model([f"scripted:{path}"])
-        model = ScriptedModel(spec, Settings(urls=urls, **settings))
+        spec, resolved = resolve_model([f"scripted:{path}"])
+        model = ScriptedModel(spec, Settings(urls=resolved.urls, **settings))
         await model.open()
         model.version = "v1"
         return [await model.complete(m, Sampling(), seed=seed, rollout=name) for m, seed, name in calls]
@@ -107,8 +107,8 @@ def test_a_missing_or_empty_script_is_one_line(tmp_path: Path) -> None:
 
 def test_a_script_that_changed_is_noticed(tmp_path: Path) -> None:
     script = write(tmp_path / "s.jsonl", {"answer": "x"})
-    spec, urls = resolve_model([f"scripted:{script}"])
+    spec, resolved = resolve_model([f"scripted:{script}"])
     assert (spec.kind, spec.name, len(spec.digest)) == ("scripted", "s.jsonl", 64)
     write(script, {"answer": "y"})
     with pytest.raises(UsageError, match="changed"):
-        asyncio.run(ScriptedModel(ModelSpec(spec.name, spec.kind, spec.digest), Settings(urls=urls)).open())
+        asyncio.run(ScriptedModel(ModelSpec(spec.name, spec.kind, spec.digest), Settings(urls=resolved.urls)).open())

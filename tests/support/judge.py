@@ -39,7 +39,8 @@ class JudgeServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.keys.append(self.headers.get("Authorization"))
-                status, text = outer.fitting(body["messages"][-1]["content"], body["max_tokens"])
+                limit = body.get("max_tokens") or body["max_completion_tokens"]
+                status, text = outer.fitting(body["messages"][-1]["content"], limit)
                 choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
                 self.say(status, {"choices": [choice]} if status == 200 else {"error": {"message": text}})
 

@@ -205,9 +205,8 @@ PROBE_SAMPLING = Sampling(max_tokens=256, extra={"chat_template_kwargs": {"enabl
 
 def check_endpoint(url: str, name: str, key_env: str) -> list[DoctorFinding]:
     """Check what exact tokens need of an endpoint, in the order in which it is needed."""
-    spec, urls = resolve_model([url], name)
     reasons: list[str] = []
-    settings = Settings(urls=urls, api_key_env=key_env, call_s=PROBE_ENDPOINT_S, outage_s=0.0)
+    spec, settings = resolve_model([url], name, Settings(api_key_env=key_env, call_s=PROBE_ENDPOINT_S, outage_s=0.0))
     return asyncio.run(_check_model(ChatModel(spec, settings, say=reasons.append), reasons))
 
 

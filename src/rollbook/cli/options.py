@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_origin
 
@@ -22,6 +22,7 @@ from rollbook.core import (
     GROUPS,
     JSON,
     RESERVED_SAMPLING_KEYS,
+    SAMPLING_FIELDS,
     ClusterOptions,
     Limits,
     RunOptions,
@@ -210,17 +211,21 @@ def parse_max_failures(text: str) -> str:
     raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
 
 
-def parse_sampling(pairs: list[str]) -> dict[str, JSON]:
+def parse_sampling(pairs: list[str], option: str = "--sampling") -> dict[str, JSON]:
     """Parse --sampling: values are JSON where they are JSON, else text.
 
-    >>> parse_sampling(["top_k=20", "stop=END"])
-    {'top_k': 20, 'stop': 'END'}
+    >>> parse_sampling(["top_k=20", "stop=END", "seed=null"])
+    {'top_k': 20, 'stop': 'END', 'seed': None}
     """
-    extra = parse_pairs("--sampling", pairs, ", as in --sampling top_k=20")
-    for key in extra:
-        if key in ("temperature", "top_p", "max_tokens", *RESERVED_SAMPLING_KEYS):
-            pair = next(pair for pair in pairs if pair.startswith(f"{key}="))
-            raise UsageError(f"--sampling {pair}: {key} is not extra sampling; it has an option or is fixed")
+    extra = parse_pairs(option, pairs, f", as in {option} top_k=20")
+    for key, value in extra.items():
+        if key in (*SAMPLING_FIELDS, "seed") and value is None:
+            continue  # omitted
+        pair = next(pair for pair in pairs if pair.startswith(f"{key}="))
+        if key == "max_completion_tokens":
+            raise UsageError(f"{option} {pair}: give --max-tokens; the name that the endpoint takes is found out")
+        if key in (*SAMPLING_FIELDS, *RESERVED_SAMPLING_KEYS):
+            raise UsageError(f"{option} {pair}: {key} is not extra sampling; it has an option or is fixed")
     return extra
 
 
@@ -238,16 +243,38 @@ def parse_pairs(option: str, pairs: list[str], example: str = "") -> dict[str, J
     return found
 
 
+def parse_headers(pairs: list[str]) -> dict[str, JSON]:
+    """Parse --header: the name of a header, and of the variable that holds its value.
+
+    >>> parse_headers(["api-key=AZURE_OPENAI_API_KEY"])
+    {'api-key': 'AZURE_OPENAI_API_KEY'}
+    """
+    found: dict[str, JSON] = {}
+    for pair in pairs:
+        name, equals, variable = pair.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_|~-]+", name):
+            raise UsageError("--header: write NAME=ENV_VAR, as in --header api-key=AZURE_OPENAI_API_KEY")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+            # what stands there may be the secret itself: it is not repeated
+            raise UsageError(f"--header {name}=...: give the name of the variable that holds the value, not the value")
+        if name.lower() in ("content-type", "content-length", "host", "accept", "accept-encoding"):
+            raise UsageError(f"--header {pair}: {name} is set by Rollbook")
+        found[name] = variable
+    return found
+
+
 PARSERS: dict[str, Callable[[Any], JSON]] = {
     "concurrency": parse_concurrency,
     "max_failures": parse_max_failures,
     "extra": parse_sampling,
+    "judge_sampling": partial(parse_sampling, option="--judge-sampling"),
+    "headers": parse_headers,
 }
 """How the text of an option becomes the value of its field, where typer cannot tell."""
 
 LAST_SETTINGS = take_settings(after={"connect_timeout": "call_timeout"}, show_defaults=False)
 """For a run that was started before: what is not given stays as its last start had it, so there are no defaults."""
-JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_s")
+JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_sampling", "judge_s")
 API_KEY = take_settings("api_key_env")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
 

@@ -75,7 +75,8 @@ def make_request(values: dict[str, Any]) -> Request:
     env = values["env"]
     settings = read_given(Settings, values)
     urls = list(settings.get("urls", []))
-    first: dict[str, JSON] = {} if urls or brings_own_model(env) else {"concurrency": EMBEDDED_SLOTS}
+    own = urls or settings.get("base_urls") or brings_own_model(env)
+    first: dict[str, JSON] = {} if own else {"concurrency": EMBEDDED_SLOTS}
     return Request(
         env=env,
         model=urls,
@@ -239,8 +240,8 @@ def make_server_spec(options: ClusterOptions, request: Request) -> ServerSpec | 
     kind = _read_server_kind(options)
     if kind is None or options.serve is None:
         return None
-    if request.model:
-        raise UsageError(f"-m {request.model[0]}: --serve {kind} serves the model itself; give one of them")
+    if named := [*request.model, *request.settings.base_urls]:
+        raise UsageError(f"-m {named[0]}: --serve {kind} serves the model itself; give one of them")
     fields = {"name": request.model_name or options.serve.get("model_path"), **options.serve}
     if not fields["name"]:
         raise UsageError("--serve command: say with --model-name what the server calls its model")

@@ -258,9 +258,7 @@ def preview_scripts(request: Request, order: SubmissionOrder, run: Path, pack: P
         check_secrets(order)
     check_order(run, order)
     if not order.serve:
-        resolve_run_model(
-            [member.loaded for member in load_run_environments(request)], request.model, request.model_name
-        )
+        resolve_run_model([member.loaded for member in load_run_environments(request)], request, needs_key=False)
     if pack is not None:
         list_files(pack)
         order = msgspec.structs.replace(order, pack=PackedFolder(pack.resolve().name, "", []))

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rollbook.core.run_options import (
         GROUPS,
         RESERVED_SAMPLING_KEYS,
+        SAMPLING_FIELDS,
         ClusterOptions,
         Limits,
         RunOptions,
@@ -84,6 +85,7 @@ __all__ = [
     "JSON",
     "JSON_ERRORS",
     "RESERVED_SAMPLING_KEYS",
+    "SAMPLING_FIELDS",
     "SCHEMA_VERSION",
     "AgentSpec",
     "Chunk",

@@ -81,7 +81,7 @@ class Rescored(msgspec.Struct, frozen=True):
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """The model: `kind` is chat, embedded, scripted or remote (rollouts run elsewhere); no URL and no secret."""
+    """The model; no URL and no secret. `kind` is chat, anthropic, embedded, scripted or remote (runs elsewhere)."""
 
     name: str
     kind: str = "chat"
@@ -276,6 +276,8 @@ class Presence(msgspec.Struct):
     """Its run directory, by device and inode as it sees them: a copy of the book has none of the original's workers."""
     in_flight: int = 0
     chunks: dict[int, Held] = {}
+    wire_names: dict[str, str] = {}
+    """The names under which its model's endpoint is sent parameters, where they are not the usual ones."""
 
 
 class Extent(msgspec.Struct, frozen=True):

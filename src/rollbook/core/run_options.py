@@ -7,6 +7,7 @@ names, docstrings and descriptions are part of the JSON Schemas in core/schemas.
 Annotations are evaluated here, not kept as text: evaluating the text takes 7 ms at every start of a command.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -21,7 +22,7 @@ ToolFormat: TypeAlias = Literal["native", "schema", "text"]
 ServerKind = Literal["vllm", "sglang", "command"]
 
 RESERVED_SAMPLING_KEYS = frozenset(("seed", "n", "model", "messages"))
-"""What an endpoint takes and nobody may give as sampling: the run decides it."""
+"""What an endpoint takes and nobody may give as sampling: the run decides it. Only the seed may be omitted."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +120,10 @@ def _split_union(kind: object) -> tuple[object, ...]:
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How the model is sampled; always sent in full, so that no server default can decide."""
+    """How the model is sampled; always sent in full, so that no server default can decide.
+
+    A parameter that is null in `extra` is omitted from every call, whatever it is: then the server decides.
+    """
 
     temperature: Annotated[float, parameter("The sampling temperature.", metavar="T", minimum=0.0)] = 1.0
     top_p: Annotated[
@@ -131,8 +135,30 @@ class Sampling(msgspec.Struct, frozen=True):
     max_tokens: Annotated[int, parameter("The most tokens of one answer.", metavar="N", minimum=1)] = 1024
     extra: Annotated[
         dict[str, JSON],
-        parameter("Send another parameter to the endpoint; may be repeated.", "--sampling", metavar="KEY=VALUE"),
+        parameter(
+            "Send another parameter to the endpoint, or omit one with NAME=null; may be repeated.",
+            "--sampling",
+            metavar="KEY=VALUE",
+        ),
     ] = {}
+
+    def omits(self, name: str) -> bool:
+        """Return whether a parameter is never sent."""
+        return name in self.extra and self.extra[name] is None
+
+    def override(self, values: Mapping[str, JSON]) -> "Sampling":
+        """Return the sampling with other values for one call; what the run omits stays omitted.
+
+        >>> Sampling(extra={"seed": None}).override({"temperature": 0.5, "seed": 7, "top_k": 3})
+        Sampling(temperature=0.5, top_p=1.0, max_tokens=1024, extra={'seed': None, 'top_k': 3})
+        """
+        given = {name: value for name, value in values.items() if not self.omits(name)}
+        own = {name: given.pop(name) for name in SAMPLING_FIELDS if name in given}
+        return msgspec.structs.replace(self, **own, extra={**self.extra, **given})
+
+
+SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens")
+"""The parameters that are fields of Sampling."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -176,16 +202,30 @@ DEFAULT_CONCURRENCY = 64
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How one start is operated. Nothing here changes what a score means."""
+    """How one start is operated. Nothing here changes what a score means.
+
+    `base_urls` become `urls` before a round is written. `headers` are names of headers with the variables that hold
+    their values, which are stored nowhere. `wire_names` are the names under which the endpoint is sent a parameter,
+    where it does not take the usual one: `max_completion_tokens` for `max_tokens`. The judge has its own of both.
+    """
 
     urls: Annotated[
         list[str],
         parameter(
-            "An OpenAI-compatible endpoint, or scripted:FILE; repeat it for replicas.",
+            "PROVIDER/NAME, the URL of an endpoint (repeat it for replicas), or scripted:FILE.",
             "-m",
             "--model",
-            metavar="URL",
+            metavar="MODEL",
             shown_default="the embedded model",
+            group="model",
+        ),
+    ] = []
+    base_urls: Annotated[
+        list[str],
+        parameter(
+            "The URL of the endpoint that serves the model of -m; repeat it for replicas.",
+            "--base-url",
+            metavar="URL",
             group="model",
         ),
     ] = []
@@ -222,6 +262,16 @@ class Settings(msgspec.Struct, frozen=True):
     api_key_env: Annotated[
         str, parameter("The environment variable that holds the key.", metavar="NAME", group="model")
     ] = "OPENAI_API_KEY"
+    headers: Annotated[
+        dict[str, str],
+        parameter(
+            "Send a header whose value is in an environment variable; may be repeated.",
+            "--header",
+            metavar="NAME=ENV_VAR",
+            group="model",
+        ),
+    ] = {}
+    wire_names: dict[str, str] = {}
     attempts: dict[str, int] = {}
     retry: list[str] = msgspec.field(default_factory=lambda: ["infra"])
     fail_fast: Annotated[bool, parameter("Stop at the first failed rollout.", "--fail-fast/--no-fail-fast")] = False
@@ -233,15 +283,25 @@ class Settings(msgspec.Struct, frozen=True):
     judge_urls: Annotated[
         list[str],
         parameter(
-            "The endpoint of a model that judges answers which the rules reject; repeat it for replicas.",
+            "A model that judges answers which the rules reject, named as with -m.",
             "--judge",
-            metavar="URL",
+            metavar="MODEL",
             group="judge",
         ),
     ] = []
     judge_key_env: Annotated[
         str, parameter("The environment variable that holds the judge's key.", metavar="NAME", group="judge")
     ] = "JUDGE_API_KEY"
+    judge_sampling: Annotated[
+        dict[str, JSON],
+        parameter(
+            "Send another parameter to the judge, or omit one with NAME=null; may be repeated.",
+            metavar="KEY=VALUE",
+            group="judge",
+        ),
+    ] = {}
+    judge_headers: dict[str, str] = {}
+    judge_wire_names: dict[str, str] = {}
     judge_s: Annotated[
         float,
         parameter(

@@ -21,6 +21,7 @@ from msgspec import Meta
 from rollbook.core import (
     JSON,
     RESERVED_SAMPLING_KEYS,
+    SAMPLING_FIELDS,
     Limits,
     Sampling,
     ToolFormat,
@@ -114,10 +115,15 @@ def _read_entry(file: YamlFile, node: YamlEntry, has_total: bool) -> Entry:
 def _check_sampling(file: YamlFile, node: YamlEntry) -> None:
     given = file.read_mapping(node, "sampling")
     for key in sorted({"extra", *RESERVED_SAMPLING_KEYS} & set(given)):
-        raise file.error_at(given[key].line, f"sampling: {key} is not sampling, or the run's own affair; leave it out")
-    file.read_fields(
-        {key: given[key] for key in given if key in _SamplingFields.__struct_fields__}, _SamplingFields, "sampling"
-    )
+        if key != "seed" or not _is_null(given[key]):
+            why = f"sampling: {key} is not sampling, or the run's own affair; leave it out"
+            raise file.error_at(given[key].line, why)
+    known = {key: given[key] for key in given if key in SAMPLING_FIELDS and not _is_null(given[key])}
+    file.read_fields(known, _SamplingFields, "sampling")
+
+
+def _is_null(entry: YamlEntry) -> bool:
+    return entry.node.tag == "tag:yaml.org,2002:null"
 
 
 def _check_limits(file: YamlFile, node: YamlEntry) -> None:
@@ -130,7 +136,10 @@ def _check_limits(file: YamlFile, node: YamlEntry) -> None:
 
 def merge_sampling(base: Sampling, own: Mapping[str, JSON]) -> Sampling:
     """Return sampling with an environment's own values; fields that are not ours go to the endpoint unchanged."""
-    known = {key: own[key] for key in own if key in _SamplingFields.__struct_fields__}
+    for key, value in own.items():
+        if value is not None and base.omits(key):
+            raise UsageError(f"sampling: {key} is {value} here, and --sampling {key}=null omits it; give one of them")
+    known = {key: own[key] for key in own if key in SAMPLING_FIELDS and own[key] is not None}
     extra = {key: own[key] for key in own if key not in known}
     mixed = msgspec.structs.replace(base, **known, extra={**base.extra, **extra})
     return msgspec.convert(msgspec.to_builtins(mixed), Sampling)

@@ -41,7 +41,7 @@ from rollbook.engine.rollout_runner import RolloutRunner
 from rollbook.engine.worker import RolloutJob, Worker, make_limiter, signal_handler
 from rollbook.environments import Environment, EnvironmentRuntime, JudgeClient, load_environment
 from rollbook.errors import BookError, BookUnwritable, Stopped
-from rollbook.models import Model
+from rollbook.models import Model, list_secrets
 
 T = TypeVar("T")
 
@@ -351,7 +351,7 @@ def make_runner(
     return RolloutRunner(
         model,
         environments,
-        make_program(manifest.agent, {settings.api_key_env, settings.judge_key_env}),
+        make_program(manifest.agent, list_secrets(settings)),
         manifest.sampling,
         manifest.limits,
         manifest.seed,
@@ -389,6 +389,7 @@ async def work_on_book(
         display.start(counter.requested)
 
         def on_tick() -> None:
+            jobs.presence.wire_names = dict(model.wire_names)
             display.update(counter.progress(worker))
             if counter.stop_reason:
                 worker.stop()

@@ -10,7 +10,16 @@ import asyncio
 import math
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Literal, Unpack
@@ -48,6 +57,11 @@ class PausableModel:
     def tokens(self) -> bool:
         """Whether the model reports token ids."""
         return bool(getattr(self._model, "tokens", False))
+
+    @property
+    def wire_names(self) -> Mapping[str, str]:
+        """The model's own."""
+        return self._model.wire_names
 
     @property
     def version(self) -> str | None:
@@ -294,9 +308,9 @@ class Collector:
     async def _open(self) -> None:
         request = self._request
         self._loaded = load_environment(request.env)
-        spec, urls = resolve_run_model([self._loaded], request.model, request.model_name)
+        spec, settings = resolve_run_model([self._loaded], request)
         attempts = self._policy.attempt_budgets(request.settings.attempts)
-        settings = msgspec.structs.replace(request.settings, urls=urls, attempts=attempts, judge_urls=request.judge)
+        settings = msgspec.structs.replace(settings, attempts=attempts, judge_urls=request.judge)
         judge, self._settings = resolve_judge_for(self._loaded, settings, request.judge_name)
         self._judge = await self._stack.enter_async_context(open_judge(judge, self._settings))
         self._model = PausableModel(open_model(spec, self._settings))

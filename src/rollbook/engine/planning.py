@@ -18,6 +18,7 @@ import msgspec
 from rollbook.agents import check_agent_unchanged, resolve_agent
 from rollbook.book import Book, BookDraft
 from rollbook.core import (
+    JSON,
     SCHEMA_VERSION,
     EnvironmentSpec,
     Manifest,
@@ -30,18 +31,19 @@ from rollbook.core import (
     make_part,
 )
 from rollbook.engine.blends import RunEnvironment, merge_limits, merge_sampling, select_environments
-from rollbook.engine.request import Request
+from rollbook.engine.request import Request, update_settings
 from rollbook.environments import (
     LoadedEnvironment,
     explain_error,
     find_changed_file,
     is_tampered,
     put_first_on_path,
+    resolve_judge,
     source_root,
     write_snapshot,
 )
 from rollbook.errors import RollbookError, UsageError
-from rollbook.models import REMOTE_MODEL_SPEC, resolve_model
+from rollbook.models import ENDPOINT_KINDS, REMOTE_MODEL_SPEC, is_provider_target, resolve_model
 
 RECORDED_PACKAGES = ("rollbook", "msgspec", "aiohttp", "math-verify", "reasoning-gym", "verifiers", "mcp", "xllamacpp")
 
@@ -55,6 +57,9 @@ def plan(
     say: Callable[[str], None] = lambda _: None,
 ) -> Book:
     """Write the run directory, with the settings of its first round if they are known; calls no model."""
+    request = omit_unknown_parameters(request, model)
+    if request.sampling.omits("seed"):
+        say("no seed is sent: the same run gives other answers next time")
     with BookDraft(request.out) as draft:
         specs: dict[str, EnvironmentSpec] = {}
         parts: list[Part] = []
@@ -66,6 +71,14 @@ def plan(
             rows = first, first + write_tasks(member, request, draft, say)
             parts.append(make_part(rows, sample_range(member, request), workers))
         return draft.finish(make_manifest(request, specs, model, judge), parts, settings)
+
+
+def omit_unknown_parameters(request: Request, model: ModelSpec) -> Request:
+    """Return the request without the seed where the model's API has none, so that the run records what is sent."""
+    if model.kind != "anthropic" or request.sampling.omits("seed"):
+        return request
+    sampling = msgspec.structs.replace(request.sampling, extra={**request.sampling.extra, "seed": None})
+    return msgspec.structs.replace(request, sampling=sampling)
 
 
 def pin_environment(environment: RunEnvironment, request: Request, model: ModelSpec, folder: Path) -> EnvironmentSpec:
@@ -222,22 +235,71 @@ def check_unchanged(book: Book) -> list[str]:
 
 
 def resolve_run_model(
-    environments: Sequence[LoadedEnvironment], targets: Sequence[str], name: str = ""
-) -> tuple[ModelSpec, list[str]]:
-    """Return the model of a run of these environments, and its URLs; refuse -m where nothing would call it."""
+    environments: Sequence[LoadedEnvironment], request: Request, *, needs_key: bool = True
+) -> tuple[ModelSpec, Settings]:
+    """Return the model of a run of these environments, and the settings with its URLs; refuse -m if nothing calls it.
+
+    Without `needs_key`, the run is only planned here, and the key may be elsewhere.
+    """
+    targets, name, settings = request.model, request.model_name, request.settings
     if any(loaded.cls.needs_model for loaded in environments):
-        return resolve_model(targets, name)
-    given = [*(f"-m {target}" for target in targets), *([f"--model-name {name}"] if name else [])]
+        return resolve_model(targets, name, settings, needs_key=needs_key)
+    given = [f"-m {target}" for target in targets] + [f"--base-url {url}" for url in settings.base_urls]
+    given += [f"--model-name {name}"] if name else []
     if given:
         who = environments[0].spec.spec
         raise UsageError(f"{given[0]}: {who} plays its rollouts with a model of its own; leave it out")
-    return REMOTE_MODEL_SPEC, []
+    return REMOTE_MODEL_SPEC, msgspec.structs.replace(settings, urls=[])
+
+
+def change_settings(manifest: Manifest, base: Settings, changes: dict[str, JSON]) -> Settings:
+    """Return the settings of a run's next start: other addresses of its model and judge in any form that -m takes."""
+    settings = update_settings(base, changes)
+    if ("urls" in changes or "base_urls" in changes) and manifest.model.kind != REMOTE_MODEL_SPEC.kind:
+        settings = _change_model(manifest.model, settings, changes)
+    if "judge_urls" in changes and manifest.judge is not None:
+        settings = _change_judge(manifest.judge, settings, changes)
+    return settings
+
+
+def _change_model(planned: ModelSpec, settings: Settings, changes: dict[str, JSON]) -> Settings:
+    targets = changes.get("urls", [])
+    usual = Settings()
+    forgotten: dict[str, JSON] = {"wire_names": {}}  # another endpoint may take other names
+    if is_provider_target(targets):
+        forgotten |= {"api_key_env": usual.api_key_env, "headers": {}}
+    start = msgspec.structs.replace(settings, **{k: v for k, v in forgotten.items() if k not in changes})
+    spec, changed = resolve_model(targets, "", start, kind=_endpoint_kind(planned))
+    _check_same_name(planned, spec, "-m", targets)
+    return changed
+
+
+def _change_judge(planned: ModelSpec, settings: Settings, changes: dict[str, JSON]) -> Settings:
+    targets, usual = changes["judge_urls"], Settings()
+    forgotten: dict[str, JSON] = {"judge_wire_names": {}, "judge_headers": {}}
+    if is_provider_target(targets):
+        forgotten |= {"judge_key_env": usual.judge_key_env}
+    start = msgspec.structs.replace(settings, **{k: v for k, v in forgotten.items() if k not in changes})
+    spec, changed = resolve_judge(targets, "", start, kind=_endpoint_kind(planned))
+    if spec is not None:
+        _check_same_name(planned, spec, "--judge", targets)
+    return changed
+
+
+def _endpoint_kind(planned: ModelSpec) -> str:
+    return planned.kind if planned.kind in ENDPOINT_KINDS else "chat"
+
+
+def _check_same_name(planned: ModelSpec, spec: ModelSpec, option: str, targets: Sequence[str]) -> None:
+    """Refuse a target that names another model than the planned one: that would be another run."""
+    if spec.kind in ENDPOINT_KINDS and spec.name and (spec.name, spec.kind) != (planned.name, planned.kind):
+        raise UsageError(f"{option} {targets[0]}: this run was planned with {planned.name}: start a new run")
 
 
 def resolve_planned_model(planned: ModelSpec, urls: Sequence[str]) -> ModelSpec:
     """Return the model that a run continues with, as these settings name it."""
     if planned.kind != REMOTE_MODEL_SPEC.kind:
-        return resolve_model(urls, planned.name)[0]
+        return resolve_model(urls, planned.name, kind=_endpoint_kind(planned))[0]
     if urls:
         raise UsageError(f"-m {urls[0]}: this run is played elsewhere, with a model of its own; leave it out")
     return planned

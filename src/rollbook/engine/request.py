@@ -10,7 +10,7 @@ from typing import get_args
 
 import msgspec
 
-from rollbook.core import JSON, Limits, RunOptions, Settings, ToolFormat, list_parameters
+from rollbook.core import JSON, Limits, RunOptions, Sampling, Settings, ToolFormat, list_parameters
 from rollbook.environments import Environment
 from rollbook.errors import UsageError
 
@@ -29,6 +29,7 @@ class Request(RunOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_counts(self, RunOptions)
         check_counts(self.limits, Limits)
+        check_omitted(self.sampling, self.limits)
         known = ("auto", *get_args(ToolFormat))
         if self.tool_format not in known:
             raise UsageError(f"--tool-format {self.tool_format}: known are {', '.join(known)}")
@@ -36,6 +37,16 @@ class Request(RunOptions, frozen=True, kw_only=True):
             raise UsageError("--sample goes with --task: which task's sample is meant?")
         if self.settings.workers < 1:
             raise UsageError(f"--workers {self.settings.workers}: give a number from 1 on")
+
+
+def check_omitted(sampling: Sampling, limits: Limits) -> None:
+    """Refuse to omit a parameter that was also given a value, or that a limit needs."""
+    for name, field in list_parameters(Sampling).items():
+        value = getattr(sampling, name)
+        if sampling.omits(name) and value != field.default:
+            raise UsageError(f"{field.flag} {value}: --sampling {name}=null omits it; give one of them")
+    if sampling.omits("max_tokens") and limits.max_tokens_total is not None:
+        raise UsageError(f"--max-tokens-total {limits.max_tokens_total}: cannot be kept if max_tokens is omitted")
 
 
 def check_counts(options: msgspec.Struct, struct: type[msgspec.Struct]) -> None:

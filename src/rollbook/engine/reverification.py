@@ -33,6 +33,7 @@ from rollbook.engine.retries import AttemptResult
 from rollbook.engine.worker import FixedLimit, RolloutJob, Worker
 from rollbook.environments import EnvironmentRuntime, JudgeClient, open_judge, resolve_judge, write_snapshot
 from rollbook.errors import RolloutFailed, UsageError
+from rollbook.models import ENDPOINT_KINDS, is_provider_target
 from rollbook.reports import Report, make_report
 
 CONCURRENCY = 64
@@ -223,7 +224,9 @@ async def reverify(
         )
     targets = [] if settings.judge_urls == [NO_JUDGE] else settings.judge_urls
     before = old.manifest.judge
-    spec, judged = resolve_judge(targets, judge_name or (before.name if before and targets else ""), settings)
+    same = before if before and targets and not is_provider_target(targets) else None
+    kind = same.kind if same and same.kind in ENDPOINT_KINDS else "chat"
+    spec, judged = resolve_judge(targets, judge_name or (same.name if same else ""), settings, kind=kind)
     check_same_judge(old, spec, settings, only)
     went_on = (Path(out) / "run.json").exists()
     async with open_judge(spec, judged) as judge_client:

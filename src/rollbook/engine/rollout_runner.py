@@ -41,8 +41,6 @@ from rollbook.processes import timeout_after
 MAX_EARLIER_CALLS = 8
 """How many calls of a rollout a later one may continue: an agent may have several conversations at once."""
 
-SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens")
-
 
 class RestartAttempt(Exception):
     """Start the attempt again from its prompt: not the rollout's fault, so it costs no attempt."""
@@ -99,9 +97,7 @@ class ModelCaller:
         """Return the run's sampling with the agent's own values, and no more tokens than are left."""
         sampling, turns = self.sampling, self._rollout.turns
         if extra:
-            own = {name: extra[name] for name in SAMPLING_FIELDS if name in extra}
-            more = {name: value for name, value in extra.items() if name not in own}
-            sampling = msgspec.structs.replace(sampling, **own, extra={**sampling.extra, **more})
+            sampling = sampling.override(extra)
         if self._limits.max_tokens_total is not None:
             used = sum(turn.completion_tokens for turn in turns)
             sampling = _leave_tokens(sampling, self._limits.max_tokens_total - used, "max_tokens_total")

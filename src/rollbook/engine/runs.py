@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from rollbook.book import Book, Seals, explain_disk_errors, is_closed, refuse_occupied
+from rollbook.book import Book, Seals, explain_disk_errors, is_closed, read_presences, refuse_occupied
 from rollbook.core import (
     JSON,
     SCHEMA_VERSION,
@@ -28,7 +28,7 @@ from rollbook.core import (
 )
 from rollbook.engine.blends import load_run_environments
 from rollbook.engine.book_worker import work_on_book
-from rollbook.engine.planning import check_unchanged, plan, resolve_planned_model, resolve_run_model
+from rollbook.engine.planning import change_settings, check_unchanged, plan, resolve_planned_model, resolve_run_model
 from rollbook.engine.progress import Display, SilentDisplay
 from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.worker_pool import StartWorker, WorkerPool
@@ -138,17 +138,38 @@ async def _plan_and_work(
 ) -> RunResult:
     refuse_occupied(Path(request.out))
     members = load_run_environments(request)
-    spec, urls = resolve_run_model([member.loaded for member in members], request.model, request.model_name)
-    settings = msgspec.structs.replace(request.settings, urls=urls)
+    spec, settings = resolve_run_model([member.loaded for member in members], request)
     judge, settings = resolve_judge(request.judge, request.judge_name, settings)
     check_judges([member.loaded for member in members], judge is not None)
     alone = settings.workers == 1 and worker_factory is None
     async with open_judge(judge, settings) as judge_client, open_run_model(spec, settings, display, alone) as model:
         judge = judge_client.spec if judge_client else None
+        settings = record_wire_names(settings, model, judge_client)
         book = plan(request, members, model.spec if model else spec, settings, judge, display.note)
         return await _work_and_report(
             book, book.rounds()[0], model, judge_client, display, handle_signals, allow_shortfall, worker_factory
         )
+
+
+def record_wire_names(settings: Settings, model: Model | None, judge: JudgeClient | None) -> Settings:
+    """Return the settings with the names of parameters that the model and the judge have turned out to take.
+
+    They are stored with the round, so that every worker starts with them.
+    """
+    if model is not None:
+        settings = msgspec.structs.replace(settings, wire_names=dict(model.wire_names))
+    if judge is not None:
+        settings = msgspec.structs.replace(settings, judge_wire_names=dict(judge.wire_names))
+    return settings
+
+
+def take_learned_names(book: Book, settings: Settings) -> Settings:
+    """Return the settings of a next round with the names that the workers of the last one learned."""
+    rounds = len(book.rounds())
+    for presence in read_presences(book.path).values():
+        if presence.round == rounds and presence.wire_names:
+            return msgspec.structs.replace(settings, wire_names=presence.wire_names)
+    return settings
 
 
 @asynccontextmanager
@@ -204,13 +225,12 @@ def plan_request(request: Request, say: Callable[[str], None] = lambda _: None, 
     """
     members = load_run_environments(request)
     loaded = [member.loaded for member in members]
-    spec, urls = ModelSpec(served_model, "chat"), list[str]()
+    spec, settings = ModelSpec(served_model, "chat"), msgspec.structs.replace(request.settings, urls=[])
     if not served_model:
-        spec, urls = resolve_run_model(loaded, request.model, request.model_name)
+        spec, settings = resolve_run_model(loaded, request, needs_key=False)
     if not spec.name:
         raise UsageError("plan asks no model, so it cannot learn its name: give --model-name")
-    settings = msgspec.structs.replace(request.settings, urls=urls)
-    judge, settings = resolve_judge(request.judge, request.judge_name, settings)
+    judge, settings = resolve_judge(request.judge, request.judge_name, settings, needs_key=False)
     if judge and not judge.name:
         raise UsageError("plan asks no judge, so it cannot learn its name: give --judge-name")
     check_judges(loaded, judge is not None)
@@ -222,7 +242,7 @@ def work(run: str | Path, changes: dict[str, JSON], display: Display) -> RunResu
     book = Book(run)
     rounds = book.rounds()
     base = rounds[-1] if rounds else book.open_round(Settings())
-    settings = update_settings(base.settings, {"workers": 1, **changes})
+    settings = change_settings(book.manifest, base.settings, {"workers": 1, **changes})
     for note in check_unchanged(book):
         display.note(note)
     return _continue_round(book, msgspec.structs.replace(base, settings=settings), display)
@@ -256,7 +276,8 @@ def prepare_round(
     Every way to resume or extend a run calls this: here, on a batch system and on Ray. `retry` is by default the
     failures of the infrastructure. With `served`, jobs will serve the model, so that it may have no address yet.
     """
-    settings = update_settings(book.last_settings(), {**changes, "retry": check_retry_rules(retry or ["infra"])})
+    last = take_learned_names(book, book.last_settings())
+    settings = change_settings(book.manifest, last, {**changes, "retry": check_retry_rules(retry or ["infra"])})
     check_run_model(book, settings, served=served)
     for note in check_unchanged(book):
         say(note)
@@ -268,7 +289,7 @@ def extend_samples(
 ) -> None:
     """Add samples to every task that has fewer than `samples`, in chunks for so many workers; refuse if none has."""
     known = _count_samples(book)
-    settings = update_settings(book.last_settings(), changes)
+    settings = change_settings(book.manifest, book.last_settings(), changes)
     check_run_model(book, settings, served=served)
     # Before anything is written: a run that is refused stays as it is.
     check_unchanged(book)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from rollbook.core import Message, ModelSpec, Rollout, Sampling, Settings
 from rollbook.environments import answers
 from rollbook.environments.registry import LoadedEnvironment
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
-from rollbook.models import Completion, open_model, read_context_limit, resolve_model
+from rollbook.models import ENDPOINT_KINDS, Completion, open_model, read_context_limit, resolve_model
 
 T = TypeVar("T")
 
@@ -126,12 +126,9 @@ class JudgeClient:
 
     def __init__(self, spec: ModelSpec, settings: Settings) -> None:
         self.timeout_s = settings.judge_s
+        self._sampling = msgspec.structs.replace(JUDGE_SAMPLING, extra=settings.judge_sampling)
         judge_settings = msgspec.structs.replace(
-            settings,
-            urls=settings.judge_urls,
-            api_key_env=settings.judge_key_env,
-            call_s=settings.judge_s,
-            outage_s=min(settings.outage_s, OUTAGE_S),
+            make_judge_settings(settings), call_s=settings.judge_s, outage_s=min(settings.outage_s, OUTAGE_S)
         )
         self._model = name_judge_options(lambda: open_model(spec, judge_settings))
 
@@ -139,6 +136,11 @@ class JudgeClient:
     def spec(self) -> ModelSpec:
         """The model that judges; with its name once it is open."""
         return self._model.spec
+
+    @property
+    def wire_names(self) -> Mapping[str, str]:
+        """The names under which it is sent parameters, where it does not take the usual ones."""
+        return self._model.wire_names
 
     async def open(self) -> None:
         """Connect to the judge; one that cannot be reached is refused before any rollout starts."""
@@ -172,14 +174,16 @@ class JudgeClient:
         return answers.strip_thinking(completion.message.text).strip()
 
     async def _complete(self, prompt: str, name: str, seed: int, tokens: int) -> Completion:
-        sampling = msgspec.structs.replace(JUDGE_SAMPLING, max_tokens=tokens)
+        sampling = msgspec.structs.replace(self._sampling, max_tokens=tokens)
         try:
             return await self._model.complete([Message("user", prompt)], sampling, seed=seed, rollout=name)
         except RolloutFailed as error:
             if error.kind == "model_rejected" and read_context_limit(error.message):
                 # the advice on --max-tokens is for the model of the run; the limit of a judge cannot be set
                 raise ContextFull(error.message.partition("; --max-tokens")[0]) from None
-            raise _judge_failure(error.message, error.retry_after_s) from None
+            raise _judge_failure(_name_judge_options(error.message), error.retry_after_s) from None
+        except UsageError as error:
+            raise _judge_failure(_name_judge_options(str(error))) from None
         except EndpointDown as error:
             raise _judge_failure(str(error)) from None
 
@@ -241,10 +245,22 @@ def name_judge_options(work: Callable[[], T]) -> T:
 
 
 def _as_judge_error(error: UsageError) -> UsageError:
-    message = str(error)
-    for theirs, ours in (("--model-name", "--judge-name"), ("--api-key-env", "--judge-key-env"), ("-m ", "--judge ")):
-        message = message.replace(theirs, ours)
+    message = _name_judge_options(str(error))
     return UsageError(message if message.startswith("--judge") else f"judge: {message}")
+
+
+_JUDGE_OPTIONS = {
+    "--model-name": "--judge-name",
+    "--api-key-env": "--judge-key-env",
+    "--sampling": "--judge-sampling",
+    "-m ": "--judge ",
+}
+
+
+def _name_judge_options(message: str) -> str:
+    for theirs, ours in _JUDGE_OPTIONS.items():
+        message = message.replace(theirs, ours)
+    return message
 
 
 def _judge_failure(why: str, retry_after_s: float | None = None) -> RolloutFailed:
@@ -262,14 +278,35 @@ def _strip_tags(text: str) -> str:
     return _TAGS.sub("", text).strip()
 
 
-def resolve_judge(targets: list[str], name: str, settings: Settings) -> tuple[ModelSpec | None, Settings]:
+def make_judge_settings(settings: Settings) -> Settings:
+    """Return the settings of a run as those of its judge's model."""
+    return msgspec.structs.replace(
+        settings,
+        urls=settings.judge_urls,
+        base_urls=[],
+        api_key_env=settings.judge_key_env,
+        headers=settings.judge_headers,
+        wire_names=settings.judge_wire_names,
+    )
+
+
+def resolve_judge(
+    targets: list[str], name: str, settings: Settings, *, kind: str = "chat", needs_key: bool = True
+) -> tuple[ModelSpec | None, Settings]:
     """Return which model judges (part of a run's meaning), and settings with its URLs; None without a target."""
     if not targets:
         if name:
             raise UsageError(f"--judge-name {name}: give --judge URL as well")
         return None, msgspec.structs.replace(settings, judge_urls=[])
-    spec, urls = name_judge_options(lambda: resolve_model(targets, name))
-    return spec, msgspec.structs.replace(settings, judge_urls=urls)
+    own = make_judge_settings(settings)
+    spec, own = name_judge_options(lambda: resolve_model(targets, name, own, kind=kind, needs_key=needs_key))
+    return spec, msgspec.structs.replace(
+        settings,
+        judge_urls=own.urls,
+        judge_key_env=own.api_key_env,
+        judge_headers=own.headers,
+        judge_wire_names=own.wire_names,
+    )
 
 
 def resolve_judge_for(loaded: LoadedEnvironment, settings: Settings, name: str) -> tuple[ModelSpec | None, Settings]:
@@ -317,6 +354,7 @@ def check_same_judge(planned: ModelSpec | None, settings: Settings, where: objec
         return
     if not settings.judge_urls:
         return
-    current, _ = resolve_judge(settings.judge_urls, planned.name, settings)
+    kind = planned.kind if planned.kind in ENDPOINT_KINDS else "chat"
+    current, _ = resolve_judge(settings.judge_urls, planned.name, settings, kind=kind)
     if current != planned:
         raise UsageError(f"{where} was planned with the judge {planned.kind} {planned.name}: start a new run")

@@ -241,8 +241,7 @@ def make_output_folder(out: str) -> Path:
 @asynccontextmanager
 async def open_upstream(options: GatewayOptions, say: Say) -> AsyncIterator[Model]:
     """Open the model; agents decide themselves which of its reasoning they send back."""
-    spec, urls = resolve_model(options.upstream, options.model_name)
-    settings = msgspec.structs.replace(options.settings, urls=urls)
+    spec, settings = resolve_model(options.upstream, options.model_name, options.settings)
     chat = spec.kind == "chat"
     model = ChatModel(spec, settings, send_reasoning=True, say=say) if chat else open_model(spec, settings, say=say)
     try:

@@ -12,15 +12,18 @@ if TYPE_CHECKING:
     from rollbook.models.chat_protocol import read_models
     from rollbook.models.model import (
         EMBEDDED_SLOTS,
+        ENDPOINT_KINDS,
         REMOTE_MODEL_SPEC,
         AskModel,
         Completion,
         Model,
         ModelCall,
+        is_provider_target,
         normalize_base_url,
         open_model,
         resolve_model,
     )
+    from rollbook.models.providers import list_secrets
     from rollbook.models.responses_api import (
         CREATE_PARAMS,
         FOREIGN_ITEM,
@@ -46,6 +49,7 @@ else:
 __all__ = [
     "CREATE_PARAMS",
     "EMBEDDED_SLOTS",
+    "ENDPOINT_KINDS",
     "FOREIGN_ITEM",
     "INCOMPLETE_REASONS",
     "RAW_LOGPROBS",
@@ -62,6 +66,8 @@ __all__ = [
     "describe_connection_error",
     "get_foreign_item",
     "has_weights",
+    "is_provider_target",
+    "list_secrets",
     "make_create_params",
     "make_response",
     "make_sampling_params",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from time import perf_counter
 from typing import Literal, TypeAlias, Unpack
@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from rollbook.core import JSON_ERRORS, Message, ModelSpec, Sampling, Settings, Turn
+from rollbook.core import JSON, JSON_ERRORS, Message, ModelSpec, Sampling, Settings, Turn
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import (
     UNSHAPED_SAMPLING,
@@ -26,6 +26,7 @@ from rollbook.models.chat_protocol import (
     ChatAnswer,
     chat_body,
     check_extra,
+    list_sampling_fields,
     make_message,
     prepare_messages,
     read_answer,
@@ -33,14 +34,18 @@ from rollbook.models.chat_protocol import (
     text_body,
     without_reasoning,
 )
-from rollbook.models.model import Completion, ModelCall, normalize_base_url
+from rollbook.models.model import Completion, ModelCall, join_url, normalize_base_url
 from rollbook.models.outage import describe_outage, describe_waiting
+from rollbook.models.providers import find_key_variable, read_headers
 from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, open_http_session
 from rollbook.models.server_errors import (
+    OTHER_NAMES,
     WHERE,
     check_logprobs,
+    find_refused_parameter,
     is_context_error,
     make_bad_completion,
+    make_http_error,
     read_context_limit,
     read_server_message,
 )
@@ -84,29 +89,51 @@ def choose_model_name(name: str, endpoints: Sequence[EndpointModels]) -> str:
     names = sorted({n for s in listed for n in s.names or ()})
     if len(names) == 1 and all(s.names == names for s in endpoints):
         return names[0]
-    offered = f"serves {', '.join(names)}" if names else "does not say what it serves"
+    offered = f"serves {_list_names(names)}" if names else "does not say what it serves"
     raise UsageError(f"{endpoints[0].base} {offered}; say which model with --model-name")
 
 
 def check_model_name(name: str, endpoint: EndpointModels) -> None:
     """Raise UsageError if the endpoint lists its models and this is not one of them."""
-    if endpoint.names is None or name in endpoint.names:
+    if endpoint.names is None or is_listed(name, endpoint.names) or _serves_deployments(endpoint.base):
         return
     close = get_close_matches(name, endpoint.names, n=1, cutoff=0.4)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise UsageError(f"{endpoint.base} does not serve {name!r}, only {', '.join(endpoint.names) or 'nothing'}{hint}")
+    raise UsageError(f"{endpoint.base} does not serve {name!r}, only {_list_names(endpoint.names) or 'nothing'}{hint}")
+
+
+def is_listed(name: str, names: Sequence[str]) -> bool:
+    """Return whether an endpoint lists a name: Gemini adds a prefix, Ollama a tag, OpenRouter takes more tags.
+
+    >>> [is_listed(name, ["models/a", "b:latest", "org/c"]) for name in ("a", "b", "org/c:free", "c")]
+    [True, True, True, False]
+    """
+    forms = {name, f"models/{name}", f"{name}:latest", name.partition(":")[0]}
+    return not forms.isdisjoint(names)
+
+
+def _serves_deployments(base: str) -> bool:
+    """Return whether an endpoint is Azure's: it lists models, but is asked for deployments, which have other names."""
+    path = base.partition("?")[0]
+    return "/openai/deployments/" in path or path.endswith("/openai/v1")
+
+
+def _list_names(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 async def _suggest_v1(replica: Replica, timeout_s: float) -> None:
-    if replica.base.endswith("/v1"):
+    path, mark, query = replica.base.partition("?")
+    if path.endswith("/v1"):
         return
     try:
-        status, raw = await replica.get(URL(f"{replica.base}/v1/models"), timeout_s)
+        status, raw = await replica.get(URL(join_url(replica.base, "v1/models")), timeout_s)
         read_models(raw)
     except (RolloutFailed, *JSON_ERRORS):
         return
     if status == 200:
-        raise UsageError(f"{replica.base} is not the endpoint; did you mean {replica.base}/v1?")
+        raise UsageError(f"{replica.base} is not the endpoint; did you mean {path}/v1{mark}{query}?")
 
 
 def _key_advice(key_env: str, has_key: bool) -> str:
@@ -128,11 +155,12 @@ def is_shaped(sampling: Sampling) -> bool:
     >>> [is_shaped(s) for s in (Sampling(), Sampling(0.7), Sampling(0.0), Sampling(extra={"top_k": 5}))]
     [False, True, False, True]
     """
-    if sampling.temperature == 0:
+    if sampling.temperature == 0 and not sampling.omits("temperature"):
         return False
     neutral = UNSHAPED_SAMPLING | dict.fromkeys(PENALTY_FIELDS, 0.0)
     other = any(sampling.extra.get(name, value) != value for name, value in neutral.items())
-    return other or sampling.temperature != 1 or sampling.top_p != 1 or "logit_bias" in sampling.extra
+    omitted = sampling.omits("temperature") or sampling.omits("top_p")
+    return other or omitted or sampling.temperature != 1 or sampling.top_p != 1 or "logit_bias" in sampling.extra
 
 
 async def find_logprobs_mode(replica: Replica, name: str) -> LogprobsMode | None:
@@ -149,6 +177,8 @@ async def find_logprobs_mode(replica: Replica, name: str) -> LogprobsMode | None
 
 
 PROBE_TIMEOUT_S = 5.0
+MIN_SECRET_CHARS = 4
+"""A shorter value of a header is no secret; taking it out would spoil every message."""
 
 
 class ChatModel:
@@ -181,19 +211,30 @@ class ChatModel:
         self._key = os.environ.get(settings.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(f"{settings.api_key_env} holds what cannot be a key: only printable ASCII can be sent")
+        self._headers = read_headers(settings.headers)
+        self._key_env = find_key_variable(settings)
+        if self._key_env != settings.api_key_env:
+            self._key = ""  # a header carries the key: another one is not this endpoint's business
         self._session: aiohttp.ClientSession | None = None
         self._router: Router | None = None
         self._checked: Sampling | None = None
         self._logprobs_checked = False
         self._say = say or (lambda _: None)
+        self._wire_names: Mapping[str, str] = settings.wire_names
+        self._answered = False
         self._continuer = PromptContinuer(self._say)
 
     def __repr__(self) -> str:
         return f"ChatModel({self.spec.name!r}, {self._bases})"
 
+    @property
+    def wire_names(self) -> Mapping[str, str]:
+        """The names under which parameters are sent, where the endpoint does not take the usual ones."""
+        return self._wire_names
+
     async def open(self) -> None:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
-        self._session = open_http_session(self._settings.connect_s, self._key)
+        self._session = self._open_session()
         try:
             replicas = [Replica(base, self._session, self._settings.call_s, self._scrub) for base in self._bases]
             results = await self._wait_for_replicas(replicas)
@@ -208,6 +249,9 @@ class ChatModel:
         except BaseException:
             await self.close()
             raise
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        return open_http_session(self._settings.connect_s, self._key, more_headers=self._headers)
 
     async def close(self) -> None:
         """Close all connections and stop all probes."""
@@ -238,22 +282,24 @@ class ChatModel:
         if not self.send_reasoning:
             messages = without_reasoning(messages)
         prepared, seed, tools = prepare_messages(messages), call["seed"], call.get("tools", ())
-        plain = chat_body(self.spec.name, prepared, sampling, seed, tools, self.tokens)
         version, continued = self.version, previous if self.tokens else None
 
         async def ask(replica: Replica) -> Completion:
-            name, url, body, ids = self.spec.name, replica.chat, plain, None
+            name, url, ids, text = self.spec.name, self._find_url(replica), None, False
             if continued:
                 prompt = await self._continuer.make_prompt(replica, name, continued, messages, sampling, tools)
                 ids = self._continuer.accept(prompt)
-            if ids:
-                if await self._continuer.needs_text_completions(replica):
-                    url, body = replica.text, text_body(name, ids, sampling, seed)
-                else:
-                    body = chat_body(name, prepared, sampling, seed, tools, True, ids)
+            if ids and await self._continuer.needs_text_completions(replica):
+                url, text = replica.text, True
+
+            def make_body(wire_names: Mapping[str, str]) -> bytes:
+                if ids and text:
+                    return text_body(name, ids, sampling, seed)
+                return self._make_body(prepared, sampling, seed, tools, ids, wire_names)
+
             started = perf_counter()
-            raw = await replica.post(url, body)
-            completion = self._read_completion(raw, perf_counter() - started, version, url is replica.text)
+            raw = await self._post(replica, url, make_body)
+            completion = self._read_completion(raw, perf_counter() - started, version, text)
             if ids is not None and completion.turn.prompt_ids != ids:
                 self._continuer.mark_ignoring(replica)
             return completion
@@ -264,6 +310,54 @@ class ChatModel:
             raise _max_tokens_error(str(full), sampling) or full from None
         except RolloutFailed as error:
             raise _add_advice(error, bool(tools), "response_format" in sampling.extra) from None
+
+    def _find_url(self, replica: Replica) -> URL:
+        return replica.chat
+
+    def _make_body(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        seed: int,
+        tools: Sequence[JSON],
+        prompt_ids: list[int] | None,
+        wire_names: Mapping[str, str],
+    ) -> bytes:
+        return chat_body(self.spec.name, messages, sampling, seed, tools, self.tokens, prompt_ids, wire_names)
+
+    async def _post(self, replica: Replica, url: URL, make_body: Callable[[Mapping[str, str]], bytes]) -> bytes:
+        """Return the body of an answer; where the endpoint takes a parameter under its other name only, learn that."""
+        refused: set[str] = set()
+        while True:
+            names = self._wire_names
+            body = make_body(names)
+            status, retry_after, raw = await replica.post_any_status(url, body)
+            if status == 200:
+                self._answered = True
+                return raw
+            found = find_refused_parameter(raw, list_sampling_fields(body)) if status in (400, 422) else None
+            if found is None:
+                raise make_http_error(status, retry_after, raw)
+            other = OTHER_NAMES.get(found.name)
+            if other is None or found.value or found.name in refused:
+                raise self._explain_refusal(found.name, raw)
+            refused.add(found.name)
+            if self._wire_names is names:  # of many calls at once, the first one learns it
+                self._learn_name(found.name, other)
+
+    def _learn_name(self, refused: str, other: str) -> None:
+        self._wire_names = {"max_tokens": other} if other != "max_tokens" else {}
+        self._say(f"the endpoint does not take {refused}: {other} is sent instead")
+
+    def _explain_refusal(self, name: str, raw: bytes) -> RolloutFailed | UsageError:
+        """Return the error for a parameter that is refused: never dropped, since that would change the sampling.
+
+        While nothing was ever answered it is a mistake in the settings, which ends a run; later it fails one rollout.
+        """
+        usual = "max_tokens" if name in OTHER_NAMES else name
+        advice = f"pass --sampling {usual}=null to omit it"
+        message = f"the endpoint refuses {name}: {read_server_message(raw)!r}; {advice}"
+        return RolloutFailed("model_rejected", WHERE, message) if self._answered else UsageError(message)
 
     async def _warn_of_raw_logprobs(self, sampling: Sampling) -> None:
         """Warn once if the logprobs are not those of the sampled distribution."""
@@ -339,9 +433,9 @@ class ChatModel:
 
     async def _fetch_models(self, replica: Replica) -> EndpointModels | RolloutFailed:
         try:
-            return await fetch_endpoint_models(
-                replica, min(self._settings.connect_s, PROBE_TIMEOUT_S), self._settings.api_key_env, bool(self._key)
-            )
+            has_key = bool(os.environ.get(self._key_env))
+            timeout_s = min(self._settings.connect_s, PROBE_TIMEOUT_S)
+            return await fetch_endpoint_models(replica, timeout_s, self._key_env, has_key)
         except RolloutFailed as error:
             return error
 
@@ -356,7 +450,10 @@ class ChatModel:
         return None
 
     def _scrub(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if self._key else text
+        for name, value in (*self._headers.items(), ("key", self._key)):
+            if len(value) >= MIN_SECRET_CHARS or (name == "key" and value):
+                text = text.replace(value, f"[{name}]")
+        return text
 
 
 def _add_advice(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:
@@ -371,7 +468,7 @@ def _add_advice(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFaile
 def _max_tokens_error(message: str, sampling: Sampling) -> RolloutFailed | None:
     """Return a failure if max_tokens alone fills the context: a mistake in the settings is not a score."""
     limit = read_context_limit(message)
-    if limit is None or sampling.max_tokens < limit:
+    if limit is None or sampling.max_tokens < limit or sampling.omits("max_tokens"):
         return None
     advice = f"--max-tokens {sampling.max_tokens} leaves no room for a prompt: lower it"
     return RolloutFailed("model_rejected", WHERE, f"{message}; {advice}")

@@ -6,17 +6,19 @@ The differences between servers are handled here: two names for reasoning, argum
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from rollbook.core import JSON, JSON_ERRORS, Function, Message, Sampling, ToolCall, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models.server_errors import WHERE, make_bad_completion
+from rollbook.models.server_errors import MAX_COMPLETION_TOKENS, WHERE, make_bad_completion
 
 RESERVED_FIELDS = frozenset(
     {"messages", "model", "n", "stream", "tools", "logprobs", "return_token_ids", "kv_transfer_params"}
 )
+NO_NAMES: Mapping[str, str] = {}
+
 UNSHAPED_SAMPLING: dict[str, JSON] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """The values that vLLM would otherwise take from the generation_config.json of the weights."""
 
@@ -150,16 +152,17 @@ def chat_body(
     tools: Sequence[JSON],
     tokens: bool,
     prompt_ids: list[int] | None = None,
+    wire_names: Mapping[str, str] = NO_NAMES,
 ) -> bytes:
     """Return the request. Sampling is always sent in full, so that no server default applies; `extra` overrides it.
 
-    `prompt_ids` replace the messages where the server accepts them.
+    What is null in `extra` is omitted. `prompt_ids` replace the messages where the server accepts them. `wire_names`
+    are the names of parameters that this endpoint takes instead of the usual ones.
     """
-    body = {
-        "model": name,
-        "messages": messages,
-        **_sampling_fields(sampling, seed, UNSHAPED_SAMPLING if tokens else {}),
-    }
+    fields = sampling_fields(sampling, seed, UNSHAPED_SAMPLING if tokens else {})
+    if wire_names:
+        fields = {wire_names.get(field, field): value for field, value in fields.items()}
+    body = {"model": name, "messages": messages, **fields}
     if tools:
         body["tools"] = tools
     if tokens:
@@ -171,18 +174,30 @@ def chat_body(
 
 def text_body(name: str, prompt_ids: list[int], sampling: Sampling, seed: int) -> bytes:
     """Return the request of a text completion that continues ids, and reports its own."""
-    body = {"model": name, "prompt": prompt_ids, **_sampling_fields(sampling, seed, UNSHAPED_SAMPLING)}
+    body = {"model": name, "prompt": prompt_ids, **sampling_fields(sampling, seed, UNSHAPED_SAMPLING)}
     return encode({**body, "logprobs": 1, "return_token_ids": True})
 
 
-def _sampling_fields(sampling: Sampling, seed: int, unless_given: dict[str, JSON]) -> dict[str, JSON]:
-    body: dict[str, JSON] = {
+def sampling_fields(sampling: Sampling, seed: int, unless_given: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the parameters of a call under their usual names, without those that are omitted."""
+    fields: dict[str, JSON] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
         "seed": seed,
+        **unless_given,
+        **sampling.extra,
     }
-    return {**body, **unless_given, **sampling.extra}
+    if None in sampling.extra.values():
+        fields = {name: value for name, value in fields.items() if value is not None}
+    if MAX_COMPLETION_TOKENS in fields:
+        fields.pop("max_tokens", None)  # the same limit under its other name
+    return fields
+
+
+def list_sampling_fields(body: bytes) -> set[str]:
+    """Return the parameters of a request that `--sampling NAME=null` can omit."""
+    return set(decode(body)) - RESERVED_FIELDS - {"response_format", "tool_choice", "prompt"}
 
 
 def without_reasoning(messages: Sequence[Message]) -> Sequence[Message]:

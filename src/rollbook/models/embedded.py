@@ -26,7 +26,7 @@ from rollbook.core import JSON, JSON_ERRORS, Message, ModelSpec, Sampling, Setti
 from rollbook.errors import ChildFailed, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import check_extra, without_reasoning
 from rollbook.models.model import EMBEDDED_SLOTS as SLOTS
-from rollbook.models.model import Completion, ModelCall
+from rollbook.models.model import Completion, Model, ModelCall
 from rollbook.models.router import Replica, open_http_session
 from rollbook.models.server_errors import WHERE, check_logprobs, make_bad_completion
 from rollbook.models.weights import ensure_weights
@@ -120,14 +120,17 @@ class LlamaServer:
 
     async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> LlamaAnswer:
         """Continue the ids. The server's defaults for top_k and min_p are switched off; `extra` overrides all."""
-        body = {
+        fields = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": 0,
             "min_p": 0.0,
-            "n_predict": sampling.max_tokens,
+            "max_tokens": sampling.max_tokens,
             "seed": seed,
             **_extra_fields(sampling),
+        }
+        body = {
+            **{_LLAMA_NAMES.get(name, name): value for name, value in fields.items() if value is not None},
             "prompt": prompt_ids,
             "n_probs": 1,
             "return_tokens": True,
@@ -195,6 +198,9 @@ def mark_recently_used(cache: OrderedDict[Key, LlamaPrompt], key: Key) -> None:
         cache.popitem(last=False)
 
 
+_LLAMA_NAMES = {"max_tokens": "n_predict"}
+
+
 def _extra_fields(sampling: Sampling) -> dict[str, JSON]:
     """Return further sampling, with the chat protocol's response_format as the grammar that /completion takes.
 
@@ -241,7 +247,7 @@ MAX_RESTARTS = 3
 _FINISH_REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 
 
-class EmbeddedModel:
+class EmbeddedModel(Model):
     """Starts the server on `open` and ends it on `close`; restarts one that crashes, three times at most.
 
     With `Settings.urls` it joins a server that another process of ours has started (its `url`) and starts none. `log`

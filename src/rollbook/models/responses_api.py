@@ -20,7 +20,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from rollbook.core import JSON, JSON_ERRORS, Function, Message, Sampling, ToolCall, Turn, Usage, decode
+from rollbook.core import (
+    JSON,
+    JSON_ERRORS,
+    SAMPLING_FIELDS,
+    Function,
+    Message,
+    Sampling,
+    ToolCall,
+    Turn,
+    Usage,
+    decode,
+)
 from rollbook.errors import UsageError
 
 COMPLETED, INCOMPLETE = "completed", "incomplete"
@@ -474,9 +485,9 @@ class CreateParams(msgspec.Struct, frozen=True):
 
     def sampling(self, base: Sampling) -> Sampling:
         """Return the sampling of the request, with `base` for what it leaves open."""
-        requested = {name: getattr(self, name) for name in ("temperature", "top_p", "max_tokens")}
+        requested = {name: getattr(self, name) for name in SAMPLING_FIELDS}
         values = {name: value for name, value in requested.items() if value is not None}
-        return msgspec.structs.replace(base, **values, extra={**base.extra, **self.extra})
+        return base.override({**self.extra, **values})
 
 
 def make_create_params(
@@ -493,7 +504,8 @@ def make_create_params(
 
 def make_sampling_params(sampling: Sampling) -> dict[str, JSON]:
     """Return sampling under the names of the Responses API."""
-    return {"temperature": sampling.temperature, "top_p": sampling.top_p, "max_output_tokens": sampling.max_tokens}
+    names = {"temperature": "temperature", "top_p": "top_p", "max_tokens": "max_output_tokens"}
+    return {theirs: getattr(sampling, ours) for ours, theirs in names.items() if not sampling.omits(ours)}
 
 
 def read_create_params(value: JSON, where: str = CREATE_PARAMS) -> CreateParams:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Literal, TypeVar
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from rollbook.core import FAILURE_KINDS
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed
+from rollbook.models.model import join_url
 from rollbook.models.outage import Outage, describe_outage
 from rollbook.models.server_errors import CONNECT, WHERE, make_bad_completion, make_http_error
 from rollbook.processes import timeout_after
@@ -25,12 +27,17 @@ _IDLE_CONNECTION_S = 3.0
 
 
 def open_http_session(
-    connect_s: float, key: str = "", connections: int = 0, accept: str = "application/json"
+    connect_s: float,
+    key: str = "",
+    connections: int = 0,
+    accept: str = "application/json",
+    more_headers: Mapping[str, str] | None = None,
 ) -> aiohttp.ClientSession:
     """Open the one session with a server: no limit on connections unless given, no cookies, no per-call timers."""
-    headers = {"Content-Type": "application/json", "Accept": accept, "Accept-Encoding": "identity"}
+    headers = CIMultiDict({"Content-Type": "application/json", "Accept": accept, "Accept-Encoding": "identity"})
     if key:
         headers["Authorization"] = f"Bearer {key}"
+    headers.update(more_headers or {})
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_IDLE_CONNECTION_S, ttl_dns_cache=60),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -44,9 +51,9 @@ class Replica:
 
     def __init__(self, base: str, session: aiohttp.ClientSession, call_s: float, scrub: Callable[[str], str]) -> None:
         self.base = base
-        self.chat = URL(f"{base}/chat/completions")
-        self.text = URL(f"{base}/completions")
-        self.models = URL(f"{base}/models")
+        self.chat = URL(join_url(base, "chat/completions"))
+        self.text = URL(join_url(base, "completions"))
+        self.models = URL(join_url(base, "models"))
         self.in_flight = 0
         self._session = session
         self._call_s = call_s

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from email.utils import parsedate_to_datetime
 from math import isfinite
+
+import msgspec
 
 from rollbook.core import JSON, JSON_ERRORS, decode
 from rollbook.errors import ContextFull, RolloutFailed
@@ -34,6 +36,7 @@ _CONTEXT_PHRASES = (
     "prompt is too long",
     "input is too long",
     "prompt too long",
+    "exceed context limit",
 )
 _CONTEXT_LIMIT = re.compile(
     r"(?:maximum (?:context|model) length (?:is|of)|max_model_len\b\D{0,24}?) ?(\d+)", re.IGNORECASE
@@ -57,6 +60,74 @@ def is_context_error(raw: bytes) -> bool:
     codes = {str(error.get(field)) for field in ("code", "type")}
     text = read_server_message(raw).lower()
     return bool(codes & _CONTEXT_CODES) or any(phrase in text for phrase in _CONTEXT_PHRASES)
+
+
+MAX_COMPLETION_TOKENS = "max_completion_tokens"
+OTHER_NAMES = {"max_tokens": MAX_COMPLETION_TOKENS, MAX_COMPLETION_TOKENS: "max_tokens"}
+"""Parameters that have two names, of which some endpoints take only one."""
+
+_REFUSAL_CODES = frozenset({"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"})
+_REFUSAL = re.compile(
+    r"unsupported|not support|n't support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|extra_forbidden"
+    r"|cannot (?:both )?be (?:specified|used|set)|deprecated|no longer|not accept|not available|\binstead\b",
+    re.IGNORECASE,
+)
+_ADVICE = re.compile(r"\b(?:use|requires?|required|missing|expects?|expected)\b", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.;!?])\s+|\n")
+_VALUE = re.compile(
+    r"unsupported value|too (?:large|high|big|small)|at (?:most|least)|must be|less than", re.IGNORECASE
+)
+
+
+class RefusedParameter(msgspec.Struct, frozen=True):
+    """A parameter that an endpoint does not take; with `value`, it may take another value of it."""
+
+    name: str
+    value: bool = False
+
+
+def find_refused_parameter(raw: bytes, sent: Collection[str]) -> RefusedParameter | None:
+    """Return which of the parameters that were sent an error body refuses, if it is about one.
+
+    Known are OpenAI's structured errors, and the text of vLLM, SGLang, Azure, Gemini, OpenRouter, Together, Anthropic.
+
+    >>> find_refused_parameter(b'{"detail": "Unsupported parameter(s): seed"}', ["seed", "top_p"])
+    RefusedParameter(name='seed', value=False)
+    """
+    if is_context_error(raw):
+        return None
+    error, text = _read_error_object(raw), _read_whole_text(raw)
+    param = str(error.get("param")).rpartition(".")[2]
+    if param in sent and (error.get("code") in _REFUSAL_CODES or _REFUSAL.search(text)):
+        return RefusedParameter(param, bool(_VALUE.search(text)))
+    for sentence in _SENTENCE_END.split(text):
+        named = [name for name in sent if _names_parameter(sentence, name)] if _REFUSAL.search(sentence) else []
+        if named:
+            # Of several that exclude each other, the last one is the easiest to do without: top_p beside temperature.
+            return RefusedParameter(max(named, key=sentence.rfind), bool(_VALUE.search(sentence)))
+    wanted = (name for name in sent if _ADVICE.search(text) and _names_parameter(text, OTHER_NAMES.get(name, "")))
+    return next((RefusedParameter(name) for name in wanted if name not in text), None)
+
+
+def _names_parameter(sentence: str, name: str) -> bool:
+    """Return whether a sentence names a parameter; words such as stop and seed only where they are marked as one."""
+    if not name:
+        return False
+    word = rf"(?<![\w-]){re.escape(name)}(?![\w-])"
+    if "_" in name:
+        return re.search(word, sentence) is not None
+    marks = rf"[`'\"]{name}[`'\"]|^{word}|(?:parameters?|params?|arguments?|fields?|inputs?)(?:\(s\))?:? {word}"
+    return re.search(marks, sentence) is not None
+
+
+def _read_whole_text(raw: bytes) -> str:
+    """Return everything that an error says, with what a proxy quotes of the server behind it."""
+    error = _read_error_object(raw)
+    metadata = error.get("metadata")
+    quoted = metadata.get("raw") if isinstance(metadata, dict) else None
+    texts = [error.get("message"), error.get("detail"), error.get("error"), quoted]
+    known = [text if isinstance(text, str) else str(text) for text in texts if text]
+    return "\n".join(known) or raw.decode(errors="replace")
 
 
 def read_context_limit(message: str) -> int | None:
@@ -101,6 +172,8 @@ def _read_error_object(raw: bytes) -> dict[str, JSON]:
         body = decode(raw)
     except JSON_ERRORS:
         return {}
+    if isinstance(body, list) and body:
+        body = body[0]  # Gemini's
     if not isinstance(body, dict):
         return {}
     inner = body.get("error")

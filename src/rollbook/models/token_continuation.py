@@ -200,7 +200,8 @@ class _TokenizeAnswer(msgspec.Struct):
 
 def make_server_url(replica: Replica, name: str) -> URL:
     """Return an address of the server outside the API."""
-    return URL(f"{replica.base.removesuffix('/v1')}/{name}")
+    path, mark, query = replica.base.partition("?")
+    return URL(f"{path.removesuffix('/v1')}/{name}{mark}{query}")
 
 
 def parse_version(raw: bytes) -> tuple[int, ...]:

@@ -182,9 +182,12 @@ def _model_words(book: Book) -> list[str]:
     model, settings = book.manifest.model, book.last_settings()
     if model.kind in ("embedded", "remote"):
         return []
+    sent = [word for name, variable in settings.headers.items() for word in ("--header", f"{name}={variable}")]
+    if model.kind == "anthropic":
+        return ["-m", f"anthropic/{model.name}", *sent]
     named = ["--model-name", model.name] if model.kind == "chat" else []
     keyed = _option_if_changed("--api-key-env", settings.api_key_env, Settings().api_key_env)
-    return [*(word for url in settings.urls or [URL_PLACEHOLDER] for word in ("-m", url)), *named, *keyed]
+    return [*(word for url in settings.urls or [URL_PLACEHOLDER] for word in ("-m", url)), *named, *keyed, *sent]
 
 
 def _judge_words(book: Book) -> list[str]:
@@ -192,6 +195,8 @@ def _judge_words(book: Book) -> list[str]:
     judge, settings, usual = book.manifest.judge, book.last_settings(), Settings()
     if judge is None:
         return []
+    if judge.kind == "anthropic":
+        return ["--judge", f"anthropic/{judge.name}"]
     urls = [word for url in settings.judge_urls or [URL_PLACEHOLDER] for word in ("--judge", url)]
     keyed = _option_if_changed("--judge-key-env", settings.judge_key_env, usual.judge_key_env)
     timed = _option_if_changed("--judge-timeout", _format_number(settings.judge_s), _format_number(usual.judge_s))

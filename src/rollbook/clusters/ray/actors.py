@@ -29,6 +29,7 @@ from rollbook.clusters.job_files import SubmissionOrder
 from rollbook.core import Round, Settings
 from rollbook.engine import ExitStatus, StartWorker, killed_exit_status
 from rollbook.errors import ChildFailed, RayUnreachable, RollbookError, UsageError
+from rollbook.models import list_secrets
 from rollbook.processes import Child, module_argv
 
 AUTO = "auto"
@@ -349,7 +350,7 @@ def make_actor_task(
     """Return the task of an actor, with the variables that it gets from this process: it has those of its node."""
     worker = order.profile.worker
     pack = str(run / "jobs" / "pack" / order.pack.name) if order.pack else ""
-    names = [*order.profile.secrets, settings.api_key_env, settings.judge_key_env]
+    names = [*order.profile.secrets, *list_secrets(settings)]
     environ = worker.environment | {name: os.environ[name] for name in names if name in os.environ}
     return ActorTask(module, str(run), Book(run).manifest.run, number, str(log), environ, pack, worker.workdir or "")
 

@@ -113,13 +113,19 @@ class RemoteAgent(Environment):
         return msgspec.convert(outcome["score"], Score)
 
 
+_OUR_NAMES = {"max_output_tokens": "max_tokens"}
+
+
 def make_run_body(task: Task, rollout: Rollout, sampling: Sampling) -> dict[str, JSON]:
     """Return the row as Gym's collector sends it: with the rollout's indices, and the sampling of this run."""
     params = task.fields[CREATE_PARAMS]
     metadata = params.get("metadata") or {}
-    extra = {**_read_extra_body(metadata.get("extra_body")), **sampling.extra, "seed": rollout.seed}
+    seed = None if sampling.omits("seed") else rollout.seed
+    asked = {**_read_extra_body(metadata.get("extra_body")), **sampling.extra, "seed": seed}
+    extra = {name: value for name, value in asked.items() if value is not None}
+    row_params = {name: value for name, value in params.items() if not sampling.omits(_OUR_NAMES.get(name, name))}
     requested = {
-        **params,
+        **row_params,
         **make_sampling_params(sampling),
         "metadata": {**metadata, "extra_body": encode(extra).decode()},
     }

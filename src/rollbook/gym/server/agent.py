@@ -106,7 +106,7 @@ class AgentServer:
         settings = self._settings
         sampling = params.sampling(settings.sampling)
         if params.seed is not None:
-            sampling = msgspec.structs.replace(sampling, extra={**sampling.extra, "seed": params.seed})
+            sampling = sampling.override({"seed": params.seed})
         return RolloutRunner(
             self._model,
             {self._name: self._runtime},

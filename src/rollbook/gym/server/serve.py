@@ -212,8 +212,8 @@ async def open_agent_app(
 @asynccontextmanager
 async def open_agent_model(options: ServeOptions, say: Log) -> AsyncIterator[Model]:
     """Open the model of the options."""
-    spec, urls = resolve_model(options.model, options.model_name)
-    model = open_model(spec, msgspec.structs.replace(options.settings, urls=urls), say=say)
+    spec, settings = resolve_model(options.model, options.model_name, options.settings)
+    model = open_model(spec, settings, say=say)
     try:
         await model.open()
         yield model
