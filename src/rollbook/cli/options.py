@@ -27,6 +27,7 @@ from rollbook.core import (
     RunParameter,
     ServerSpec,
     Settings,
+    StartOptions,
     decode,
     list_parameters,
 )
@@ -223,6 +224,7 @@ PARSERS: dict[str, Callable[[Any], JSON]] = {
 
 SETTINGS = take_settings(after={"api_key_env": "workers", "connect_timeout": "call_timeout"})
 JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_s")
+START = make_struct(StartOptions)
 API_KEY = take_settings("api_key_env")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
 

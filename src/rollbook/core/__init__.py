@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         attempts_allowed,
         check_retry_rules,
         choose_exit_code,
+        choose_hint,
         reopens,
     )
     from rollbook.core.journal_lines import (
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         ServerKind,
         ServerSpec,
         Settings,
+        StartOptions,
         ToolFormat,
         list_parameters,
     )
@@ -115,6 +117,7 @@ __all__ = [
     "ServerKind",
     "ServerSpec",
     "Settings",
+    "StartOptions",
     "Task",
     "TaskLine",
     "Terms",
@@ -133,6 +136,7 @@ __all__ = [
     "attempts_allowed",
     "check_retry_rules",
     "choose_exit_code",
+    "choose_hint",
     "decode",
     "derive_seed",
     "encode",

@@ -276,6 +276,8 @@ class Presence(msgspec.Struct):
     """Its run directory, by device and inode as it sees them: a copy of the book has none of the original's workers."""
     in_flight: int = 0
     chunks: dict[int, Held] = {}
+    outage: str = ""
+    """How long no model endpoint had answered it at its last heartbeat, and why; empty if one did."""
 
 
 class Extent(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from rollbook.core import Message, ModelSpec, Rollout, Sampling, Settings
 from rollbook.environments import answers
 from rollbook.environments.registry import LoadedEnvironment
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
-from rollbook.models import Completion, open_model, read_context_limit, resolve_model
+from rollbook.models import Completion, open_model, probe_endpoint, read_context_limit, resolve_model
 
 T = TypeVar("T")
 
@@ -126,19 +126,29 @@ class JudgeClient:
 
     def __init__(self, spec: ModelSpec, settings: Settings) -> None:
         self.timeout_s = settings.judge_s
-        judge_settings = msgspec.structs.replace(
+        self._settings = msgspec.structs.replace(
             settings,
             urls=settings.judge_urls,
             api_key_env=settings.judge_key_env,
             call_s=settings.judge_s,
             outage_s=min(settings.outage_s, OUTAGE_S),
         )
-        self._model = name_judge_options(lambda: open_model(spec, judge_settings))
+        self._model = name_judge_options(lambda: open_model(spec, self._settings))
 
     @property
     def spec(self) -> ModelSpec:
         """The model that judges; with its name once it is open."""
         return self._model.spec
+
+    async def probe(self, wait_s: float, say: Callable[[str], None]) -> None:
+        """Ask one completion before a run starts; a UsageError says why there is none."""
+        if self.spec.kind != "chat":
+            return
+        sampling = msgspec.structs.replace(JUDGE_SAMPLING, max_tokens=ANSWER_TOKENS[0])
+        try:
+            await probe_endpoint(self.spec, self._settings, sampling, wait_s=wait_s, say=say)
+        except UsageError as error:
+            raise _as_judge_error(error) from None
 
     async def open(self) -> None:
         """Connect to the judge; one that cannot be reached is refused before any rollout starts."""
@@ -152,6 +162,10 @@ class JudgeClient:
     async def close(self) -> None:
         """Close its connections."""
         await self._model.close()
+
+    def stop_waiting(self) -> None:
+        """Let questions that wait for the judge give up at once."""
+        self._model.stop_waiting()
 
     def for_rollout(self, rollout: Rollout) -> Judge:
         """Return the judge for one rollout."""
@@ -241,14 +255,24 @@ def name_judge_options(work: Callable[[], T]) -> T:
 
 
 def _as_judge_error(error: UsageError) -> UsageError:
-    message = str(error)
-    for theirs, ours in (("--model-name", "--judge-name"), ("--api-key-env", "--judge-key-env"), ("-m ", "--judge ")):
-        message = message.replace(theirs, ours)
+    message = _name_judge_options(str(error))
     return UsageError(message if message.startswith("--judge") else f"judge: {message}")
 
 
+def _name_judge_options(message: str) -> str:
+    """Return advice about the model as advice about the judge."""
+    for theirs, ours in (
+        ("--model-name", "--judge-name"),
+        ("--api-key-env", "--judge-key-env"),
+        ("-m ", "--judge "),
+        ("with -m", "with --judge"),
+    ):
+        message = message.replace(theirs, ours)
+    return message
+
+
 def _judge_failure(why: str, retry_after_s: float | None = None) -> RolloutFailed:
-    return RolloutFailed("judge_error", "judge", f"the judge: {why}", retry_after_s=retry_after_s)
+    return RolloutFailed("judge_error", "judge", f"the judge: {_name_judge_options(why)}", retry_after_s=retry_after_s)
 
 
 def _no_room_failure(full: ContextFull) -> RolloutFailed:

@@ -26,7 +26,7 @@ from rollbook.core import JSON, JSON_ERRORS, Message, ModelSpec, Sampling, Setti
 from rollbook.errors import ChildFailed, EndpointDown, RolloutFailed, UsageError
 from rollbook.models.chat_protocol import check_extra, without_reasoning
 from rollbook.models.model import EMBEDDED_SLOTS as SLOTS
-from rollbook.models.model import Completion, ModelCall
+from rollbook.models.model import Completion, Model, ModelCall
 from rollbook.models.router import Replica, open_http_session
 from rollbook.models.server_errors import WHERE, check_logprobs, make_bad_completion
 from rollbook.models.weights import ensure_weights
@@ -241,7 +241,7 @@ MAX_RESTARTS = 3
 _FINISH_REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 
 
-class EmbeddedModel:
+class EmbeddedModel(Model):
     """Starts the server on `open` and ends it on `close`; restarts one that crashes, three times at most.
 
     With `Settings.urls` it joins a server that another process of ours has started (its `url`) and starts none. `log`
