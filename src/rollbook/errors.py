@@ -8,6 +8,7 @@
     ├── BookError           the run directory is missing, damaged or inconsistent         exit 2
     ├── Stopped             the work stopped early and can be resumed                     exit 75
     │   ├── EndpointDown      no model replica answered for the whole outage allowance
+    │   │   └── EndpointRefused   every call was refused (401, 403, 404) and none ever answered  exit 2
     │   └── BookUnwritable    the disk is full, read-only or gone
     ├── Shortfall           the work is over and some rollouts have no score              exit 3
     ├── RolloutFailed       one attempt at one rollout failed (becomes a Failure)         exit 3
@@ -67,7 +68,25 @@ class Stopped(RollbookError):
 
 
 class EndpointDown(Stopped):
-    """No replica of the model answered for the whole outage allowance."""
+    """No replica of the model answered for the whole outage allowance; `reasons` says why, replica by replica."""
+
+    def __init__(self, message: str, reasons: str = "") -> None:
+        self.reasons = reasons or message
+        super().__init__(message)
+
+
+class EndpointRefused(EndpointDown):
+    """Every replica refuses every call, with 401, 403 or 404, and none has ever answered one: waiting does not help.
+
+    `statuses` are those that the replicas answered with. It exits like a wrong request, not like an interrupted run:
+    a scheduler that starts the same command again would get the same refusal.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, reasons: str = "", statuses: Sequence[int] = ()) -> None:
+        self.statuses = list(statuses)
+        super().__init__(message, reasons)
 
 
 class BookUnwritable(Stopped):
@@ -115,12 +134,18 @@ class Shortfall(RollbookError):
 
 
 class RolloutFailed(RollbookError):
-    """One attempt failed: `kind` is a row of the table in core/failure.py, `where` the part that broke."""
+    """One attempt failed: `kind` is a row of the table in core/failure.py, `where` the part that broke.
+
+    `status` is that of the HTTP answer, where the failure is one.
+    """
 
     exit_code = 3
 
-    def __init__(self, kind: str, where: str, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, kind: str, where: str, message: str, *, retry_after_s: float | None = None, status: int | None = None
+    ) -> None:
         self.kind, self.where, self.message, self.retry_after_s = kind, where, message, retry_after_s
+        self.status = status
         super().__init__(f"{kind} in {where}: {message}")
 
 

@@ -14,15 +14,24 @@ import rollbook
 from rollbook import Collector, run, submit
 from rollbook.cli import build_app
 from rollbook.clusters import ClusterProfile
-from rollbook.core import ClusterOptions, Limits, RunOptions, Sampling, ServerSpec, Settings, list_parameters
+from rollbook.core import (
+    ClusterOptions,
+    Limits,
+    RunOptions,
+    Sampling,
+    ServerSpec,
+    Settings,
+    StartOptions,
+    list_parameters,
+)
 from rollbook.engine import Request
 
-STRUCTS = (RunOptions, Settings, Sampling, Limits, ClusterOptions, ServerSpec)
+STRUCTS = (RunOptions, Settings, Sampling, Limits, ClusterOptions, ServerSpec, StartOptions)
 FIELDS = {field.flag: (struct, field) for struct in STRUCTS for field in list_parameters(struct).values()}
 GIVEN_ONLY = (Settings, ClusterOptions, ServerSpec)
 """What is not given of these stays as an earlier start or a file has it."""
 OWN_OPTIONS = {
-    "run": {"--wait", "--json"},
+    "run": {"--wait-jobs", "--json"},
     "plan": set(),
     "submit": {"--dry-run", "--json"},
     "work": {"--json"},
@@ -81,7 +90,8 @@ def test_every_field_is_an_option_of_run():
 def test_every_parameter_is_a_field_with_the_same_default(function: Callable[..., object]):
     parameters = inspect.signature(function).parameters
     assert OWN_PARAMETERS[function] <= set(parameters)
-    defaults = {field.name: field.default for field in list_parameters(ClusterOptions).values()}
+    others = (ClusterOptions, StartOptions)
+    defaults = {field.name: field.default for struct in others for field in list_parameters(struct).values()}
     blank = Request(env="gsm8k", out="")
     for name in set(parameters) - OWN_PARAMETERS[function] - {"out"}:
         expected = getattr(blank, name) if name in Request.__struct_fields__ else defaults[name]

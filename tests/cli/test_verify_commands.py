@@ -68,7 +68,10 @@ def test_a_judge_is_named_by_its_own_options(rollbook, tmp_path):
     for judge, words in (
         (["--judge", "nowhere"], "--judge nowhere: not a URL"),
         (["--judge-name", "x"], "--judge-name x: give --judge URL as well"),
-        (["--judge", "http://127.0.0.1:1/v1", "--judge-name", "x", "--outage", "0.2"], "the judge is not there"),
+        (
+            ["--judge", "http://127.0.0.1:1/v1", "--judge-name", "x", "--outage", "0.2", "--no-probe"],
+            "the judge is not there",
+        ),
     ):
         done = rollbook(*run, *judge)
         assert done.returncode == 2, done.stderr

@@ -76,7 +76,7 @@ SERVED = ["--serve", "command", "--server-command", "a {port}", "--model-name", 
     ("words", "profile", "why"),
     [
         (["submit", "--dry-run"], "", "--dry-run: shows the scripts for Slurm"),
-        (["run", "--wait"], "", "--wait: goes with --on slurm"),
+        (["run", "--wait-jobs"], "", "--wait-jobs: goes with --on slurm"),
         (["submit", "--after", "7"], "", "after: not on Ray: a profile for Ray may say name, cpus, gpus, secrets"),
         (["run"], "partition: batch\n", "partition: not on Ray: a profile for Ray may say"),
         (

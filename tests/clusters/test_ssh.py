@@ -151,7 +151,7 @@ def test_scripts_can_be_seen_without_anybody_being_asked(commands: Commands, afa
 
 @pytest.mark.slow
 def test_waiting_goes_on_until_the_jobs_there_are_over(commands: Commands, afar: Afar, sums: list[str]) -> None:
-    words = ["--on", "slurm", "--wait", "--cluster", "c.yaml", "-o", "run"]
+    words = ["--on", "slurm", "--wait-jobs", "--cluster", "c.yaml", "-o", "run"]
     short = commands.run("run", *sums, *words)
     assert short.code == 3, short.stderr
     assert "0 of 10 rollouts were scored" in short.complaint

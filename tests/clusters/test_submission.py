@@ -318,8 +318,8 @@ def test_contradictions_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--on", "slurm"], "run --on slurm: add --wait"),
-        (["--wait"], "--wait: goes with --on slurm"),
+        (["--on", "slurm"], "run --on slurm: add --wait-jobs"),
+        (["--wait-jobs"], "--wait-jobs: goes with --on slurm"),
         (["--cluster", "c.yaml"], "--cluster: goes with --on slurm"),
         (["--on", "local", "--serve", "vllm"], "--serve: goes with --on slurm"),
     ],

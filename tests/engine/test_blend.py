@@ -102,7 +102,9 @@ def test_each_is_asked_with_its_own_sampling_and_its_own_tools(tmp_path: Path) -
 
     async def go() -> list[dict[str, Any]]:
         async with Endpoint() as endpoint:
-            result = run(written(tmp_path, text), endpoint.url, out=tmp_path / "run", sampling=Sampling(0.75))
+            result = run(
+                written(tmp_path, text), endpoint.url, out=tmp_path / "run", sampling=Sampling(0.75), probe=False
+            )
             assert (await result).report.scored == 21  # type: ignore[misc]
             return endpoint.bodies
 

@@ -87,7 +87,7 @@ def test_a_judge_that_came_back_is_asked_again_by_resume(problems):
 def test_a_judge_that_is_down_is_refused_before_there_is_a_run(problems):
     with JudgeServer() as judge:
         url = judge.url
-    with pytest.raises(UsageError, match="the judge is not there"):
+    with pytest.raises(UsageError, match=r"judge: .* connection refused; start the server"):
         played(problems, judge=url, judge_name="judge-1")
     assert not (problems / "a").exists()
 

@@ -191,6 +191,13 @@ class Served:
         """How often each seed, and so each key, was asked."""
         return Counter({int(seed): count for seed, count in self._get("seeds").items()})
 
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """The completions that were asked for."""
+        with _open(f"{self._control}/bodies", timeout=10) as reply:
+            found: list[dict[str, Any]] = json.load(reply)
+        return found
+
     def kill(self) -> None:
         """kill -9: nobody listens any more."""
         self._popen.kill()

@@ -2,13 +2,14 @@
 
 In a test:        async with Endpoint(mode="500", times=2) as endpoint: ... endpoint.url
 As a process:     python tests/support/endpoint.py --port 0 --mode ok      prints {"port": ..., "control": ...}
-Switch and look:  POST /mode {"mode": "gone", "seconds": 20}, GET /counts, GET /seeds (how often each seed was asked);
-                  the control port always listens
+Switch and look:  POST /mode {"mode": "gone", "seconds": 20}, GET /counts, GET /seeds (how often each seed was asked),
+                  GET /bodies (what was asked); the control port always listens
 
 Modes: ok, slow (waits `delay_s`), hang, refuse (nobody listens), gone (refuse for `seconds`, then ok), 500, 503, 429
-(with `retry_after`), 400, 401, 404, context, no_tools, no_schema, garbage, truncated, cut (the connection drops in the
-middle of the body), empty (no choices), error_body (200 with an error), no_message, unfinished (finish_reason null),
-aborted, null_content, reasoning, tool_call, bad_arguments, no_usage, echo_N (status N, quoting the key); and with
+(with `retry_after`), 400, 401, 403, 404, no_model (404 that names the model), html, redirect, thinks (400: no room for
+its thoughts), context, no_tools, no_schema, garbage, truncated, cut (the connection drops in the middle of the body),
+empty (no choices), error_body (200 with an error), no_message, unfinished (finish_reason null), aborted,
+null_content, reasoning, tool_call, bad_arguments, no_usage, echo_N (status N, quoting the key); and with
 vllm=True null_logprob, nan_logprob, mismatch, no_ids, and for what goes on in ids no_tokenize, ill_tokenize,
 ignores_ids. `times` limits a mode to so many calls. GET models follows refuse, gone, hang, 500, 503 and 401, unless
 `models` says otherwise (ok, 404, html, or any of these).
@@ -131,6 +132,7 @@ class Endpoint:
         app.router.add_post("/mode", self._set_mode)
         app.router.add_get("/counts", self._show_counts)
         app.router.add_get("/seeds", self._show_seeds)
+        app.router.add_get("/bodies", self._show_bodies)
         return app
 
     async def _set_mode(self, request: web.Request) -> web.Response:
@@ -143,6 +145,9 @@ class Endpoint:
 
     async def _show_seeds(self, request: web.Request) -> web.Response:
         return web.json_response(self.seeds)
+
+    async def _show_bodies(self, request: web.Request) -> web.Response:
+        return web.json_response(self.bodies)
 
     async def _show_version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": self.version})
@@ -176,8 +181,6 @@ class Endpoint:
         mode = self.models or (self.mode if self.mode in _FOLLOWED else "ok")
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             mode = "401"
-        if mode == "html":
-            return web.Response(text="<h1>hello</h1>", content_type="text/html")
         if mode != "ok":
             return await self._misbehave(request, mode)
         owner = "vllm" if self.vllm else "rollbook"
@@ -233,6 +236,11 @@ class Endpoint:
             if request.transport:
                 request.transport.abort()
             return web.Response()
+        if mode == "html":
+            page = "<!DOCTYPE html><html><head><title>Welcome</title></head><body>hello</body></html>"
+            return web.Response(text=page, content_type="text/html")
+        if mode == "redirect":
+            return web.Response(status=308, headers={"Location": "http://127.0.0.1:9/v2"})
         if mode == "garbage":
             return web.Response(text="\x00not json at all")
         if mode == "error_body":
@@ -354,7 +362,10 @@ _REFUSALS = {
     "429": (429, "slow down", None),
     "400": (400, "temperature must be non-negative", None),
     "401": (401, "bad key", "invalid_api_key"),
+    "403": (403, "no access", None),
     "404": (404, "not found", None),
+    "no_model": (404, "The model `mock` does not exist", "model_not_found"),
+    "thinks": (400, "Could not finish the message because max_tokens or model output limit was reached.", None),
     "context": (400, _CONTEXT, None),
     "no_tools": (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', None),
     "no_schema": (400, "response_format json_schema is not supported", None),

@@ -76,6 +76,8 @@ class JudgeServer:
                 f"This model's maximum context length is {self.context} tokens. However, you requested {asked} tokens."
             )
             return 400, said
+        if not ANSWERS.search(prompt):
+            return 200, "Hello."  # whoever looks whether it is there
         return self.answer(prompt)
 
     def answer(self, prompt: str) -> tuple[int, str]:

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
         unplanned_key_error,
         worker_of_journal,
     )
-    from rollbook.book.durable_files import explain_disk_errors, lock_run, sync_folder, write_atomically, write_new
+    from rollbook.book.durable_files import (
+        explain_disk_errors,
+        lock_run,
+        make_unwritable,
+        sync_folder,
+        write_atomically,
+        write_new,
+    )
     from rollbook.book.heartbeats import (
         HEARTBEAT_S,
         InFlightKeys,
@@ -108,6 +115,7 @@ __all__ = [
     "list_journals",
     "lock_run",
     "make_presence",
+    "make_unwritable",
     "missing_run_error",
     "name_state",
     "next_heartbeat_s",

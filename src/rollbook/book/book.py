@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.durable_files import DISK_ERRORS, lock_run, sync_folder, write_atomically, write_new
+from rollbook.book.durable_files import DISK_ERRORS, advise_on_disk, lock_run, sync_folder, write_atomically, write_new
 from rollbook.book.seals import measure_extent
 from rollbook.book.tasks import TaskFile, write_tasks
 from rollbook.core import (
@@ -102,7 +102,9 @@ class BookDraft:
 
 def unwritable_error(path: Path, error: OSError) -> UsageError:
     """Return the error for a place where no run directory can be created."""
-    return UsageError(f"cannot write to {path.parent}: {error.strerror}; make room, or choose another --out")
+    return UsageError(
+        f"cannot write to {path.parent}: {error.strerror}; {advise_on_disk(error)}, or choose another --out"
+    )
 
 
 def edited_error(path: Path) -> BookError:

@@ -37,7 +37,27 @@ def explain_disk_errors(run: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
-        raise BookUnwritable(f"{run} cannot be written ({error.strerror}): make room, then resume") from error
+        raise make_unwritable(run, error) from error
+
+
+def make_unwritable(path: Path, error: OSError) -> BookUnwritable:
+    """Return the error for a run directory, or a folder in it, that cannot be written."""
+    return BookUnwritable(f"{path} cannot be written ({error.strerror or error}): {advise_on_disk(error)}, then resume")
+
+
+def advise_on_disk(error: OSError) -> str:
+    """Return what a user can do about a write that failed.
+
+    >>> advise_on_disk(OSError(errno.ENOSPC, "")), advise_on_disk(OSError(errno.EACCES, ""))
+    ('make room', 'make it writable for this user (owner and mode of the folder)')
+    """
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "make it writable for this user (owner and mode of the folder)"
+    if error.errno == errno.EROFS:
+        return "mount it for writing"
+    if error.errno in (errno.EIO, errno.ESTALE):
+        return "check the disk or its server"
+    return "make room"
 
 
 @contextmanager

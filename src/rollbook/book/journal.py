@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.claims import Claim
-from rollbook.book.durable_files import sync_folder
+from rollbook.book.durable_files import make_unwritable, sync_folder
 from rollbook.core import Extent, Rollout, TokenRef, add_crc, encode, make_failed_line, make_scored_line
 from rollbook.errors import BookUnwritable
 from rollbook.tokens import encode_tokens
@@ -211,8 +211,7 @@ class Journal:
         """Write the unacknowledged entries into a new segment, once: nothing is known about the end of the old one."""
         self._failures += 1
         if self._failures > 1:
-            reason = error.strerror or str(error)
-            self.broken = BookUnwritable(f"{self._folder} cannot be written ({reason}): make room, then resume")
+            self.broken = make_unwritable(self._folder, error)
             return
         self._rotate()
         self._entries = [*entries, *self._entries]

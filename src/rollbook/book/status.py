@@ -38,6 +38,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     chunks_in_work: int = 0
     exact: bool = False
     damaged: list[str] = []
+    outage: str = ""
+    """Why a worker that is alive gets no answer of its model, as of its last heartbeat; empty if all do."""
 
 
 def read_status(run: str | Path) -> RunStatus:
@@ -79,6 +81,7 @@ def read_status(run: str | Path) -> RunStatus:
         alive,
         sum(presences[name].in_flight for name in alive),
         in_work,
+        outage=next((presences[name].outage for name in alive if presences[name].outage), ""),
     )
 
 

@@ -29,6 +29,7 @@ from rollbook.core import (
     RunParameter,
     ServerSpec,
     Settings,
+    StartOptions,
     decode,
     list_parameters,
 )
@@ -275,6 +276,7 @@ PARSERS: dict[str, Callable[[Any], JSON]] = {
 LAST_SETTINGS = take_settings(after={"connect_timeout": "call_timeout"}, show_defaults=False)
 """For a run that was started before: what is not given stays as its last start had it, so there are no defaults."""
 JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_sampling", "judge_s")
+START = make_struct(StartOptions)
 API_KEY = take_settings("api_key_env")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
 

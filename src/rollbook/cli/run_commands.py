@@ -1,6 +1,6 @@
 """`rollbook run`, `plan`, `work`, `submit`, `resume` and `extend`: start and continue runs, here or on a cluster.
 
-`run` plans, works and reports; with --on slurm --wait it waits for the jobs. `submit` plans here and works on a
+`run` plans, works and reports; with --on slurm --wait-jobs it waits for the jobs. `submit` plans here and works on a
 cluster. `resume` finishes exactly what is missing, `extend` adds samples of every task; both work here or on the
 cluster that the run was submitted to. A run on Ray continues as it was started, here or with a driver on the cluster.
 """
@@ -31,6 +31,7 @@ from rollbook.core import (
     ServerKind,
     ServerSpec,
     Settings,
+    StartOptions,
     list_parameters,
 )
 from rollbook.engine import Display, Request
@@ -290,39 +291,55 @@ def _split_command(text: str, nodes: int) -> list[str]:
     return words
 
 
-Wait = Annotated[
+WaitJobs = Annotated[
     bool,
-    typer.Option("--wait", help="Wait for the jobs, with --on slurm, and exit as they do.", rich_help_panel=o.CLUSTER),
+    typer.Option(
+        "--wait-jobs", help="Wait for the jobs, with --on slurm, and exit as they do.", rich_help_panel=o.CLUSTER
+    ),
 ]
 
 
-@compose_options(request=REQUEST, cluster=CLUSTER)
+@compose_options(request=REQUEST, cluster=CLUSTER, start=o.START)
 def run_command(
-    request: Request, cluster: ClusterOptions, context: typer.Context, wait: Wait = False, json: o.Json = False
+    request: Request,
+    cluster: ClusterOptions,
+    context: typer.Context,
+    start: StartOptions,
+    wait_jobs: WaitJobs = False,
+    json: o.Json = False,
 ) -> None:
     from rollbook.engine import run_request
 
     if is_scheduler(cluster.on):
-        if not wait:
-            way = "add --wait to wait for the jobs, or submit them with rollbook submit"
-            raise UsageError(f"run --on {cluster.on}: {way}")
-    elif wait:
-        raise UsageError("--wait: goes with --on slurm; all other work is waited for anyway")
+        _check_waiting(cluster.on, start, wait_jobs)
+    elif wait_jobs:
+        raise UsageError("--wait-jobs: goes with --on slurm; all other work is waited for anyway")
     elif cluster.on != "ray":
         refuse_cluster_options(cluster)
-        run_with_display(request.out, lambda display: run_request(request, display), json)
+        run_with_display(request.out, lambda display: run_request(request, display, start=start), json)
         return
-    run_with_display(request.out, lambda display: _run_on_cluster(request, cluster, context, display), json)
+    run_with_display(request.out, lambda display: _run_on_cluster(request, cluster, context, display, start), json)
 
 
-def _run_on_cluster(request: Request, cluster: ClusterOptions, context: typer.Context, display: Display) -> RunResult:
+def _check_waiting(place: str | None, start: StartOptions, wait_jobs: bool) -> None:
+    """Refuse to submit jobs without waiting for them, and to wait here for the server that jobs ask."""
+    if not wait_jobs:
+        way = "add --wait-jobs to wait for the jobs, or submit them with rollbook submit"
+        raise UsageError(f"run --on {place}: {way}")
+    if start.wait_s:
+        raise UsageError(f"--wait {start.wait_s:g}: jobs wait for a server by themselves, for --outage seconds")
+
+
+def _run_on_cluster(
+    request: Request, cluster: ClusterOptions, context: typer.Context, display: Display, start: StartOptions
+) -> RunResult:
     """Run with workers that are Ray actors, or submit jobs and wait for them."""
     from rollbook.clusters import submit_request, wait_for_jobs
     from rollbook.clusters.ray import run_on_ray
 
     request, order = make_order(cluster, request, context)
     if cluster.on == "ray":
-        return run_on_ray(request, order, cluster.pack, display)
+        return run_on_ray(request, order, cluster.pack, display, start)
     submission = submit_request(request, order, cluster.pack, display.note)
     ids = ", ".join(f"{job.kind} {job.job}" for job in submission.jobs)
     display.note(f"{ids}; they go on without this terminal: rollbook status {submission.path}")
@@ -402,23 +419,30 @@ def describe_size(job: ClusterJob) -> str:
 @compose_options(
     settings=o.LAST_SETTINGS,
     given=OptionSet(list_options(ClusterOptions, "on", "address", "cluster", show_defaults=False), read_place),
+    start=o.START,
 )
 def resume_command(
-    run: StartedRun, settings: dict[str, JSON], retry: Retry = None, *, given: dict[str, Any], json: o.Json = False
+    run: StartedRun,
+    settings: dict[str, JSON],
+    retry: Retry = None,
+    *,
+    given: dict[str, Any],
+    start: StartOptions,
+    json: o.Json = False,
 ) -> None:
     from rollbook.engine import resume
 
     place, settings = choose_cluster(run, given.get("on"), settings)
     cluster = given.get("cluster")
     if place == "ray":
-        resume_on_ray(run, settings, json, retry=retry, cluster=cluster, address=given.get("address"))
+        resume_on_ray(run, settings, start, json, retry=retry, cluster=cluster, address=given.get("address"))
         return
     if place:
         resume_on_scheduler(run, settings, retry, cluster, place, json)
         return
     if cluster is not None:
         raise UsageError(f"--cluster {cluster}: goes with --on slurm or --on ray")
-    run_with_display(run, lambda display: resume(run, settings, retry, display), json)
+    run_with_display(run, lambda display: resume(run, settings, retry, display, start), json)
 
 
 def resume_on_scheduler(
@@ -444,27 +468,34 @@ def _show_resubmission(run: Path, submission: Submission | None, retry: list[str
 @compose_options(
     settings=o.LAST_SETTINGS,
     given=OptionSet(list_options(ClusterOptions, "on", "address", show_defaults=False), read_place),
+    start=o.START,
 )
 def extend_command(
-    run: StartedRun, samples: NewSamples, settings: dict[str, JSON], given: dict[str, Any], json: o.Json = False
+    run: StartedRun,
+    samples: NewSamples,
+    settings: dict[str, JSON],
+    given: dict[str, Any],
+    start: StartOptions,
+    json: o.Json = False,
 ) -> None:
     from rollbook.engine import extend
 
     place, settings = choose_cluster(run, given.get("on"), settings)
     if place == "ray":
-        resume_on_ray(run, settings, json, retry=["none"], address=given.get("address"), samples=samples)
+        resume_on_ray(run, settings, start, json, retry=["none"], address=given.get("address"), samples=samples)
         return
     if place:
         from rollbook.clusters import extend_submitted_run
 
         show_submission(extend_submitted_run(run, samples, settings, o.print_note, place), json)
         return
-    run_with_display(run, lambda display: extend(run, samples, settings, display), json)
+    run_with_display(run, lambda display: extend(run, samples, settings, display, start), json)
 
 
 def resume_on_ray(
     run: Path,
     settings: dict[str, JSON],
+    start: StartOptions,
     json: bool,
     *,
     retry: list[str] | None,
@@ -478,7 +509,7 @@ def resume_on_ray(
     from rollbook.engine import resume
 
     profile = read_profile(cluster) if cluster else None
-    changes = RayResume(given=settings, retry=retry, profile=profile, address=address, samples=samples)
+    changes = RayResume(given=settings, retry=retry, profile=profile, address=address, samples=samples, start=start)
 
     def work(display: Display) -> RunResult:
         return resume_here(run, changes, display) or resume(run, {}, retry, display)

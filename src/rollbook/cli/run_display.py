@@ -122,7 +122,8 @@ def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
         ("loop lag", f"{progress.loop_lag_ms:.1f} ms"),
         ("after", format_duration(progress.seconds)),
     ]
-    return [counts, pace, times] if progress.pending else [counts, times]
+    trouble = [[("", progress.outage)]] if progress.outage else []
+    return [counts, pace, times, *trouble] if progress.pending else [counts, times, *trouble]
 
 
 def _format_failures(failed: dict[str, int]) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         attempts_allowed,
         check_retry_rules,
         choose_exit_code,
+        choose_hint,
         reopens,
     )
     from rollbook.core.journal_lines import (
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         ServerKind,
         ServerSpec,
         Settings,
+        StartOptions,
         ToolFormat,
         list_parameters,
     )
@@ -119,6 +121,7 @@ __all__ = [
     "ServerKind",
     "ServerSpec",
     "Settings",
+    "StartOptions",
     "Task",
     "TaskLine",
     "Terms",
@@ -137,6 +140,7 @@ __all__ = [
     "attempts_allowed",
     "check_retry_rules",
     "choose_exit_code",
+    "choose_hint",
     "decode",
     "derive_seed",
     "encode",

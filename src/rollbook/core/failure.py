@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
@@ -62,7 +63,7 @@ FAILURE_KINDS: Mapping[str, FailureKind] = {
         delayed=False,
         in_verification=True,
     ),
-    "model_rejected": FailureKind("data", 1, "look at the message: the server refuses this prompt", http_status=400),
+    "model_rejected": FailureKind("data", 1, "look at the message: the server refuses the request", http_status=400),
     "verifier_error": FailureKind(
         "data", 1, "mend the verifier, then rollbook reverify RUN --env NEW --only failed", in_verification=True
     ),
@@ -93,6 +94,20 @@ class Failure(msgspec.Struct, frozen=True):
     def from_error(cls, error: RolloutFailed) -> Failure:
         """Return the failure that an attempt's exception describes."""
         return cls(error.kind, FAILURE_KINDS[error.kind].side, error.where, error.message[:MAX_MESSAGE_CHARS])
+
+
+_ADVISED = re.compile(r"(?:probable cause: )?(?:\w+: )?HTTP (?:30\d|401|403|404|405)\b")
+
+
+def choose_hint(kind: str, message: str) -> str:
+    """Return what a user can do about failures of a kind; empty where the message of one names its own way out.
+
+    >>> choose_hint("model_unavailable", "HTTP 401: bad key; set OPENAI_API_KEY to the key")
+    ''
+    >>> choose_hint("model_unavailable", "HTTP 503: overloaded")
+    'check the server, or lower --concurrency'
+    """
+    return "" if _ADVISED.match(message) or kind not in FAILURE_KINDS else FAILURE_KINDS[kind].hint
 
 
 def attempts_allowed(kind: str, budgets: Mapping[str, int]) -> int:

@@ -278,6 +278,8 @@ class Presence(msgspec.Struct):
     chunks: dict[int, Held] = {}
     wire_names: dict[str, str] = {}
     """The names under which its model's endpoint is sent parameters, where they are not the usual ones."""
+    outage: str = ""
+    """How long no model endpoint had answered it at its last heartbeat, and why; empty if one did."""
 
 
 class Extent(msgspec.Struct, frozen=True):

@@ -392,6 +392,18 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a start begins; not stored."""
+
+    wait_s: Annotated[
+        float,
+        parameter("How long to wait for a model server that is still starting.", "--wait", metavar="S", minimum=0.0),
+    ] = 0.0
+    probe: Annotated[
+        bool, parameter("Ask the model one short completion before anything is written.", "--probe/--no-probe")
+    ] = True
+
+
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model servers of a run. `shared` is how many jobs of their own they have; 0: each worker starts its own.
 

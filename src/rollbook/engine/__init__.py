@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollbook.engine.collector import Collector
     from rollbook.engine.groups import Group, GroupCounts, GroupPolicy, OnFailure, group_shortfall
     from rollbook.engine.planning import (
+        change_settings,
         check_unchanged,
         choose_tool_format,
         iterate_tasks,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         open_run_model,
         plan_request,
         prepare_round,
+        probe_run,
         resume,
         run,
         run_request,
@@ -89,6 +91,7 @@ __all__ = [
     "StartWorker",
     "Worker",
     "as_list",
+    "change_settings",
     "check_run_model",
     "check_unchanged",
     "choose_tool_format",
@@ -112,6 +115,7 @@ __all__ = [
     "plan",
     "plan_request",
     "prepare_round",
+    "probe_run",
     "read_blend",
     "resolve_run_model",
     "resume",

@@ -30,6 +30,7 @@ from rollbook.book import (
     WorkerGone,
     WorkerMonitor,
     make_presence,
+    make_unwritable,
     next_heartbeat_s,
     publish_worker_gone,
     write_heartbeat,
@@ -141,7 +142,7 @@ class BookJobSource:
         try:
             return await asyncio.to_thread(work, *arguments)
         except OSError as error:
-            raise unwritable_error(self._book, error) from None
+            raise make_unwritable(self._book.path, error) from None
 
     async def _send_heartbeats(self) -> None:
         joined = monotonic()
@@ -218,7 +219,7 @@ class BookJobSource:
         try:
             self._slots[job.row, job.sample] = self._in_flight.add(job.row, job.sample)
         except OSError as error:
-            raise unwritable_error(self._book, error) from None
+            raise make_unwritable(self._book.path, error) from None
         return job
 
     async def claim_chunk(self) -> bool:
@@ -291,11 +292,6 @@ class BookJobSource:
         return Seal(self._round.number, claim.epoch, claim.scored, claim.failed, claim.dropped, files, claim.damaged)
 
 
-def unwritable_error(book: Book, error: OSError) -> BookUnwritable:
-    """Return the error for a run directory that cannot be written."""
-    return BookUnwritable(f"{book.path} cannot be written ({error.strerror or error}): make room, then resume")
-
-
 MAX_ENVIRONMENT_PROCESSES = 8
 
 
@@ -345,9 +341,13 @@ async def open_environments(
 
 
 def make_runner(
-    manifest: Manifest, model: Model, environments: Mapping[str, EnvironmentRuntime], settings: Settings
+    manifest: Manifest,
+    model: Model,
+    environments: Mapping[str, EnvironmentRuntime],
+    settings: Settings,
+    draining: asyncio.Event | None = None,
 ) -> RolloutRunner:
-    """Return the runner for the rollouts of a run."""
+    """Return the runner for the rollouts of a run; its calls are not delayed once `draining` is set."""
     return RolloutRunner(
         model,
         environments,
@@ -358,6 +358,7 @@ def make_runner(
         tool_format=manifest.tool_format,
         budgets=settings.attempts,
         continue_tokens=manifest.continue_tokens,
+        draining=draining,
     )
 
 
@@ -384,13 +385,23 @@ async def work_on_book(
         judge=judge,
         outage_s=settings.outage_s,
     ) as environments:
-        runner = make_runner(manifest, model, environments, settings)
-        worker = Worker(jobs, runner, limiter, round_.number, settings.attempts)
+        draining = asyncio.Event()
+        runner = make_runner(manifest, model, environments, settings, draining)
+
+        def stop_waiting() -> None:
+            model.stop_waiting()
+            if judge is not None:
+                judge.stop_waiting()
+
+        worker = Worker(
+            jobs, runner, limiter, round_.number, settings.attempts, draining=draining, on_drain=stop_waiting
+        )
         display.start(counter.requested)
 
         def on_tick() -> None:
             jobs.presence.wire_names = dict(model.wire_names)
-            display.update(counter.progress(worker))
+            jobs.presence.outage = outage = model.describe_outage()
+            display.update(counter.progress(worker, outage))
             if counter.stop_reason:
                 worker.stop()
 

@@ -81,6 +81,14 @@ class PausableModel:
         """Close the model."""
         await self._model.close()
 
+    def stop_waiting(self) -> None:
+        """Let calls that wait for a server give up at once."""
+        self._model.stop_waiting()
+
+    def describe_outage(self) -> str:
+        """Return how long no server has answered, and why; empty while one does."""
+        return self._model.describe_outage()
+
     async def pause(self, within_s: float) -> None:
         """Start no new call, and wait for calls in progress."""
         self._running.clear()

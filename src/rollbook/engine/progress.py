@@ -32,6 +32,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     verify_ms: float = 0.0
     seconds: float = 0.0
     """Since the start of this round."""
+    outage: str = ""
+    """How long no endpoint has answered, and why; empty while one does."""
 
     @property
     def eta_s(self) -> float | None:
@@ -68,11 +70,13 @@ class LineDisplay(Display):
         self._describe, self._every_s, self._clock = describe, every_s, clock
         self._next = 0.0
         self._unseen: Progress | None = None
+        self._shows_outage = False
 
     def update(self, progress: Progress) -> None:
-        """Note these numbers if the next line is due."""
+        """Note these numbers if the next line is due, or if an outage begins or ends."""
         self._unseen = progress
-        if self._clock() >= self._next:
+        changed, self._shows_outage = bool(progress.outage) != self._shows_outage, bool(progress.outage)
+        if changed or self._clock() >= self._next:
             self._next = self._clock() + self._every_s
             self.stop()
 
@@ -136,7 +140,7 @@ class ProgressCounter:
                 self.stop_reason or f"stopped by --max-failures {self._max_failures}, the last one {last}"
             )
 
-    def progress(self, worker: Worker) -> Progress:
+    def progress(self, worker: Worker, outage: str = "") -> Progress:
         """Return the current state."""
         done = self.scored + sum(self.failed.values())
         stats = worker.stats
@@ -153,6 +157,7 @@ class ProgressCounter:
             model_ms=stats.model_ms,
             verify_ms=stats.verify_ms,
             seconds=time.monotonic() - self._began,
+            outage=outage,
         )
 
     def _rate(self, done: int) -> float:

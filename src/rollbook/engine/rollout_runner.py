@@ -31,7 +31,7 @@ from rollbook.core import (
     Turn,
     derive_seed,
 )
-from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s
+from rollbook.engine.retries import AttemptResult, record_failure, retry_delay_s, wait_for_event
 from rollbook.engine.worker import RolloutJob
 from rollbook.environments import EnvironmentRuntime, EnvironmentSession, SessionLost, is_being_cancelled
 from rollbook.errors import ContextFull, LimitReached, RollbookError, RolloutFailed
@@ -61,12 +61,13 @@ class ModelCaller:
         budgets: Mapping[str, int],
         one_version: bool = False,
         continues: TokenContinuingModel | None = None,
+        draining: asyncio.Event | None = None,
     ) -> None:
         self._model, self.sampling, self._limits = model, sampling, limits
         self._rollout, self._name, self._clock = rollout, name, clock
         self._budgets, self._one_version = budgets, one_version
         self._in_flight = 0
-        self._continues = continues
+        self._continues, self._draining = continues, draining
         self._earlier_calls: deque[AnsweredCall] = deque(maxlen=MAX_EARLIER_CALLS)
 
     async def __call__(
@@ -124,7 +125,8 @@ class ModelCaller:
                 out_of_budget = record_failure(past, error.kind, self._budgets)
                 if not self._rollout.turns or not FAILURE_KINDS[error.kind].repeats_call or out_of_budget:
                     raise
-                await asyncio.sleep(retry_delay_s(error, past))
+                # Once the worker is drained nothing is waited for: the model gives up at once if no server answers.
+                await wait_for_event(self._draining or asyncio.Event(), retry_delay_s(error, past))
 
     async def _call(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[JSON]) -> Completion:
         options: ModelCall = {"seed": self._rollout.seed, "rollout": self._name, "tools": tools}
@@ -182,8 +184,9 @@ class RolloutRunner:
         tool_format: ToolFormat = "native",
         budgets: Mapping[str, int] | None = None,
         continue_tokens: bool = False,
+        draining: asyncio.Event | None = None,
     ) -> None:
-        self._restart = restart_across_versions
+        self._restart, self._draining = restart_across_versions, draining
         self._model, self._environments, self._budgets = model, environments, budgets or {}
         shared = Terms("", 1, sampling, limits, tool_format)
         self._terms = {name: environment.spec.terms or shared for name, environment in environments.items()}
@@ -275,6 +278,7 @@ class RolloutRunner:
             budgets=self._budgets,
             one_version=self._restart,
             continues=self._continues,
+            draining=self._draining,
         )
         try:
             await agent.play(rollout, ask, session)

@@ -23,6 +23,7 @@ from rollbook.core import (
     Round,
     Sampling,
     Settings,
+    StartOptions,
     ToolFormat,
     check_retry_rules,
 )
@@ -42,7 +43,7 @@ from rollbook.environments import (
     resolve_judge,
 )
 from rollbook.errors import UsageError
-from rollbook.models import Model, open_model
+from rollbook.models import ENDPOINT_KINDS, Model, open_model, probe_endpoint
 from rollbook.processes import run_event_loop, run_sync_or_async
 from rollbook.reports import Report, make_report, make_shortfall
 
@@ -79,6 +80,8 @@ def run(
     agent: str = "",
     continue_tokens: bool = False,
     allow_shortfall: bool = False,
+    wait_s: float = 0.0,
+    probe: bool = True,
     **settings: JSON,
 ) -> RunResult | Awaitable[RunResult]:
     """Run a model `samples` times on every task; returns when all are scored, raises Shortfall when some are not.
@@ -86,7 +89,8 @@ def run(
     `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
     `agent` may be `program:COMMAND`, an outside program that plays every rollout.
     A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
-    operational ones of rollbook.core.Settings, such as concurrency=64.
+    operational ones of rollbook.core.Settings, such as concurrency=64. An endpoint is first asked one short completion,
+    for `wait_s` seconds if its server is still starting; `probe=False` leaves that out.
     """
     request = Request(
         env=env,
@@ -109,14 +113,22 @@ def run(
         agent=agent,
         continue_tokens=continue_tokens,
     )
+    start = StartOptions(wait_s=wait_s, probe=probe)
     return run_sync_or_async(
-        lambda: _plan_and_work(request, SilentDisplay(), handle_signals=False, allow_shortfall=allow_shortfall)
+        lambda: _plan_and_work(request, SilentDisplay(), start, handle_signals=False, allow_shortfall=allow_shortfall)
     )
 
 
-def run_request(request: Request, display: Display, worker_factory: WorkerFactory | None = None) -> RunResult:
+def run_request(
+    request: Request,
+    display: Display,
+    worker_factory: WorkerFactory | None = None,
+    start: StartOptions = StartOptions(),  # noqa: B008 - frozen
+) -> RunResult:
     """Run a request of the command line: signals drain it."""
-    return run_event_loop(lambda: _plan_and_work(request, display, handle_signals=True, worker_factory=worker_factory))
+    return run_event_loop(
+        lambda: _plan_and_work(request, display, start, handle_signals=True, worker_factory=worker_factory)
+    )
 
 
 def run_round(book: Book, display: Display, worker_factory: WorkerFactory) -> RunResult:
@@ -131,6 +143,7 @@ def run_round(book: Book, display: Display, worker_factory: WorkerFactory) -> Ru
 async def _plan_and_work(
     request: Request,
     display: Display,
+    start: StartOptions,
     *,
     handle_signals: bool,
     allow_shortfall: bool = False,
@@ -141,26 +154,17 @@ async def _plan_and_work(
     spec, settings = resolve_run_model([member.loaded for member in members], request)
     judge, settings = resolve_judge(request.judge, request.judge_name, settings)
     check_judges([member.loaded for member in members], judge is not None)
+    spec, settings = await probe_models(spec, judge, settings, request.sampling, start, display.note)
     alone = settings.workers == 1 and worker_factory is None
-    async with open_judge(judge, settings) as judge_client, open_run_model(spec, settings, display, alone) as model:
+    async with (
+        open_judge(judge, settings) as judge_client,
+        open_run_model(spec, settings, display, alone, start.probe) as model,
+    ):
         judge = judge_client.spec if judge_client else None
-        settings = record_wire_names(settings, model, judge_client)
         book = plan(request, members, model.spec if model else spec, settings, judge, display.note)
         return await _work_and_report(
             book, book.rounds()[0], model, judge_client, display, handle_signals, allow_shortfall, worker_factory
         )
-
-
-def record_wire_names(settings: Settings, model: Model | None, judge: JudgeClient | None) -> Settings:
-    """Return the settings with the names of parameters that the model and the judge have turned out to take.
-
-    They are stored with the round, so that every worker starts with them.
-    """
-    if model is not None:
-        settings = msgspec.structs.replace(settings, wire_names=dict(model.wire_names))
-    if judge is not None:
-        settings = msgspec.structs.replace(settings, judge_wire_names=dict(judge.wire_names))
-    return settings
 
 
 def take_learned_names(book: Book, settings: Settings) -> Settings:
@@ -172,15 +176,50 @@ def take_learned_names(book: Book, settings: Settings) -> Settings:
     return settings
 
 
+async def probe_models(
+    spec: ModelSpec,
+    judge: ModelSpec | None,
+    settings: Settings,
+    sampling: Sampling,
+    start: StartOptions,
+    say: Callable[[str], None],
+) -> tuple[ModelSpec, Settings]:
+    """Ask the endpoints of a run one short completion each.
+
+    Return the model's spec with the name that it serves, and the settings with the names of parameters that the
+    endpoints have turned out to take: stored with the round, so that every worker starts with them. Only an endpoint
+    is asked: a script, the embedded model and a model elsewhere are not.
+    """
+    if not start.probe:
+        return spec, settings
+    if spec.kind in ENDPOINT_KINDS:
+        model = await probe_endpoint(spec, settings, sampling, wait_s=start.wait_s, say=say)
+        spec, settings = model.spec, msgspec.structs.replace(settings, wire_names=model.wire_names)
+    if judge is not None and settings.judge_urls:
+        names = await JudgeClient(judge, settings).probe(start.wait_s, say)
+        settings = msgspec.structs.replace(settings, judge_wire_names=names)
+    return spec, settings
+
+
+def probe_run(book: Book, settings: Settings, start: StartOptions, say: Callable[[str], None]) -> Settings:
+    """Ask the endpoints of a run one short completion each, before a round is opened; return the settings for it."""
+    spec, judge, sampling = check_run_model(book, settings), book.manifest.judge, book.manifest.sampling
+    return run_event_loop(lambda: probe_models(spec, judge, settings, sampling, start, say))[1]
+
+
 @asynccontextmanager
 async def open_run_model(
-    spec: ModelSpec, settings: Settings, display: Display, single_worker: bool | None = None
+    spec: ModelSpec,
+    settings: Settings,
+    display: Display,
+    single_worker: bool | None = None,
+    answered: bool = False,
 ) -> AsyncIterator[Model | None]:
     """Open a model for a context; None where the workers of a pool open their own."""
     if not (settings.workers == 1 if single_worker is None else single_worker) and spec.name:
         yield None
         return
-    model = open_model(spec, settings, say=display.note)
+    model = open_model(spec, settings, say=display.note, answered=answered)
     try:
         await model.open()
         yield model
@@ -248,17 +287,35 @@ def work(run: str | Path, changes: dict[str, JSON], display: Display) -> RunResu
     return _continue_round(book, msgspec.structs.replace(base, settings=settings), display)
 
 
-def resume(run: str | Path, changes: dict[str, JSON], retry: list[str] | None, display: Display) -> RunResult:
+def resume(
+    run: str | Path,
+    changes: dict[str, JSON],
+    retry: list[str] | None,
+    display: Display,
+    start: StartOptions = StartOptions(),  # noqa: B008 - frozen
+) -> RunResult:
     """Open a new round with fresh budgets: finish what is missing, and try again what `retry` names."""
     book = Book(run)
-    return _start_round(book, prepare_round(book, changes, retry, display.note), display)
+    upcoming = prepare_round(book, changes, retry, display.note)
+    if upcoming.open_chunks:
+        settings = probe_run(book, upcoming.settings, start, display.note)
+        upcoming = msgspec.structs.replace(upcoming, settings=settings)
+    return _start_round(book, upcoming, display, start)
 
 
-def extend(run: str | Path, samples: int, changes: dict[str, JSON], display: Display) -> RunResult:
+def extend(
+    run: str | Path,
+    samples: int,
+    changes: dict[str, JSON],
+    display: Display,
+    start: StartOptions = StartOptions(),  # noqa: B008 - frozen
+) -> RunResult:
     """Add samples to every task that has fewer than `samples`, and work on them."""
     book = Book(run)
+    settings = probe_run(book, change_settings(book.manifest, book.last_settings(), changes), start, display.note)
     extend_samples(book, samples, changes)
-    return _start_round(book, prepare_round(book, changes, ["none"], display.note), display)
+    learned = {"wire_names": settings.wire_names, "judge_wire_names": settings.judge_wire_names}
+    return _start_round(book, prepare_round(book, changes | learned, ["none"], display.note), display, start)
 
 
 class NextRound(msgspec.Struct, frozen=True):
@@ -318,21 +375,21 @@ def _count_samples(book: Book) -> int:
     return min(most.values(), default=0)
 
 
-def _start_round(book: Book, upcoming: NextRound, display: Display) -> RunResult:
+def _start_round(book: Book, upcoming: NextRound, display: Display, start: StartOptions) -> RunResult:
     if not upcoming.open_chunks:
         display.note("nothing is left to do")
         with explain_disk_errors(book.path):
             return _make_result(book, make_report(book.path))
-    return _continue_round(book, book.open_round(upcoming.settings), display)
+    return _continue_round(book, book.open_round(upcoming.settings), display, start.probe)
 
 
-def _continue_round(book: Book, round_: Round, display: Display) -> RunResult:
+def _continue_round(book: Book, round_: Round, display: Display, answered: bool = False) -> RunResult:
     spec = check_run_model(book, round_.settings)
 
     async def go() -> RunResult:
         async with (
             open_judge(book.manifest.judge, round_.settings) as judge_client,
-            open_run_model(spec, round_.settings, display) as model,
+            open_run_model(spec, round_.settings, display, answered=answered) as model,
         ):
             return await _work_and_report(book, round_, model, judge_client, display, handle_signals=True)
 

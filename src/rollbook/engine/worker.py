@@ -19,7 +19,7 @@ import msgspec
 from rollbook.book import MAX_WORKER_DEATHS, Claim, KeyHistory
 from rollbook.core import FAILURE_KINDS, Failure, Rollout, Task
 from rollbook.engine.retries import AttemptResult, run_until_final, wait_for_event
-from rollbook.errors import RolloutFailed, UsageError
+from rollbook.errors import EndpointDown, RolloutFailed, UsageError
 
 
 class RolloutJob(msgspec.Struct):
@@ -194,7 +194,11 @@ class AttemptRunner(Protocol):
 
 
 class Worker:
-    """Runs until there are no more jobs, or until it is drained or stopped, or a failure concerns all of them."""
+    """Runs until there are no more jobs, or until it is drained or stopped, or a failure concerns all of them.
+
+    `draining` is set when it is drained; `on_drain` is called then: it ends the waiting for a model that does not
+    answer.
+    """
 
     def __init__(
         self,
@@ -203,14 +207,18 @@ class Worker:
         limiter: FixedLimit | AdaptiveLimit,
         round_number: int,
         budgets: Mapping[str, int] | None = None,
+        *,
+        draining: asyncio.Event | None = None,
+        on_drain: Callable[[], None] = lambda: None,
     ) -> None:
         self._jobs, self._runner, self._limiter = jobs, runner, limiter
+        self._on_drain = on_drain
         self._round, self._budgets = round_number, budgets or {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_tasks: set[asyncio.Task[None]] = set()
         self._exhausted = False
         self._error: BaseException | None = None
-        self._draining = asyncio.Event()
+        self._draining = draining or asyncio.Event()
         self._changed = asyncio.Event()
         self.stats = WorkerStats()
 
@@ -220,8 +228,9 @@ class Worker:
         return self._limiter.limit
 
     def drain(self) -> None:
-        """Take no new job; finish what is in flight."""
+        """Take no new job; finish what is in flight. Rollouts that wait for a model server are given up."""
         self._draining.set()
+        self._on_drain()
         self._changed.set()
         for task in self._idle_tasks:
             task.cancel()
@@ -314,7 +323,12 @@ class Worker:
                 self._limiter.record_answer(rollout.timing.model_s)
             return self._jobs.mark(job, rollout, final)
 
-        await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
+        try:
+            await run_until_final(run_attempt, job.past, self._budgets, record=record, draining=self._draining)
+        except EndpointDown:
+            # A drained worker gives up what waits for a server; nothing is written about it, as if it had never begun.
+            if not self._draining.is_set():
+                raise
 
     async def _mark_lost(self, job: RolloutJob) -> None:
         why = f"in flight on {job.past.deaths} workers that died"

@@ -21,6 +21,7 @@ from rollbook.errors import Shortfall, Stopped, UsageError
 from rollbook.processes import Child, module_argv
 
 POLL_S = 1.0
+STOPPING_POLL_S = 0.2
 REPLACEMENTS_PER_WORKER = 3
 RATE_POLLS = 30
 """How many polls the rate is computed from."""
@@ -111,7 +112,7 @@ class WorkerPool:
             try:
                 self._workers = {one: self._start(one) for one in range(self._round.settings.workers)}
                 while self._workers:
-                    await asyncio.sleep(POLL_S)
+                    await asyncio.sleep(STOPPING_POLL_S if self._stopping else POLL_S)
                     await self._poll()
             finally:
                 for worker in self._workers.values():
@@ -189,6 +190,7 @@ class WorkerPool:
             pending=status.pending,
             in_flight=status.in_flight,
             concurrency=sum(not worker.waiting for worker in self._workers.values()),
+            outage=status.outage,
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from rollbook.core import Message, ModelSpec, Rollout, Sampling, Settings
 from rollbook.environments import answers
 from rollbook.environments.registry import LoadedEnvironment
 from rollbook.errors import ContextFull, EndpointDown, RolloutFailed, UsageError
-from rollbook.models import ENDPOINT_KINDS, Completion, open_model, read_context_limit, resolve_model
+from rollbook.models import ENDPOINT_KINDS, Completion, open_model, probe_endpoint, read_context_limit, resolve_model
 
 T = TypeVar("T")
 
@@ -127,20 +127,28 @@ class JudgeClient:
     def __init__(self, spec: ModelSpec, settings: Settings) -> None:
         self.timeout_s = settings.judge_s
         self._sampling = msgspec.structs.replace(JUDGE_SAMPLING, extra=settings.judge_sampling)
-        judge_settings = msgspec.structs.replace(
+        self._settings = msgspec.structs.replace(
             make_judge_settings(settings), call_s=settings.judge_s, outage_s=min(settings.outage_s, OUTAGE_S)
         )
-        self._model = name_judge_options(lambda: open_model(spec, judge_settings))
+        self._model = name_judge_options(lambda: open_model(spec, self._settings))
 
     @property
     def spec(self) -> ModelSpec:
         """The model that judges; with its name once it is open."""
         return self._model.spec
 
-    @property
-    def wire_names(self) -> Mapping[str, str]:
-        """The names under which it is sent parameters, where it does not take the usual ones."""
-        return self._model.wire_names
+    async def probe(self, wait_s: float, say: Callable[[str], None]) -> dict[str, str]:
+        """Ask one completion before a run starts; a UsageError says why there is none.
+
+        Return the names of parameters that it has turned out to take.
+        """
+        if self.spec.kind not in ENDPOINT_KINDS:
+            return {}
+        sampling = msgspec.structs.replace(self._sampling, max_tokens=ANSWER_TOKENS[0])
+        try:
+            return (await probe_endpoint(self.spec, self._settings, sampling, wait_s=wait_s, say=say)).wire_names
+        except UsageError as error:
+            raise _as_judge_error(error) from None
 
     async def open(self) -> None:
         """Connect to the judge; one that cannot be reached is refused before any rollout starts."""
@@ -154,6 +162,10 @@ class JudgeClient:
     async def close(self) -> None:
         """Close its connections."""
         await self._model.close()
+
+    def stop_waiting(self) -> None:
+        """Let questions that wait for the judge give up at once."""
+        self._model.stop_waiting()
 
     def for_rollout(self, rollout: Rollout) -> Judge:
         """Return the judge for one rollout."""
@@ -254,17 +266,19 @@ _JUDGE_OPTIONS = {
     "--api-key-env": "--judge-key-env",
     "--sampling": "--judge-sampling",
     "-m ": "--judge ",
+    "with -m": "with --judge",
 }
 
 
 def _name_judge_options(message: str) -> str:
+    """Return advice about the model as advice about the judge."""
     for theirs, ours in _JUDGE_OPTIONS.items():
         message = message.replace(theirs, ours)
     return message
 
 
 def _judge_failure(why: str, retry_after_s: float | None = None) -> RolloutFailed:
-    return RolloutFailed("judge_error", "judge", f"the judge: {why}", retry_after_s=retry_after_s)
+    return RolloutFailed("judge_error", "judge", f"the judge: {_name_judge_options(why)}", retry_after_s=retry_after_s)
 
 
 def _no_room_failure(full: ContextFull) -> RolloutFailed:

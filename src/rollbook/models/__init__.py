@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         open_model,
         resolve_model,
     )
+    from rollbook.models.probe import probe_endpoint
     from rollbook.models.providers import list_secrets
     from rollbook.models.responses_api import (
         CREATE_PARAMS,
@@ -75,6 +76,7 @@ __all__ = [
     "normalize_base_url",
     "open_http_session",
     "open_model",
+    "probe_endpoint",
     "pull_weights",
     "read_context_limit",
     "read_create_params",

@@ -65,8 +65,10 @@ _decoder = msgspec.json.Decoder(AnthropicAnswer)
 class AnthropicModel(ChatModel):
     """A model that is asked through the Messages API. It has no tokens, and no seed."""
 
-    def __init__(self, spec: ModelSpec, settings: Settings, *, say: Callable[[str], None] | None = None) -> None:
-        super().__init__(spec, settings, tokens=False, say=say)
+    def __init__(
+        self, spec: ModelSpec, settings: Settings, *, say: Callable[[str], None] | None = None, answered: bool = False
+    ) -> None:
+        super().__init__(spec, settings, tokens=False, say=say, answered=answered)
         self._thinking: OrderedDict[str, list[Block]] = OrderedDict()
 
     def _open_session(self) -> aiohttp.ClientSession:

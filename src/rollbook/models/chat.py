@@ -48,6 +48,7 @@ from rollbook.models.server_errors import (
     make_http_error,
     read_context_limit,
     read_server_message,
+    shorten_page,
 )
 from rollbook.models.token_continuation import AnsweredCall, PromptContinuer
 
@@ -58,6 +59,12 @@ class EndpointModels(msgspec.Struct, frozen=True):
     base: str
     names: list[str] | None
     vllm: frozenset[str] = frozenset()
+    problem: str = ""
+    """What it answered instead of a list."""
+
+
+class ModelsNotListed(UsageError):
+    """No model name was given, and the endpoint lists none."""
 
 
 async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str, has_key: bool) -> EndpointModels:
@@ -71,11 +78,12 @@ async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str
         raise UsageError(f"{replica.base}: HTTP {status}, the endpoint is elsewhere; give its new URL with -m")
     if status != 200:
         await _suggest_v1(replica, timeout_s)
-        return EndpointModels(replica.base, None)
+        return EndpointModels(replica.base, None, problem=f"HTTP {status}")
     try:
         rows = read_models(raw).data
     except JSON_ERRORS:
-        return EndpointModels(replica.base, None)
+        page = shorten_page(raw[:2000].decode(errors="replace"))
+        return EndpointModels(replica.base, None, problem=page if page.startswith("an HTML") else "no list of models")
     return EndpointModels(replica.base, [row.id for row in rows], frozenset(r.id for r in rows if r.owned_by == "vllm"))
 
 
@@ -87,6 +95,9 @@ def choose_model_name(name: str, endpoints: Sequence[EndpointModels]) -> str:
             check_model_name(name, endpoint)
         return name
     names = sorted({n for s in listed for n in s.names or ()})
+    if unlisted := next((s for s in endpoints if s.problem), None):
+        way = "check the path of the URL: most endpoints end in /v1; one that lists no models needs --model-name"
+        raise ModelsNotListed(f"{unlisted.base}/models: {unlisted.problem}; {way}")
     if len(names) == 1 and all(s.names == names for s in endpoints):
         return names[0]
     offered = f"serves {_list_names(names)}" if names else "does not say what it serves"
@@ -177,6 +188,8 @@ async def find_logprobs_mode(replica: Replica, name: str) -> LogprobsMode | None
 
 
 PROBE_TIMEOUT_S = 5.0
+SHORT_WAIT_S = 2.0
+"""A wait that may not last longer is not announced."""
 MIN_SECRET_CHARS = 4
 """A shorter value of a header is no secret; taking it out would spoil every message."""
 
@@ -187,7 +200,8 @@ class ChatModel:
     `tokens` asks for exact ids and logprobs: by default wherever all replicas are vLLM. True requires them: an answer
     without them is a `token_mismatch`. The logprobs are those of the server's --logprobs-mode; vLLM's default is
     before temperature and top_p. `version` is recorded on each turn as it starts. A model's reasoning is not sent
-    back to it in later turns unless `send_reasoning` is set: the protocol has no field for it.
+    back to it in later turns unless `send_reasoning` is set: the protocol has no field for it. `answered` says that
+    the endpoint has answered a call before, so that a refusal is an outage.
     """
 
     def __init__(
@@ -198,6 +212,7 @@ class ChatModel:
         tokens: bool | None = None,
         send_reasoning: bool = False,
         say: Callable[[str], None] | None = None,
+        answered: bool = False,
     ) -> None:
         if not settings.urls:
             raise UsageError("no endpoint: give its URL with -m")
@@ -206,6 +221,7 @@ class ChatModel:
         self.tokens = bool(tokens)
         self.send_reasoning = send_reasoning
         self._forced = tokens
+        self._answered = answered
         self._settings = settings
         self._bases = [normalize_base_url(url) for url in settings.urls]
         self._key = os.environ.get(settings.api_key_env, "").strip()
@@ -221,7 +237,6 @@ class ChatModel:
         self._logprobs_checked = False
         self._say = say or (lambda _: None)
         self._wire_names: Mapping[str, str] = settings.wire_names
-        self._answered = False
         self._continuer = PromptContinuer(self._say)
 
     def __repr__(self) -> str:
@@ -236,13 +251,17 @@ class ChatModel:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
         self._session = self._open_session()
         try:
-            replicas = [Replica(base, self._session, self._settings.call_s, self._scrub) for base in self._bases]
+            advice = _key_advice(self._settings.api_key_env, bool(self._key))
+            replicas = [
+                Replica(base, self._session, self._settings.call_s, self._scrub, advice) for base in self._bases
+            ]
             results = await self._wait_for_replicas(replicas)
             served = [s for s in results if isinstance(s, EndpointModels)]
             self.spec = msgspec.structs.replace(self.spec, name=choose_model_name(self.spec.name, served))
             if self._forced is None:
                 self.tokens = all(self.spec.name in s.vllm for s in served)
             self._router = Router(replicas, self._probe, self._settings.outage_s)
+            self._router.answered = self._answered
             for replica, result in zip(replicas, results, strict=True):
                 if isinstance(result, RolloutFailed):
                     self._router.take_out(replica, result.message)
@@ -260,6 +279,19 @@ class ChatModel:
         if self._session:
             await self._session.close()
         self._router = self._session = None
+
+    def list_failing_replicas(self) -> list[str]:
+        """Return the replicas that are not in use, each with the reason."""
+        return self._router.list_failing_replicas() if self._router else []
+
+    def stop_waiting(self) -> None:
+        """Let calls that wait for a server give up at once."""
+        if self._router:
+            self._router.stop_waiting()
+
+    def describe_outage(self) -> str:
+        """Return how long no server has answered, and why; empty while one does."""
+        return self._router.describe_outage() if self._router else ""
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling, **call: Unpack[ModelCall]) -> Completion:
         """Answer once."""
@@ -425,8 +457,9 @@ class ChatModel:
             if len(reasons) < len(results):
                 return results
             if loop.time() + delay > deadline:
-                raise EndpointDown(describe_outage("; ".join(reasons), self._settings.outage_s, "try again"))
-            if delay == FIRST_PROBE_S:
+                why = "; ".join(reasons)
+                raise EndpointDown(describe_outage(why, self._settings.outage_s, "try again"), why)
+            if delay == FIRST_PROBE_S and self._settings.outage_s > SHORT_WAIT_S:
                 self._say(describe_waiting("; ".join(reasons), self._settings.outage_s))
             await asyncio.sleep(delay)
             delay = min(delay * 2, SLOWEST_PROBE_S)

@@ -12,7 +12,7 @@ import msgspec
 
 from rollbook.core import JSON, JSON_ERRORS, Function, Message, Sampling, ToolCall, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
-from rollbook.models.server_errors import MAX_COMPLETION_TOKENS, WHERE, make_bad_completion
+from rollbook.models.server_errors import MAX_COMPLETION_TOKENS, WHERE, make_bad_completion, shorten_page
 
 RESERVED_FIELDS = frozenset(
     {"messages", "model", "n", "stream", "tools", "logprobs", "return_token_ids", "kv_transfer_params"}
@@ -269,6 +269,9 @@ def _make_call(index: int, call: AnswerToolCall) -> ToolCall:
 def _explain_undecodable(raw: bytes, error: Exception) -> RolloutFailed:
     if _NOT_A_NUMBER.search(raw):
         return RolloutFailed("nonfinite_logprobs", WHERE, "a logprob is written as NaN or Infinity")
+    page = shorten_page(raw[:2000].decode(errors="replace"))
+    if page.startswith("an HTML page"):
+        return make_bad_completion(f"{page}, no chat completion: check the path of the URL: most endpoints end in /v1")
     return make_bad_completion(f"not a chat completion ({error}): {_quote(raw)}")
 
 

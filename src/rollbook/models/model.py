@@ -63,6 +63,14 @@ class Model(Protocol):
         """Answer once."""
         ...
 
+    def stop_waiting(self) -> None:
+        """Let calls that wait for a server, now or later, raise EndpointDown at once."""
+        return
+
+    def describe_outage(self) -> str:
+        """Return how long no server has answered, and why; empty while one does."""
+        return ""
+
 
 class AskModel(Protocol):
     """Ask the model once, with the rollout's own sampling and seed.
@@ -215,16 +223,21 @@ def _take_verbatim_name(targets: Sequence[str], name: str, base_urls: Sequence[s
     return given
 
 
-def open_model(spec: ModelSpec, settings: Settings, *, say: Callable[[str], None] | None = None) -> Model:
-    """Return the model of a spec, not yet opened. `say` gets one line about anything that takes long."""
+def open_model(
+    spec: ModelSpec, settings: Settings, *, say: Callable[[str], None] | None = None, answered: bool = False
+) -> Model:
+    """Return the model of a spec, not yet opened. `say` gets one line about anything that takes long.
+
+    `answered`: its endpoint was probed, and answered.
+    """
     if spec.kind == "chat":
         from rollbook.models.chat import ChatModel
 
-        return ChatModel(spec, settings, say=say)
+        return ChatModel(spec, settings, say=say, answered=answered)
     if spec.kind == "anthropic":
         from rollbook.models.anthropic import AnthropicModel
 
-        return AnthropicModel(spec, settings, say=say)
+        return AnthropicModel(spec, settings, say=say, answered=answered)
     if spec.kind == "scripted":
         from rollbook.models.scripted import ScriptedModel
 

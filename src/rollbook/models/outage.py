@@ -30,6 +30,11 @@ class Outage:
         if self._since is not None and now - last_call_ended > min(IDLE_S, self.allowed_s):
             self._since = now
 
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted; 0 where there is none."""
+        return 0.0 if self._since is None else asyncio.get_running_loop().time() - self._since
+
     def left_s(self) -> float:
         """Return how much longer callers wait."""
         now = asyncio.get_running_loop().time()
@@ -45,4 +50,19 @@ def describe_outage(
     reasons: str, allowed_s: float, advice: str = "try again; a run goes on with `rollbook resume`"
 ) -> str:
     """Return the message of an EndpointDown."""
-    return f"no model answered for {allowed_s:g} s ({reasons}); check the server, then {advice}"
+    lasted = f" for {allowed_s:g} s" if allowed_s else ""
+    return f"no model answered{lasted} ({reasons}); check the server, then {advice}"
+
+
+def describe_refusal(reasons: str) -> str:
+    """Return the message of an EndpointRefused."""
+    return f"the endpoint refuses every call: {reasons}; then go on with `rollbook resume`"
+
+
+def describe_current_outage(reasons: str, seconds: float) -> str:
+    """Return what progress shows while no replica answers.
+
+    >>> describe_current_outage("http://host/v1: connection refused", 12.3)
+    'no endpoint answers for 12 s: http://host/v1: connection refused'
+    """
+    return f"no endpoint answers for {seconds:.0f} s: {reasons}"

@@ -14,10 +14,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from rollbook.core import FAILURE_KINDS
-from rollbook.errors import ContextFull, EndpointDown, RolloutFailed
+from rollbook.errors import ContextFull, EndpointDown, EndpointRefused, RolloutFailed
 from rollbook.models.model import join_url
-from rollbook.models.outage import Outage, describe_outage
-from rollbook.models.server_errors import CONNECT, WHERE, make_bad_completion, make_http_error
+from rollbook.models.outage import Outage, describe_current_outage, describe_outage, describe_refusal
+from rollbook.models.server_errors import CONNECT, REFUSED_STATUSES, WHERE, make_bad_completion, make_http_error
 from rollbook.processes import timeout_after
 
 RESPONSE_LIMIT = 64 * 1024 * 1024
@@ -47,10 +47,17 @@ def open_http_session(
 
 
 class Replica:
-    """One base URL. `post` returns the body of a 200, or raises the failure."""
+    """One base URL. `post` returns the body of a 200, or raises the failure; `key_advice` goes with a refused key."""
 
-    def __init__(self, base: str, session: aiohttp.ClientSession, call_s: float, scrub: Callable[[str], str]) -> None:
-        self.base = base
+    def __init__(
+        self,
+        base: str,
+        session: aiohttp.ClientSession,
+        call_s: float,
+        scrub: Callable[[str], str],
+        key_advice: str = "",
+    ) -> None:
+        self.base, self._key_advice = base, key_advice
         self.chat = URL(join_url(base, "chat/completions"))
         self.text = URL(join_url(base, "completions"))
         self.models = URL(join_url(base, "models"))
@@ -63,7 +70,7 @@ class Replica:
         """Return the body of the answer."""
         status, retry_after, raw = await self.post_any_status(url, body)
         if status != 200:
-            raise make_http_error(status, retry_after, raw)
+            raise make_http_error(status, retry_after, raw, self._key_advice)
         return raw
 
     async def post_any_status(self, url: URL, body: bytes) -> tuple[int, str | None, bytes]:
@@ -122,6 +129,11 @@ def describe_connection_error(error: Exception) -> str:
         return "connection refused"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server closed the connection"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"the name {error.host} is not known: check the host in the URL"
+    if isinstance(error, aiohttp.ClientSSLError):
+        plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
+        return f"TLS: {'the server speaks no TLS: give http:// instead of https://' if plain else error}"
     return str(error) or type(error).__name__
 
 
@@ -138,7 +150,7 @@ MAX_TRIALS = 2
 class ReplicaHealth:
     """The health of a replica: in use, out and being probed, or on trial with one call."""
 
-    __slots__ = ("delay_s", "epoch", "needs_trial", "reason", "state", "strikes", "testing")
+    __slots__ = ("delay_s", "epoch", "needs_trial", "reason", "refused", "state", "strikes", "testing")
 
     def __init__(self) -> None:
         self.state: Literal["in", "out", "trial"] = "in"
@@ -148,6 +160,12 @@ class ReplicaHealth:
         self.needs_trial = False
         self.testing = False
         self.reason = ""
+        self.refused: int | None = None
+        """The status of its last answer, if that was a refusal of the call whatever it is."""
+
+
+SHOW_OUTAGE_AFTER_S = 1.0
+"""A shorter outage is not shown: a lost connection is often back at the first look."""
 
 
 class Router:
@@ -156,7 +174,8 @@ class Router:
     A replica that cannot be reached, or that failed three times in a row, is taken out. `probe` returns why it still
     fails, or None; one that answers probes but failed calls is used again only after one successful call on trial,
     which costs that call's rollout no attempt. While no replica is in use, callers wait, for `outage_s` in all: then
-    every caller gets EndpointDown.
+    every caller gets EndpointDown; they get it at once after `stop_waiting`. Where every replica refuses every call and
+    none has ever answered one, callers get EndpointRefused without waiting.
     """
 
     def __init__(
@@ -171,6 +190,19 @@ class Router:
         self._changed = asyncio.Event()
         self._sticky: OrderedDict[str, Replica] = OrderedDict()
         self._probe_tasks: dict[Replica, asyncio.Task[None]] = {}
+        self._waiting_ended = False
+        self.answered = False
+        """Whether any call was ever answered."""
+
+    def stop_waiting(self) -> None:
+        """Let callers that wait for a replica, now or later, give up at once."""
+        self._waiting_ended = True
+        self._notify_waiters()
+
+    def describe_outage(self) -> str:
+        """Return how long no replica has been in use, and why; empty where one is, or was a moment ago."""
+        seconds = self._outage.seconds
+        return describe_current_outage(self._list_reasons(), seconds) if seconds >= SHOW_OUTAGE_AFTER_S else ""
 
     async def close(self) -> None:
         """Stop all probing."""
@@ -201,18 +233,23 @@ class Router:
             replica.in_flight += 1
             try:
                 result = await call(replica)
-            except RolloutFailed as error:
+            except RolloutFailed as raised:
+                error = self._read_refusal(raised)
                 self._on_failure(replica, error, epoch)
+                self._raise_if_refused()
                 trials += on_trial
                 if not (on_trial and error.kind == "model_unavailable") or trials > MAX_TRIALS:
-                    raise  # the server or this one prompt may be the cause: in the end the prompt pays an attempt
+                    # the server or this one prompt may be the cause: in the end the prompt pays an attempt
+                    raise error from None
             except ContextFull:
+                self.answered = True
                 self._on_answer(replica, epoch)
                 raise
             except BaseException:
                 self._on_cancel(health, epoch)
                 raise
             else:
+                self.answered = True
                 if health.strikes or on_trial:
                     self._on_answer(replica, epoch)
                 return result
@@ -255,8 +292,9 @@ class Router:
 
     async def _wait(self, rollout: str) -> Replica:
         while (replica := self._choose(rollout)) is None:
+            self._raise_if_refused()
             left = self._outage.left_s()
-            if left <= 0:
+            if left <= 0 or self._waiting_ended:
                 raise self._endpoint_down()
             try:
                 async with asyncio.timeout(left):
@@ -266,8 +304,38 @@ class Router:
         return replica
 
     def _endpoint_down(self) -> EndpointDown:
-        reasons = "; ".join(f"{r.base}: {self._health[r].reason.removeprefix(f'{r.base}: ')}" for r in self.replicas)
-        return EndpointDown(describe_outage(reasons, self._outage.allowed_s))
+        lasted = self._outage.seconds if self._waiting_ended else self._outage.allowed_s
+        reasons = self._list_reasons()
+        return EndpointDown(describe_outage(reasons, round(lasted, 1)), reasons)
+
+    def _raise_if_refused(self) -> None:
+        """Raise EndpointRefused if no replica is in use, all of them refuse every call, and none ever answered one."""
+        if self.answered:
+            return
+        statuses = [health.refused for health in self._health.values() if health.state != "in"]
+        refused = [status for status in statuses if status is not None]
+        if len(refused) == len(self._health):
+            reasons = self._list_reasons()
+            raise EndpointRefused(describe_refusal(reasons), reasons, refused)
+
+    def _read_refusal(self, error: RolloutFailed) -> RolloutFailed:
+        """Return the failure; a 403 while nothing was ever answered is about the key, not about one prompt.
+
+        It must not cost its rollout: later a 403 may be a moderated prompt, which another attempt would not change.
+        """
+        if error.status != 403 or self.answered:
+            return error
+        return RolloutFailed("model_unavailable", error.where, error.message, status=error.status)
+
+    def _list_reasons(self) -> str:
+        return "; ".join(self._describe_replica(replica) for replica in self.replicas)
+
+    def _describe_replica(self, replica: Replica) -> str:
+        return f"{replica.base}: {self._health[replica].reason.removeprefix(f'{replica.base}: ')}"
+
+    def list_failing_replicas(self) -> list[str]:
+        """Return the replicas that are not in use, each with the reason."""
+        return [self._describe_replica(each) for each in self.replicas if self._health[each].state != "in"]
 
     def _begin_trial(self, replica: Replica, epoch: int) -> None:
         health = self._health[replica]
@@ -282,7 +350,9 @@ class Router:
 
     def _on_failure(self, replica: Replica, error: RolloutFailed, epoch: int) -> None:
         health = self._health[replica]
+        health.refused = error.status if error.status in REFUSED_STATUSES else None
         if not FAILURE_KINDS[error.kind].no_answer:
+            self.answered = self.answered or error.status is not None
             self._on_answer(replica, epoch)
             return
         if health.epoch != epoch:

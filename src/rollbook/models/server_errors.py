@@ -43,15 +43,60 @@ _CONTEXT_LIMIT = re.compile(
 )
 
 
-def make_http_error(status: int, retry_after: str | None, raw: bytes) -> RolloutFailed | ContextFull:
-    """Return the exception for an answer whose status is not 200."""
-    text = read_server_message(raw)
-    message = f"HTTP {status}: {text}"
+REFUSED_STATUSES = frozenset({401, 403, 404})
+"""What an endpoint answers to every call with a wrong key, path or model name."""
+
+KEY_STATUSES = frozenset({401, 403})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+def make_http_error(
+    status: int, retry_after: str | None, raw: bytes, key_advice: str = ""
+) -> RolloutFailed | ContextFull:
+    """Return the exception for an answer whose status is not 200; `key_advice` is what to do about a wrong key."""
+    text = shorten_page(read_server_message(raw))
+    advice = advise_on_status(status, text, key_advice)
+    message = f"HTTP {status}: {text}{'; ' if advice else ''}{advice}"
     if status >= 500 or status in _UNAVAILABLE or status < 400:
-        return RolloutFailed("model_unavailable", WHERE, message, retry_after_s=parse_retry_after(retry_after))
+        retry_after_s = parse_retry_after(retry_after)
+        return RolloutFailed("model_unavailable", WHERE, message, retry_after_s=retry_after_s, status=status)
     if status in (400, 413, 422) and is_context_error(raw):
         return ContextFull(text)
-    return RolloutFailed("model_rejected", WHERE, message)
+    return RolloutFailed("model_rejected", WHERE, message, status=status)
+
+
+def advise_on_status(status: int, text: str, key_advice: str) -> str:
+    """Return what a user can do about an answer with this status; empty where the status alone does not tell.
+
+    >>> advise_on_status(404, "The model gpt-0 does not exist", "")
+    'check the model name (--model-name)'
+    >>> advise_on_status(404, "Not Found", "")
+    'check the path of the URL: most endpoints end in /v1'
+    """
+    if status in KEY_STATUSES:
+        return key_advice
+    if status == 404 and "model" in text.lower():
+        return "check the model name (--model-name)"
+    if status in (404, 405):
+        return "check the path of the URL: most endpoints end in /v1"
+    if status in REDIRECTS:
+        return "the endpoint is elsewhere: give its new URL with -m"
+    return ""
+
+
+def shorten_page(text: str) -> str:
+    """Return text as it is, but an HTML page as its title.
+
+    >>> shorten_page("<html><head><title>Not here</title></head><body>...")
+    'an HTML page, "Not here"'
+    """
+    if not text.lstrip()[:32].lower().startswith(("<!doctype html", "<html")):
+        return text
+    title = _TITLE.search(text)
+    return f'an HTML page, "{title[1].strip()[:80]}"' if title else "an HTML page"
+
+
+_TITLE = re.compile(r"<title[^>]*>([^<]+)</title>", re.IGNORECASE)
 
 
 def is_context_error(raw: bytes) -> bool:

@@ -25,7 +25,7 @@ from rollbook.book import (
     sidecar_path,
     write_atomically,
 )
-from rollbook.core import FAILURE_KINDS, JSON, Failure, TokenRef, TurnLine, encode_pretty
+from rollbook.core import FAILURE_KINDS, JSON, Failure, TokenRef, TurnLine, choose_hint, encode_pretty
 from rollbook.errors import BookError, Shortfall, TokenError
 from rollbook.reports.run_columns import RunColumns, open_shards
 from rollbook.stats import PASS_THRESHOLD, Columns, Ints, Metrics, compute_metrics
@@ -338,13 +338,14 @@ def make_shortfall(report: Report, cause: str = "") -> Shortfall:
     """Return the exception for a report with missing rollouts."""
     worst = max(report.failed, key=lambda kind: report.failed[kind], default="")
     kind, logs = FAILURE_KINDS.get(worst), Path(report.path) / "logs"
+    cause = cause or _first_failure_message(report, worst)
     return Shortfall(
         requested=report.requested,
         scored=report.scored,
         failed=report.failed,
         missing=report.missing,
-        cause=cause or _first_failure_message(report, worst),
-        setting=kind.hint if kind else "",
+        cause=cause,
+        setting=choose_hint(worst, cause),
         log=str(logs) if logs.exists() else "",
         exit_code=kind.exit_code if kind else Shortfall.exit_code,
     )

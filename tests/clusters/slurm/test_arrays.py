@@ -84,7 +84,7 @@ def test_waiting_for_jobs_ends_like_a_local_run(
     rollbook: Commands, serve: Serve, sums: str, profile: Callable[..., Path], folder: Path
 ) -> None:
     endpoint = serve()
-    words = ["-m", endpoint.url, "--model-name", "mock", "--on", "slurm", "--wait", "--cluster", profile()]
+    words = ["-m", endpoint.url, "--model-name", "mock", "--on", "slurm", "--wait-jobs", "--cluster", profile()]
     good = rollbook.run("run", f"{sums}?tasks=6", *words, "-o", folder / "good", "--workers", 2, "--json")
     assert (good.code, good.json["scored"]) == (0, 6), good.stderr
     env = folder / "broken.py"
@@ -140,7 +140,7 @@ def test_an_unprivileged_user_can_do_all_of_it(
     endpoint, run = serve(), stranger.home / "run"
     cluster_file = profile(python=stranger.python)
     words = ["-m", endpoint.url, "--model-name", "mock", "--cluster", cluster_file, "--workers", 2, "-o", run]
-    done = stranger.rollbook("run", f"{sums}?tasks=6", *words, "--on", "slurm", "--wait", "--json")
+    done = stranger.rollbook("run", f"{sums}?tasks=6", *words, "--on", "slurm", "--wait-jobs", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["scored"] == 6
     assert (run / "jobs.jsonl").stat().st_uid == stranger.uid

@@ -46,7 +46,7 @@ def far_profile(profile: Callable[..., Path], folder: Path) -> Path:
 def test_a_run_is_sent_worked_on_and_brought_back(
     login: Login, rollbook: Commands, sums: str, far_profile: Path, serve: Callable[..., Served], folder: Path
 ) -> None:
-    words = ["-m", serve().url, "--model-name", "mock", "--on", "slurm", "--wait", "--workers", 2]
+    words = ["-m", serve().url, "--model-name", "mock", "--on", "slurm", "--wait-jobs", "--workers", 2]
     project = folder / "my project"
     project.mkdir()
     (project / "helping.py").write_text("right = str.endswith\n")

@@ -44,14 +44,17 @@ from rollbook.clusters.ray.actors import (
 from rollbook.clusters.resubmission import update_order
 from rollbook.clusters.scheduler import Say
 from rollbook.clusters.submission import Submission, check_devices, check_secrets, plan_run
-from rollbook.core import JSON, Round
+from rollbook.core import JSON, Round, StartOptions
 from rollbook.engine import (
     Display,
     Request,
     RunResult,
     StartWorker,
+    change_settings,
+    count_open_chunks,
     extend_samples,
     prepare_round,
+    probe_run,
     run_request,
     run_round,
 )
@@ -86,14 +89,20 @@ def _refuse_unknown(value: msgspec.Struct, plain: msgspec.Struct, known: tuple[s
             raise UsageError(f"{name}: not on Ray: {why.format(', '.join(known))}")
 
 
-def run_on_ray(request: Request, order: SubmissionOrder, pack: Path | None, display: Display) -> RunResult:
+def run_on_ray(
+    request: Request,
+    order: SubmissionOrder,
+    pack: Path | None,
+    display: Display,
+    start: StartOptions = StartOptions(),  # noqa: B008 - frozen
+) -> RunResult:
     """Plan, work on Ray, report, with this process as the driver."""
     check_ray_order(order)
     with join_cluster(order.ray) as cluster:
         cluster.check_room(order)
         start_round = make_round_starter(cluster, order, pack, display.note)
         if order.serve is None:
-            return run_request(request, display, start_round)
+            return run_request(request, display, start_round, start)
         return run_round(Book(plan_run(request, order.serve, display.note)), display, start_round)
 
 
@@ -200,6 +209,7 @@ class RayResume(msgspec.Struct, frozen=True, kw_only=True):
     profile: ClusterProfile | None = None
     address: str | None = None
     samples: int | None = None
+    start: StartOptions = StartOptions()
 
 
 def is_detached(run: Path) -> bool:
@@ -210,8 +220,19 @@ def is_detached(run: Path) -> bool:
 
 def resume_here(run: Path, request: RayResume, display: Display) -> RunResult | None:
     """Do what is missing, with this process as the driver; None if nothing is left to do."""
+    _probe_before_resuming(run, request, display.note)
     with _prepare_resume(run, request, display.note) as (cluster, order):
         return run_round(Book(run), display, make_round_starter(cluster, order, None, display.note)) if order else None
+
+
+def _probe_before_resuming(run: Path, request: RayResume, say: Say) -> None:
+    """Ask the endpoints before anything is written; not where the workers serve the model, or nothing is left to do."""
+    book = Book(run)
+    changes = {**request.given, "retry": request.retry or ["infra"]}
+    settings = change_settings(book.manifest, book.last_settings(), changes)
+    wanted = request.samples is not None or count_open_chunks(book, settings)
+    if wanted and make_resume_order(run, request).serve is None:
+        probe_run(book, settings, request.start, say)
 
 
 def resume_detached(run: Path, request: RayResume, say: Say) -> Submission | None:
