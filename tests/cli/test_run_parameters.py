@@ -22,9 +22,9 @@ FIELDS = {field.flag: (struct, field) for struct in STRUCTS for field in list_pa
 GIVEN_ONLY = (Settings, ClusterOptions, ServerSpec)
 """What is not given of these stays as an earlier start or a file has it."""
 OWN_OPTIONS = {
-    "run": {"--wait", "--json"},
-    "plan": set(),
-    "submit": {"--dry-run", "--json"},
+    "run": {"--wait", "--json", "--config", "--save-config"},
+    "plan": {"--config"},
+    "submit": {"--dry-run", "--json", "--config"},
     "work": {"--json"},
     "resume": {"--retry", "--json"},
     "extend": {"--samples", "--json"},

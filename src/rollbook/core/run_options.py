@@ -85,6 +85,7 @@ GROUPS = {
     "cluster": "Cluster",
     "servers": "Model servers",
     "output": "Output",
+    "config": "Configuration file",
 }
 """The sections of a help page in their order, and their titles."""
 _GROUP_OF_STRUCT = {
