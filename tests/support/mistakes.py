@@ -63,6 +63,7 @@ OUTPUTS = (
     Mistake(f"run sums.py:Sums {MODEL} -o s3://bucket/run", ("s3://bucket/run", "local", "copy")),
     Mistake(f"run sums.py:Sums {MODEL} -o gs://bucket/run", ("gs://bucket/run", "local")),
     Mistake(f"plan sums.py:Sums {MODEL} -o file:///tmp/run", ("file://", "leave out file://")),
+    Mistake(f"gateway {MODEL} -o s3://bucket/records", ("s3://bucket/records", "local")),
     Mistake("report s3://bucket/run", ("s3://bucket/run", "local")),
     Mistake("export runs/one -o https://host/rows.jsonl", ("https://host/rows.jsonl", "local")),
     Mistake("profile runs/one -o s3://bucket/profile.jsonl", ("s3://bucket/profile.jsonl", "local")),

@@ -17,28 +17,13 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from rollbook.cli.options import PARSERS, check_path
-from rollbook.core import (
-    GROUPS,
-    JSON,
-    ClusterOptions,
-    Limits,
-    RunOptions,
-    RunParameter,
-    Sampling,
-    ServerSpec,
-    Settings,
-    YamlFile,
-    decode,
-    encode,
-    list_parameters,
-)
+from rollbook.core import GROUPS, JSON, YamlFile, decode, encode, list_all_parameters
 from rollbook.errors import UsageError
 
 YAML_SUFFIXES, TOML_SUFFIX = (".yaml", ".yml"), ".toml"
 ENVIRONMENT_KEY = "environment"
 OWN_OPTIONS = ("config", "save")
 """Parameters that no file holds."""
-STRUCTS = (RunOptions, Settings, Sampling, Limits, ClusterOptions, ServerSpec)
 
 
 class ConfigEntry(NamedTuple):
@@ -200,12 +185,7 @@ def _show(value: JSON) -> str:
     return names.get(type(value)) or (str(value).lower() if isinstance(value, bool) else repr(value)[:80])
 
 
-def _field_arguments() -> dict[str, RunParameter]:
-    fields = [field for struct in STRUCTS for field in list_parameters(struct).values()]
-    return {field.key.replace("-", "_"): field for field in fields if field.details.on_command_line}
-
-
-FIELDS = _field_arguments()
+FIELDS = {key.replace("-", "_"): field for key, field in list_all_parameters().items()}
 """The fields of the structs by the names of the commands' parameters."""
 
 
@@ -216,7 +196,8 @@ def save_config(context: typer.Context, path: Path) -> None:
     for key, parameter in _list_parameters(context).items():
         if was_given(context, parameter.name):
             value = context.params[parameter.name]
-            _refuse_secret(key, value)
+            if "ENV" not in (parameter.metavar or ""):  # such a value is the name of a variable
+                _refuse_secret(key, value)
             lines.append(f"{key}{' = ' if path.suffix == TOML_SUFFIX else ': '}{_format_value(value)}\n")
     try:
         with path.open("x", encoding="utf-8") as file:

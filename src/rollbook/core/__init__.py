@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         ServerSpec,
         Settings,
         ToolFormat,
+        list_all_parameters,
         list_parameters,
     )
     from rollbook.core.seeds import derive_seed
@@ -143,6 +144,7 @@ __all__ = [
     "has_crc",
     "is_crc_right",
     "iterate_lines",
+    "list_all_parameters",
     "list_parameters",
     "make_failed_line",
     "make_part",
