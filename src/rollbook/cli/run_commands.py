@@ -48,6 +48,7 @@ EnvironmentOrBlendArg = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
+        autocompletion=o.complete_environment,
         help="A name (see rollbook envs), path/to/file.py:Class, package.module:Class, http://HOST:PORT, "
         "or a blend of several environments, blend.yaml.",
         show_default=False,
