@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from rollbook.cli import COMMANDS, build_app
+from rollbook.errors import UsageError
 from rollbook.models import weights
 from support.pages import SHELLS, Session, blocks, commands, plain, unsaid
 
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 NOT_RUN_AT_MOST = 2
+HELP = {"--help", "-h"}
 EMBEDDED = {"README.md"}
 """Pages whose commands are answered by the embedded model."""
 
@@ -143,7 +145,7 @@ def named_commands(page):
 def understood(words):
     """Whether the command line would take these words, without doing anything."""
     if not words or words[0].startswith("-"):
-        return words in (["--help"], ["--version"], [])
+        return words in (["--help"], ["-h"], ["--version"], [])
     if words[0] not in COMMANDS:
         return False
     group = typer.main.get_command(build_app(words[0]))
@@ -151,7 +153,9 @@ def understood(words):
     while rest and rest[0] in getattr(command, "commands", {}):
         command, rest = command.commands[rest[0]], rest[1:]
     try:
-        command.make_context(words[0], [word for word in rest if word != "--help"])
+        command.make_context(words[0], [word for word in rest if word not in HELP])
     except typer.TyperException:
-        return "--help" in rest
+        return not HELP.isdisjoint(rest)
+    except UsageError:  # the options are known; the file of one of them is not here
+        return True
     return True

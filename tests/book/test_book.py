@@ -36,6 +36,28 @@ def test_an_occupied_folder_is_refused_with_the_ways_out(tmp_path: Path) -> None
         make_book(tmp_path / "other")
 
 
+@pytest.mark.parametrize("path", ["s3://bucket/run", "gs:/bucket/run", Path("s3://bucket/run"), "file:///tmp/run"])
+def test_a_url_is_no_place_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"--out \w+://\w+/.*local files only"):
+        BookDraft(path)
+    with pytest.raises(UsageError, match="local files only"):
+        Book(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
+    make_book(tmp_path / "12:30")
+    assert Book(tmp_path / "12:30").plan.requested
+
+
+def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(UsageError, match="this is a file, and a run is a folder"):
+        make_book(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert make_book(tmp_path / "run").plan.requested == 8

@@ -31,9 +31,9 @@ FIELDS = {field.flag: (struct, field) for struct in STRUCTS for field in list_pa
 GIVEN_ONLY = (Settings, ClusterOptions, ServerSpec)
 """What is not given of these stays as an earlier start or a file has it."""
 OWN_OPTIONS = {
-    "run": {"--wait-jobs", "--json"},
-    "plan": set(),
-    "submit": {"--dry-run", "--json"},
+    "run": {"--wait-jobs", "--json", "--config", "--save-config"},
+    "plan": {"--config"},
+    "submit": {"--dry-run", "--json", "--config"},
     "work": {"--json"},
     "resume": {"--retry", "--json"},
     "extend": {"--samples", "--json"},

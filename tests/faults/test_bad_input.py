@@ -124,8 +124,8 @@ def assert_refused(done: Process, folder: Path, before: set[str], *words: str) -
         (["run", "env.py:Sums", "-m", "scripted:script.jsonl"], ["script.jsonl:2", "answr"]),
         (["run", "env.py:Sums", "--model-name", "moc"], ["moc", "did you mean mock?"]),
         (["run", "env.py:Sums", "-o", "env.py/run"], ["env.py"]),
-        (["resume", "nowhere"], ["nowhere", "run.json"]),
-        (["report", "env.py"], ["env.py", "run.json"]),
+        (["resume", "nowhere"], ["nowhere", "does not exist"]),
+        (["report", "env.py"], ["env.py", "is a file"]),
     ],
     ids=lambda words: " ".join(words),
 )

@@ -50,6 +50,9 @@ def write_files(folder: Path) -> None:
     (folder / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
     (folder / "bad.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": \n')
     (folder / "unanswered.jsonl").write_text('{"question": "1 + 1?"}\n')
+    (folder / "typo.yaml").write_text("samples: 2\ntemprature: 1\n")
+    (folder / "word.toml").write_text('samples = "two"\n')
+    (folder / "broken.yaml").write_text("samples: [1\n")
     (folder / "bare.jsonl").write_text('{"text": "1 + 1?"}\n')
 
 
@@ -60,6 +63,7 @@ OUTPUTS = (
     Mistake(f"run sums.py:Sums {MODEL} -o s3://bucket/run", ("s3://bucket/run", "local", "copy")),
     Mistake(f"run sums.py:Sums {MODEL} -o gs://bucket/run", ("gs://bucket/run", "local")),
     Mistake(f"plan sums.py:Sums {MODEL} -o file:///tmp/run", ("file://", "leave out file://")),
+    Mistake(f"gateway {MODEL} -o s3://bucket/records", ("s3://bucket/records", "local")),
     Mistake("report s3://bucket/run", ("s3://bucket/run", "local")),
     Mistake("export runs/one -o https://host/rows.jsonl", ("https://host/rows.jsonl", "local")),
     Mistake("profile runs/one -o s3://bucket/profile.jsonl", ("s3://bucket/profile.jsonl", "local")),
@@ -152,4 +156,16 @@ OPTIONS = (
     Mistake("sandbox run none.py", ("none.py", "No such file")),
     Mistake("local pul", ("Did you mean 'pull'",)),
 )
-MISTAKES = (*OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *OPTIONS)
+FILES = (
+    Mistake(f"run sums.py:Sums {MODEL} --config typo.yaml", ("typo.yaml:2", "did you mean temperature?")),
+    Mistake(f"run sums.py:Sums {MODEL} --config word.toml", ("word.toml", "samples", "whole number")),
+    Mistake(f"run sums.py:Sums {MODEL} --config broken.yaml", ("broken.yaml:2", "not YAML")),
+    Mistake(f"run sums.py:Sums {MODEL} --config none.yaml", ("none.yaml", "No such file")),
+    Mistake(f"run sums.py:Sums {MODEL} --config plain.txt", ("plain.txt", ".toml")),
+    Mistake(f"run sums.py:Sums {MODEL} --save-config typo.yaml", ("typo.yaml", "exists")),
+    Mistake("run sums.py:Sums -m https://me:sesame@host/v1 --save-config new.yaml", ("--model", "secret"), ("sesame",)),
+    Mistake("envs gsm9k", ("did you mean gsm8k?",)),
+    Mistake("envs --data bad.jsonl", ("--data", "name the environment")),
+    Mistake("compare runs/one runs/one plain.txt", ("plain.txt is not a run directory",)),
+)
+MISTAKES = (*FILES, *OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *OPTIONS)

@@ -42,7 +42,12 @@ def doctor_command(
 
 
 EnvironmentName = Annotated[
-    str | None, typer.Argument(metavar="ENVIRONMENT", help="Describe this one, instead of listing all by name.")
+    str | None,
+    typer.Argument(
+        metavar="ENVIRONMENT",
+        autocompletion=o.complete_environment,
+        help="Describe this one, instead of listing all by name.",
+    ),
 ]
 
 

@@ -280,10 +280,19 @@ START = make_struct(StartOptions)
 API_KEY = take_settings("api_key_env")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
 
+
+def complete_environment(incomplete: str) -> list[str]:
+    """Return the environments whose names begin so, for a shell that completes the line."""
+    from rollbook.environments import list_names
+
+    return [name for name in list_names() if name.startswith(incomplete)]
+
+
 EnvironmentArg: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
+        autocompletion=complete_environment,
         help="A name (see rollbook envs), path/to/file.py:Class, or package.module:Class.",
         show_default=False,
     ),

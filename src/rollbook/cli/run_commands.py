@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from rollbook.cli import options as o
+from rollbook.cli.config_files import Config, SaveConfig, save_config, was_given
 from rollbook.cli.options import OptionSet, compose_options, list_options, read_given
 from rollbook.cli.report_tables import show_json
 from rollbook.cli.run_display import run_with_display
@@ -48,6 +49,7 @@ EnvironmentOrBlendArg = Annotated[
     str,
     typer.Argument(
         metavar="ENVIRONMENT",
+        autocompletion=o.complete_environment,
         help="A name (see rollbook envs), path/to/file.py:Class, package.module:Class, http://HOST:PORT, "
         "or a blend of several environments, blend.yaml.",
         show_default=False,
@@ -113,6 +115,7 @@ REQUEST = OptionSet(
                 "tool_timeout": "continue_tokens",
             },
         ),
+        inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config),
     ],
     make_request,
 )
@@ -203,11 +206,11 @@ def make_order(options: ClusterOptions, request: Request, context: typer.Context
     changes: dict[str, object] = {}
     for name in ("samples", "seed"):
         value = getattr(profile, name)
-        if value is not None and not was_typed(context, name):
+        if value is not None and not was_given(context, name):
             changes[name] = value
-    workers = request.settings.workers if was_typed(context, "workers") else profile.workers or 1
+    workers = request.settings.workers if was_given(context, "workers") else profile.workers or 1
     settings = msgspec.structs.replace(request.settings, workers=workers)
-    if serve and not was_typed(context, "concurrency"):
+    if serve and not was_given(context, "concurrency"):
         settings = msgspec.structs.replace(settings, concurrency=Settings().concurrency)
     changed = msgspec.structs.replace(request, settings=settings, **changes)
     order = SubmissionOrder(
@@ -221,12 +224,6 @@ def make_order(options: ClusterOptions, request: Request, context: typer.Context
         scheduler=choose_scheduler(options.on),
     )
     return changed, order
-
-
-def was_typed(context: typer.Context, name: str) -> bool:
-    """Return whether an option stands on the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _list_server_flags(options: ClusterOptions, *kinds: str) -> list[str]:
@@ -307,9 +304,12 @@ def run_command(
     start: StartOptions,
     wait_jobs: WaitJobs = False,
     json: o.Json = False,
+    save: SaveConfig = None,
 ) -> None:
     from rollbook.engine import run_request
 
+    if save is not None:
+        save_config(context, save)
     if is_scheduler(cluster.on):
         _check_waiting(cluster.on, start, wait_jobs)
     elif wait_jobs:

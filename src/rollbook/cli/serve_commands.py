@@ -26,7 +26,10 @@ GatewayHost = Annotated[
     str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; clients need the key.")
 ]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", metavar="DIR", help="Write the tasks there, as rows of NeMo Gym.")
+    str | None,
+    typer.Option(
+        "--data-dir", metavar="DIR", help="Write the tasks there, as rows of NeMo Gym.", callback=o.check_path
+    ),
 ]
 Role = Annotated[
     str,
@@ -208,7 +211,14 @@ Upstream = Annotated[
     ),
 ]
 RecordsOut = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="DIR", help="Write a record of each rollout that has ended there.")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--out",
+        metavar="DIR",
+        help="Write a record of each rollout that has ended there.",
+        callback=o.check_path,
+    ),
 ]
 MaxRollouts = Annotated[
     int,

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         Settings,
         StartOptions,
         ToolFormat,
+        list_all_parameters,
         list_parameters,
     )
     from rollbook.core.seeds import derive_seed
@@ -149,6 +150,7 @@ __all__ = [
     "has_crc",
     "is_crc_right",
     "iterate_lines",
+    "list_all_parameters",
     "list_parameters",
     "make_failed_line",
     "make_part",

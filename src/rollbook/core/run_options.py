@@ -86,6 +86,7 @@ GROUPS = {
     "cluster": "Cluster",
     "servers": "Model servers",
     "output": "Output",
+    "config": "Configuration file",
 }
 """The sections of a help page in their order, and their titles."""
 _GROUP_OF_STRUCT = {
@@ -110,9 +111,16 @@ def list_parameters(struct: type[msgspec.Struct]) -> dict[str, RunParameter]:
         kinds = tuple(each for each in _split_union(kind) if each is not type(None))
         details = meta.extra["parameter"]
         if not details.group:
-            details = msgspec.structs.replace(details, group=_GROUP_OF_STRUCT.get(struct.__name__, ""))
+            details = msgspec.structs.replace(details, group=_GROUP_OF_STRUCT.get(struct.__name__, "workers"))
         found[field.name] = RunParameter(field.name, kinds, default, meta.description, details)
     return found
+
+
+def list_all_parameters() -> dict[str, RunParameter]:
+    """Return the fields of all structs of this module that are options of the command line, by their keys."""
+    structs = [each for each in globals().values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    fields = [field for struct in structs for field in list_parameters(struct).values()]
+    return {field.key: field for field in fields if field.details.on_command_line}
 
 
 def _split_union(kind: object) -> tuple[object, ...]:

@@ -184,6 +184,11 @@ def list_environments() -> list[KnownEnvironment]:
     return environments
 
 
+def list_names() -> list[str]:
+    """Return the names of all environments without importing any; URL schemes are left out."""
+    return sorted(name for name in _known_targets() if not is_url_scheme(name))
+
+
 def is_url_scheme(name: str) -> bool:
     """Return whether a known name stands before `://`; decided by the name, so that no plug-in is imported."""
     return name in ("http", "https") or "+" in name
@@ -226,8 +231,7 @@ def _find_by_scheme(spec: str) -> _ResolvedClass:
 
 def _explain_unknown(name: str) -> str:
     """Return the error about an unknown name: similar names, and what to do where the wanted one is not installed."""
-    names = [known for known in _known_targets() if not is_url_scheme(known)]
-    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), list_names(), n=3, cutoff=0.6)
     guess = f"did you mean {', '.join(close)}? " if close else ""
     own = "math, mcqa, string_match and code run your own rows with --data FILE (docs/environments.md)"
     return f"unknown environment {name!r}; {guess}`rollbook envs` lists those that are installed; {own}"
