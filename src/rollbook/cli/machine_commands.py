@@ -16,7 +16,7 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.report_tables import show_json, show_table
-from rollbook.core import JSON, Settings
+from rollbook.core import JSON
 from rollbook.errors import UsageError
 
 EndpointUrl = Annotated[
@@ -30,7 +30,7 @@ def doctor_command(
 ) -> None:
     from rollbook.cli.doctor_checks import check_endpoint, check_machine
 
-    findings = check_endpoint(model, model_name, Settings(**key).api_key_env) if model else check_machine()
+    findings = check_endpoint(model, model_name, **key) if model else check_machine()
     if json:
         show_json(findings)
         return

@@ -250,7 +250,7 @@ PARSERS: dict[str, Callable[[Any], JSON]] = {
 
 SETTINGS = take_settings(after={"api_key_env": "workers", "connect_timeout": "call_timeout"})
 JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_sampling", "judge_s")
-API_KEY = take_settings("api_key_env")
+API_KEY = take_settings("api_key_env", "headers")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
 
 EnvironmentArg: TypeAlias = Annotated[

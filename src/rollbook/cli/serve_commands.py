@@ -182,6 +182,9 @@ MaxRollouts = Annotated[
 ]
 
 
+GatewayHost = Annotated[str, typer.Option("--host", help="Beyond loopback only on purpose: only its key protects it.")]
+
+
 @compose_options(
     key=o.API_KEY,
     sampling=o.make_struct(Sampling),
@@ -190,7 +193,7 @@ MaxRollouts = Annotated[
 )
 def gateway_command(
     upstream: Upstream = None,
-    host: Host = "127.0.0.1",
+    host: GatewayHost = "127.0.0.1",
     port: o.Port = 0,
     model_name: o.ModelName = "",
     *,
