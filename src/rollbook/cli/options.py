@@ -225,16 +225,12 @@ def parse_headers(pairs: list[str]) -> dict[str, JSON]:
     >>> parse_headers(["api-key=AZURE_OPENAI_API_KEY"])
     {'api-key': 'AZURE_OPENAI_API_KEY'}
     """
+    from rollbook.models import check_headers
+
     found: dict[str, JSON] = {}
     for pair in pairs:
         name, equals, variable = pair.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_|~-]+", name):
-            raise UsageError("--header: write NAME=ENV_VAR, as in --header api-key=AZURE_OPENAI_API_KEY")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-            # what stands there may be the secret itself: it is not repeated
-            raise UsageError(f"--header {name}=...: give the name of the variable that holds the value, not the value")
-        if name.lower() in ("content-type", "content-length", "host", "accept", "accept-encoding"):
-            raise UsageError(f"--header {pair}: {name} is set by Rollbook")
+        check_headers({name if equals else "": variable})
         found[name] = variable
     return found
 

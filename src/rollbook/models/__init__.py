@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         open_model,
         resolve_model,
     )
-    from rollbook.models.providers import list_secrets
+    from rollbook.models.providers import check_headers, list_secrets
     from rollbook.models.responses_api import (
         CREATE_PARAMS,
         FOREIGN_ITEM,
@@ -63,6 +63,7 @@ __all__ = [
     "ModelCall",
     "TokenContinuingModel",
     "check_finite_logprobs",
+    "check_headers",
     "describe_connection_error",
     "get_foreign_item",
     "has_weights",
