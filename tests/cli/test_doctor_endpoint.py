@@ -13,7 +13,7 @@ from support.endpoint import Endpoint
 def found(**endpoint):
     async def go():
         async with Endpoint(**endpoint) as served:
-            return await asyncio.to_thread(check_endpoint, served.url, "", "ROLLBOOK_TEST_KEY")
+            return await asyncio.to_thread(check_endpoint, served.url, "", api_key_env="ROLLBOOK_TEST_KEY")
 
     return {finding.what.strip(): (finding.works, finding.detail) for finding in asyncio.run(go())}
 
@@ -51,7 +51,7 @@ def test_a_failing_endpoint_is_reported_with_its_message():
 
 def test_an_unreachable_endpoint_is_reported_in_one_line():
     with pytest.raises(EndpointDown, match="connection refused"):
-        check_endpoint("http://127.0.0.1:9/v1", "", "ROLLBOOK_TEST_KEY")
+        check_endpoint("http://127.0.0.1:9/v1", "", api_key_env="ROLLBOOK_TEST_KEY")
 
 
 def test_it_prints_what_it_found(rollbook):

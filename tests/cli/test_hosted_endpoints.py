@@ -73,6 +73,14 @@ def test_an_endpoint_that_refuses_seed_is_a_usage_error_with_the_way_out(rollboo
         assert extended.returncode == 0, extended.stderr
 
 
+def test_several_workers_that_are_refused_a_parameter_end_the_run_with_the_same_words(rollbook, sums):
+    with SeedlessGemini() as server:
+        options = ("-m", server.url, "--model-name", "gemini-9", "--workers", 2, "-o", "a")
+        refused = rollbook("run", sums, *options)
+    assert refused.returncode == 2, refused.stderr
+    assert "pass --sampling seed=null to omit it" in last_line(refused)
+
+
 def test_a_value_that_the_model_does_not_take_says_how_to_omit_it(rollbook, sums):
     with NewerOpenAI() as server:
         refused = rollbook("run", sums, "-m", server.url, "--temperature", 0.5, "-o", "a")

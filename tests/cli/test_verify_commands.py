@@ -66,7 +66,7 @@ def test_a_judge_is_named_by_its_own_options(rollbook, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n')
     run = ["run", "math", "--data", "rows.jsonl", "-m", "http://localhost:1/v1", "--model-name", "m", "-o", "a"]
     for judge, words in (
-        (["--judge", "nowhere"], "--judge nowhere: not a URL"),
+        (["--judge", "nowhere"], "--judge nowhere: write PROVIDER/NAME"),
         (["--judge-name", "x"], "--judge-name x: give --judge URL as well"),
         (
             ["--judge", "http://127.0.0.1:1/v1", "--judge-name", "x", "--outage", "0.2", "--no-probe"],

@@ -134,7 +134,7 @@ def test_a_judge_that_nobody_would_ask_is_refused(tmp_path):
         run(write_sums(tmp_path), "http://localhost:1/v1", out=tmp_path / "a", judge="http://localhost:1/v1")
     with pytest.raises(UsageError, match="--judge-name x: give --judge URL as well"):
         run("gsm8k", "http://localhost:1/v1", out=tmp_path / "a", judge_name="x")
-    with pytest.raises(UsageError, match="--judge nowhere: not a URL"):
+    with pytest.raises(UsageError, match="--judge nowhere: write PROVIDER/NAME"):
         run("gsm8k", "http://localhost:1/v1", out=tmp_path / "a", judge="nowhere")
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
+from rollbook import run
 from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import UsageError
 from rollbook.models.chat import ChatModel
@@ -171,6 +173,14 @@ def test_a_variable_that_cannot_be_a_header_is_one_line(value: str | None, monke
     with pytest.raises(UsageError, match="--header X-Mine=MY_HEADER: MY_HEADER") as caught:
         ask("http://127.0.0.1:9/v1", "m", headers={"X-Mine": "MY_HEADER"})
     assert "\n" not in str(caught.value)
+
+
+def test_a_secret_in_place_of_a_variables_name_is_neither_stored_nor_shown(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UsageError, match="not the value") as caught:
+        run("gsm8k", "http://127.0.0.1:9/v1", out=out, headers={"api-key": "sk-hunter2"}, workers=2)
+    assert "hunter2" not in str(caught.value)
+    assert not out.exists()
 
 
 def test_variables_of_headers_are_secrets_too() -> None:

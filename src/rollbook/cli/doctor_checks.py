@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from rollbook.core import Message, Sampling, Settings
+from rollbook.core import JSON, Message, Sampling, Settings
 from rollbook.errors import RayUnreachable, RolloutFailed, SchedulerError, UsageError
-from rollbook.models import RAW_LOGPROBS, AnsweredCall, ChatModel, has_weights, resolve_model, weights_path
+from rollbook.models import RAW_LOGPROBS, AnsweredCall, ChatModel, has_weights, open_model, resolve_model, weights_path
 
 PROBE_TIMEOUT_S = 10.0
 MIN_OPEN_FILES = 4096
@@ -203,11 +203,14 @@ PROBE_SAMPLING = Sampling(max_tokens=256, extra={"chat_template_kwargs": {"enabl
 """Without thinking: it may be long, and an answer that is cut inside its thoughts cannot be continued."""
 
 
-def check_endpoint(url: str, name: str, key_env: str) -> list[DoctorFinding]:
+def check_endpoint(target: str, name: str, **settings: JSON) -> list[DoctorFinding]:
     """Check what exact tokens need of an endpoint, in the order in which it is needed."""
     reasons: list[str] = []
-    spec, settings = resolve_model([url], name, Settings(api_key_env=key_env, call_s=PROBE_ENDPOINT_S, outage_s=0.0))
-    return asyncio.run(_check_model(ChatModel(spec, settings, say=reasons.append), reasons))
+    start = Settings(call_s=PROBE_ENDPOINT_S, outage_s=0.0, **settings)
+    model = open_model(*resolve_model([target], name, start), say=reasons.append)
+    if not isinstance(model, ChatModel):
+        raise UsageError(f"doctor -m {target}: only an endpoint can be asked")
+    return asyncio.run(_check_model(model, reasons))
 
 
 async def _check_model(model: ChatModel, reasons: list[str]) -> list[DoctorFinding]:

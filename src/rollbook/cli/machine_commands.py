@@ -16,7 +16,7 @@ import typer
 
 from rollbook.cli import options as o
 from rollbook.cli.report_tables import show_json, show_table, strip_control_characters
-from rollbook.core import JSON, Settings, encode
+from rollbook.core import JSON, encode
 from rollbook.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def doctor_command(
 ) -> None:
     from rollbook.cli.doctor_checks import check_endpoint, check_machine
 
-    findings = check_endpoint(model, model_name, Settings(**key).api_key_env) if model else check_machine()
+    findings = check_endpoint(model, model_name, **key) if model else check_machine()
     if json:
         show_json(findings)
         return

@@ -250,16 +250,12 @@ def parse_headers(pairs: list[str]) -> dict[str, JSON]:
     >>> parse_headers(["api-key=AZURE_OPENAI_API_KEY"])
     {'api-key': 'AZURE_OPENAI_API_KEY'}
     """
+    from rollbook.models import check_headers
+
     found: dict[str, JSON] = {}
     for pair in pairs:
         name, equals, variable = pair.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_|~-]+", name):
-            raise UsageError("--header: write NAME=ENV_VAR, as in --header api-key=AZURE_OPENAI_API_KEY")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-            # what stands there may be the secret itself: it is not repeated
-            raise UsageError(f"--header {name}=...: give the name of the variable that holds the value, not the value")
-        if name.lower() in ("content-type", "content-length", "host", "accept", "accept-encoding"):
-            raise UsageError(f"--header {pair}: {name} is set by Rollbook")
+        check_headers({name if equals else "": variable})
         found[name] = variable
     return found
 
@@ -277,7 +273,7 @@ LAST_SETTINGS = take_settings(after={"connect_timeout": "call_timeout"}, show_de
 """For a run that was started before: what is not given stays as its last start had it, so there are no defaults."""
 JUDGE_SETTINGS = take_settings("judge_urls", "judge_key_env", "judge_sampling", "judge_s")
 START = make_struct(StartOptions)
-API_KEY = take_settings("api_key_env")
+API_KEY = take_settings("api_key_env", "headers")
 VERIFY_LIMITS = make_struct(Limits, "verify_s")
 
 

@@ -13,6 +13,7 @@ import msgspec
 from rollbook.core import JSON, Limits, RunOptions, Sampling, Settings, ToolFormat, list_parameters
 from rollbook.environments import Environment
 from rollbook.errors import UsageError
+from rollbook.models import check_headers
 
 MAX_COUNT = 10**9
 
@@ -30,6 +31,7 @@ class Request(RunOptions, frozen=True, kw_only=True):
         check_counts(self, RunOptions)
         check_counts(self.limits, Limits)
         check_omitted(self.sampling, self.limits)
+        check_headers(self.settings.headers)
         known = ("auto", *get_args(ToolFormat))
         if self.tool_format not in known:
             raise UsageError(f"--tool-format {self.tool_format}: known are {', '.join(known)}")
@@ -71,6 +73,8 @@ def update_settings(base: Settings, changes: dict[str, JSON]) -> Settings:
         known = ", ".join(Settings.__struct_fields__)
         raise UsageError(f"no setting is called {sorted(unknown)[0]}; there are {known}")
     try:
-        return msgspec.convert(msgspec.to_builtins(msgspec.structs.replace(base, **changes)), Settings)
+        updated = msgspec.convert(msgspec.to_builtins(msgspec.structs.replace(base, **changes)), Settings)
     except msgspec.ValidationError as error:
         raise UsageError(f"settings: {error}") from None
+    check_headers(updated.headers)
+    return updated

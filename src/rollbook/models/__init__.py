@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         resolve_model,
     )
     from rollbook.models.probe import probe_endpoint
-    from rollbook.models.providers import list_secrets
+    from rollbook.models.providers import check_headers, list_secrets
     from rollbook.models.responses_api import (
         CREATE_PARAMS,
         FOREIGN_ITEM,
@@ -64,6 +64,7 @@ __all__ = [
     "ModelCall",
     "TokenContinuingModel",
     "check_finite_logprobs",
+    "check_headers",
     "describe_connection_error",
     "get_foreign_item",
     "has_weights",

@@ -8,6 +8,7 @@ opened; only the names of their variables are stored.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
@@ -22,8 +23,26 @@ KEY_HEADERS = ("api-key", "x-api-key", "authorization")
 """Headers that carry a key, in lower case."""
 
 
+OWN_HEADERS = ("content-type", "content-length", "host", "accept", "accept-encoding")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_|~-]+")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Refuse what is not the name of a header with the name of a variable, before it is stored anywhere."""
+    for name, variable in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise UsageError("--header: write NAME=ENV_VAR, as in --header api-key=AZURE_OPENAI_API_KEY")
+        if not _VARIABLE_NAME.fullmatch(variable):
+            # what stands there may be the secret itself: it is not repeated
+            raise UsageError(f"--header {name}=...: give the name of the variable that holds the value, not the value")
+        if name.lower() in OWN_HEADERS:
+            raise UsageError(f"--header {name}={variable}: {name} is set by Rollbook")
+
+
 def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers with their values from the environment; UsageError names a variable that cannot be used."""
+    check_headers(headers)
     found = {}
     for name, variable in headers.items():
         value = os.environ.get(variable, "").strip()
