@@ -30,6 +30,7 @@ from rollbook.core import (
     StartOptions,
     decode,
     list_parameters,
+    parse_price,
 )
 from rollbook.errors import UsageError
 
@@ -187,6 +188,12 @@ def parse_max_failures(text: str) -> str:
     raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
 
 
+def check_price(text: str) -> str:
+    """Check --price."""
+    parse_price(text)
+    return text
+
+
 def parse_sampling(pairs: list[str]) -> dict[str, JSON]:
     """Parse --sampling: values are JSON where they are JSON, else text.
 
@@ -218,6 +225,7 @@ def parse_pairs(option: str, pairs: list[str], example: str = "") -> dict[str, J
 PARSERS: dict[str, Callable[[Any], JSON]] = {
     "concurrency": parse_concurrency,
     "max_failures": parse_max_failures,
+    "price": check_price,
     "extra": parse_sampling,
 }
 """How the text of an option becomes the value of its field, where typer cannot tell."""

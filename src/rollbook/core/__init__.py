@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         scoring_digest,
         translate_target,
     )
+    from rollbook.core.prices import PRICE_EXAMPLE, Price, TokenCounts, format_cost, parse_price
     from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
         RESERVED_SAMPLING_KEYS,
@@ -83,6 +84,7 @@ __all__ = [
     "FAILURE_KINDS",
     "JSON",
     "JSON_ERRORS",
+    "PRICE_EXAMPLE",
     "RESERVED_SAMPLING_KEYS",
     "SCHEMA_VERSION",
     "AgentSpec",
@@ -105,6 +107,7 @@ __all__ = [
     "Part",
     "Plan",
     "Presence",
+    "Price",
     "Rescored",
     "Rollout",
     "Round",
@@ -122,6 +125,7 @@ __all__ = [
     "TaskLine",
     "Terms",
     "Timing",
+    "TokenCounts",
     "TokenRef",
     "ToolCall",
     "ToolFormat",
@@ -142,6 +146,7 @@ __all__ = [
     "encode",
     "encode_line",
     "encode_pretty",
+    "format_cost",
     "has_crc",
     "is_crc_right",
     "iterate_lines",
@@ -150,6 +155,7 @@ __all__ = [
     "make_part",
     "make_scored_line",
     "make_turn_line",
+    "parse_price",
     "reopens",
     "require_finite",
     "scoring_digest",

@@ -174,6 +174,13 @@ class Settings(msgspec.Struct, frozen=True):
         parameter("The endpoint that is asked where the rule says no; repeated: replicas.", "--judge", metavar="URL"),
     ] = []
     judge_key_env: Annotated[str, parameter("The variable with the judge's key.", metavar="NAME")] = "JUDGE_API_KEY"
+    price: Annotated[
+        str | None,
+        parameter("What a million tokens cost; judge calls are not counted.", metavar="in=P,out=P[,cached=P]"),
+    ] = None
+    max_cost: Annotated[
+        float | None, parameter("Stop when the run has cost more than this.", metavar="X", minimum=0.0)
+    ] = None
     judge_s: Annotated[
         float, parameter("All questions about one rollout.", "--judge-timeout", metavar="S", minimum=0.001)
     ] = 300.0
