@@ -28,7 +28,7 @@ def make_full_columns(rows):
     task, reward, answer, size = (np.array([row[at] for row in rows]) for at in range(4))
     held = RewardParts(np.array(places, np.int32), np.array(names, np.int32), np.array(values, np.float64))
     floats = reward.astype(np.float64)
-    return Columns(task, floats, answer, size * 3, size * 7, size + 1, size > 5, size / 4.0, held)
+    return Columns(task, floats, answer, size * 3, size * 7, size + 1, size > 5, size > 7, size / 4.0, held)
 
 
 def numbers(columns):

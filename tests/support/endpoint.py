@@ -65,6 +65,7 @@ class Endpoint:
         self.headers: list[dict[str, str]] = []
         self.most_at_once = 0
         self.port, self.control = port, 0
+        self.cached: int | None = None  # how many tokens of every prompt it says it had cached
         self._at_once = 0
         self._site: web.TCPSite | None = None
         self._release = asyncio.Event()
@@ -282,6 +283,8 @@ class Endpoint:
             "choices": [choice],
             "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(ids)},
         }
+        if self.cached is not None:
+            answer["usage"]["prompt_tokens_details"] = {"cached_tokens": self.cached}
         if self.vllm and body.get("logprobs"):
             choice["logprobs"] = {"content": [{"token": "?", "logprob": logprob_of(i)} for i in ids]}
         if self.vllm and body.get("return_token_ids"):

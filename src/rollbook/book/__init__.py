@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
     from rollbook.book.status import RunStatus, name_state, read_exact_status, read_status
     from rollbook.book.tasks import TaskFile, read_rows
+    from rollbook.book.token_counts import SpentTokens
     from rollbook.book.verification import Damage, RunVerification, verify_run
 else:
     __getattr__, __dir__ = export_lazily(__name__)
@@ -102,6 +103,7 @@ __all__ = [
     "ScoredLineHeader",
     "SealedExtents",
     "Seals",
+    "SpentTokens",
     "TaskFile",
     "WorkerGone",
     "WorkerMonitor",

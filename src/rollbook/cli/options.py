@@ -32,6 +32,7 @@ from rollbook.core import (
     StartOptions,
     decode,
     list_parameters,
+    parse_price,
 )
 from rollbook.errors import UsageError
 
@@ -212,6 +213,12 @@ def parse_max_failures(text: str) -> str:
     raise UsageError(f"--max-failures {text}: neither a number of rollouts (20) nor a share of them (1%)")
 
 
+def check_price(text: str) -> str:
+    """Check --price."""
+    parse_price(text)
+    return text
+
+
 def parse_sampling(pairs: list[str], option: str = "--sampling") -> dict[str, JSON]:
     """Parse --sampling: values are JSON where they are JSON, else text.
 
@@ -263,6 +270,7 @@ def parse_headers(pairs: list[str]) -> dict[str, JSON]:
 PARSERS: dict[str, Callable[[Any], JSON]] = {
     "concurrency": parse_concurrency,
     "max_failures": parse_max_failures,
+    "price": check_price,
     "extra": parse_sampling,
     "judge_sampling": partial(parse_sampling, option="--judge-sampling"),
     "headers": parse_headers,

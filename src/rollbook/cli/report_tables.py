@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from unicodedata import category
 
-from rollbook.core import encode_pretty
+from rollbook.core import encode_pretty, format_cost
 
 if TYPE_CHECKING:
     from rollbook.reports import Report
@@ -136,7 +136,7 @@ def show_numbers(report: Report, as_json: bool) -> None:
     if as_json:
         show_json(report.json())
         return
-    notes = [*describe_verifiers(report), *_list_damage(report)]
+    notes = [*describe_verifiers(report), *report.warnings, *_list_damage(report)]
     print("\n".join(map(strip_control_characters, [make_headline(report), *notes])))
     metrics = list(report.environments.values())
     ks = sorted({k for one in metrics for k in one.pass_at})
@@ -152,7 +152,8 @@ def make_headline(report: Report) -> str:
     failed = sum(report.failed.values())
     dropped = f", {report.dropped} doubled and dropped" if report.dropped else ""
     counts = f"{report.scored}/{report.requested} scored, {failed} failed, {report.pending} pending"
-    return f"{report.path}: {describe_model(report.model, report.scripted)}: {counts}{dropped}"
+    cost = "" if report.cost is None else f", cost {format_cost(report.cost)}"
+    return f"{report.path}: {describe_model(report.model, report.scripted)}: {counts}{dropped}{cost}"
 
 
 def describe_model(model: str, scripted: bool) -> str:
@@ -238,6 +239,7 @@ def list_notes(report: Report) -> list[str]:
     """Return notes on the numbers: a run that continues, merged runs, two verifiers, missing tasks, estimates."""
     notes = ["the run is going on: these are the numbers so far"] if report.live else []
     notes += describe_verifiers(report)
+    notes += report.warnings
     notes += _list_damage(report)
     if report.merged:
         notes.append(f"read together with {', '.join(report.merged)}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rollbook.book import Book
 from rollbook.cli.report_tables import show_numbers
-from rollbook.core import FAILURE_KINDS
+from rollbook.core import FAILURE_KINDS, format_cost
 from rollbook.engine import Display, LineDisplay, Progress
 from rollbook.errors import Shortfall, Stopped
 
@@ -110,6 +110,7 @@ def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
         ("failed", _format_failures(progress.failed)),
         ("pending", str(progress.pending)),
         ("mean reward", mean),
+        *([("cost", format_cost(progress.cost))] if progress.cost is not None else []),
     ]
     pace = [
         ("", f"{progress.rate:.1f}/s"),

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         scoring_digest,
         translate_target,
     )
+    from rollbook.core.prices import PRICE_EXAMPLE, Price, TokenCounts, format_cost, parse_price
     from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
         GROUPS,
@@ -87,6 +88,7 @@ __all__ = [
     "GROUPS",
     "JSON",
     "JSON_ERRORS",
+    "PRICE_EXAMPLE",
     "RESERVED_SAMPLING_KEYS",
     "SAMPLING_FIELDS",
     "SCHEMA_VERSION",
@@ -110,6 +112,7 @@ __all__ = [
     "Part",
     "Plan",
     "Presence",
+    "Price",
     "Rescored",
     "Rollout",
     "Round",
@@ -127,6 +130,7 @@ __all__ = [
     "TaskLine",
     "Terms",
     "Timing",
+    "TokenCounts",
     "TokenRef",
     "ToolCall",
     "ToolFormat",
@@ -147,6 +151,7 @@ __all__ = [
     "encode",
     "encode_line",
     "encode_pretty",
+    "format_cost",
     "has_crc",
     "is_crc_right",
     "iterate_lines",
@@ -156,6 +161,7 @@ __all__ = [
     "make_part",
     "make_scored_line",
     "make_turn_line",
+    "parse_price",
     "reopens",
     "require_finite",
     "scoring_digest",

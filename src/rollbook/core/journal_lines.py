@@ -64,6 +64,8 @@ class TurnLine(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     model_version: str | None = None
     tokens: TokenRef | None = None
+    cached_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """How many tokens of the prompt the server had cached; absent where it does not say."""
 
     def to_turn(self) -> Turn:
         """Return the turn without its ids."""
@@ -73,13 +75,20 @@ class TurnLine(msgspec.Struct, frozen=True, gc=False):
             finish_reason=self.finish_reason,
             seconds=self.seconds,
             model_version=self.model_version,
+            cached_tokens=None if self.cached_tokens is msgspec.UNSET else self.cached_tokens,
         )
 
 
 def make_turn_line(turn: Turn, tokens: TokenRef | None) -> TurnLine:
     """Return the journal's form of a turn, with the place of its ids."""
     return TurnLine(
-        turn.prompt_tokens, turn.completion_tokens, turn.finish_reason, turn.seconds, turn.model_version, tokens
+        turn.prompt_tokens,
+        turn.completion_tokens,
+        turn.finish_reason,
+        turn.seconds,
+        turn.model_version,
+        tokens,
+        msgspec.UNSET if turn.cached_tokens is None else turn.cached_tokens,
     )
 
 

@@ -27,6 +27,8 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     finish_reason: str = "stop"
     seconds: float = 0.0
     model_version: str | None = None
+    cached_tokens: int | None = None
+    """How many tokens of the prompt the server had cached; None where it does not say."""
 
     @property
     def truncated(self) -> bool:

@@ -91,6 +91,7 @@ GROUPS = {
 """The sections of a help page in their order, and their titles."""
 _GROUP_OF_STRUCT = {
     "RunOptions": "tasks",
+    "StartOptions": "model",
     "Settings": "workers",
     "Sampling": "sampling",
     "Limits": "limits",
@@ -284,6 +285,18 @@ class Settings(msgspec.Struct, frozen=True):
     retry: list[str] = msgspec.field(default_factory=lambda: ["infra"])
     fail_fast: Annotated[bool, parameter("Stop at the first failed rollout.", "--fail-fast/--no-fail-fast")] = False
     max_failures: Annotated[str | None, parameter("Stop after more failed rollouts than this.", metavar="N|P%")] = None
+    price: Annotated[
+        str | None,
+        parameter(
+            "The price of a million tokens, for the cost of the run; judge calls are not counted.",
+            metavar="in=P,out=P[,cached=P]",
+            group="limits",
+        ),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        parameter("Stop when the run has cost more than this, by --price.", metavar="X", minimum=0.0, group="limits"),
+    ] = None
     hosts: int | None = None
     offline: Annotated[
         bool, parameter("Download nothing, not even the embedded model.", "--offline/--no-offline", group="model")
@@ -405,7 +418,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     wait_s: Annotated[
         float,
-        parameter("How long to wait for a model server that is still starting.", "--wait", metavar="S", minimum=0.0),
+        parameter("Seconds to wait for a model server that is still starting.", "--wait", metavar="S", minimum=0.0),
     ] = 0.0
     probe: Annotated[
         bool, parameter("Ask the model one short completion before anything is written.", "--probe/--no-probe")

@@ -36,6 +36,7 @@ from rollbook.book import (
     write_heartbeat,
 )
 from rollbook.core import EnvironmentSpec, Held, Limits, Manifest, Rollout, Round, Seal, Settings
+from rollbook.engine.costs import measure_costs
 from rollbook.engine.progress import Display, ProgressCounter
 from rollbook.engine.retries import wait_for_event
 from rollbook.engine.rollout_runner import RolloutRunner
@@ -377,14 +378,17 @@ async def work_on_book(
     limiter = make_limiter(settings.concurrency, display.note)
     counter = ProgressCounter(book, settings)
     jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=counter.add_claim)
-    async with open_environments(
-        manifest.environments,
-        manifest.limits,
-        run=book.path,
-        hosts=settings.hosts,
-        judge=judge,
-        outage_s=settings.outage_s,
-    ) as environments:
+    async with (
+        measure_costs(book.path, settings) as costs,
+        open_environments(
+            manifest.environments,
+            manifest.limits,
+            run=book.path,
+            hosts=settings.hosts,
+            judge=judge,
+            outage_s=settings.outage_s,
+        ) as environments,
+    ):
         draining = asyncio.Event()
         runner = make_runner(manifest, model, environments, settings, draining)
 
@@ -401,15 +405,21 @@ async def work_on_book(
         def on_tick() -> None:
             jobs.presence.wire_names = dict(model.wire_names)
             jobs.presence.outage = outage = model.describe_outage()
-            display.update(counter.progress(worker, outage))
+            display.update(counter.progress(worker, outage, costs.cost))
             if counter.stop_reason:
                 worker.stop()
+            elif costs.stop_reason:
+                worker.drain()  # what is in flight is paid for: it is finished and kept
 
+        if costs.stop_reason:
+            worker.drain()  # by earlier rounds: nothing is asked
         with stop_on_signals(worker, display, handle_signals) as stops, drain_on_event(worker, drain_event):
             try:
                 await jobs.run_worker(worker, on_tick)
             finally:
-                display.update(counter.progress(worker))
+                costs.read()
+                display.update(counter.progress(worker, cost=costs.cost))
+    counter.stop_reason = counter.stop_reason or costs.stop_reason
     if stops and not counter.stop_reason:
         raise Stopped(
             f"interrupted with {counter.requested - counter.scored} rollouts to go: rollbook resume {book.path}"

@@ -32,6 +32,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     verify_ms: float = 0.0
     seconds: float = 0.0
     """Since the start of this round."""
+    cost: float | None = None
+    """What all attempts have cost so far, those of earlier rounds too; None without a price."""
     outage: str = ""
     """How long no endpoint has answered, and why; empty while one does."""
 
@@ -140,7 +142,7 @@ class ProgressCounter:
                 self.stop_reason or f"stopped by --max-failures {self._max_failures}, the last one {last}"
             )
 
-    def progress(self, worker: Worker, outage: str = "") -> Progress:
+    def progress(self, worker: Worker, outage: str = "", cost: float | None = None) -> Progress:
         """Return the current state."""
         done = self.scored + sum(self.failed.values())
         stats = worker.stats
@@ -158,6 +160,7 @@ class ProgressCounter:
             verify_ms=stats.verify_ms,
             seconds=time.monotonic() - self._began,
             outage=outage,
+            cost=cost,
         )
 
     def _rate(self, done: int) -> float:

@@ -10,7 +10,17 @@ from typing import get_args
 
 import msgspec
 
-from rollbook.core import JSON, Limits, RunOptions, Sampling, Settings, ToolFormat, list_parameters
+from rollbook.core import (
+    JSON,
+    PRICE_EXAMPLE,
+    Limits,
+    RunOptions,
+    Sampling,
+    Settings,
+    ToolFormat,
+    list_parameters,
+    parse_price,
+)
 from rollbook.environments import Environment
 from rollbook.errors import UsageError
 from rollbook.models import check_headers
@@ -39,6 +49,7 @@ class Request(RunOptions, frozen=True, kw_only=True):
             raise UsageError("--sample goes with --task: which task's sample is meant?")
         if self.settings.workers < 1:
             raise UsageError(f"--workers {self.settings.workers}: give a number from 1 on")
+        check_cost_settings(self.settings)
 
 
 def check_omitted(sampling: Sampling, limits: Limits) -> None:
@@ -61,6 +72,14 @@ def check_counts(options: msgspec.Struct, struct: type[msgspec.Struct]) -> None:
             raise UsageError(f"{field.flag} {value}: give a whole number from {least} to {MAX_COUNT}")
 
 
+def check_cost_settings(settings: Settings) -> None:
+    """Refuse a price that cannot be read, and a limit on costs without a price."""
+    if settings.price is not None:
+        parse_price(settings.price)
+    elif settings.max_cost is not None:
+        raise UsageError(f"--max-cost {settings.max_cost:g}: say what tokens cost with {PRICE_EXAMPLE}")
+
+
 def as_list(urls: str | Sequence[str]) -> list[str]:
     """Return one or several URLs as a list."""
     return [urls] if isinstance(urls, str) else list(urls)
@@ -77,4 +96,5 @@ def update_settings(base: Settings, changes: dict[str, JSON]) -> Settings:
     except msgspec.ValidationError as error:
         raise UsageError(f"settings: {error}") from None
     check_headers(updated.headers)
+    check_cost_settings(updated)
     return updated

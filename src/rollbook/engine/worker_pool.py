@@ -14,6 +14,7 @@ import msgspec
 
 from rollbook.book import Book, RunStatus, read_status
 from rollbook.core import FAILURE_KINDS, Round
+from rollbook.engine.costs import CostMeter
 from rollbook.engine.progress import Display, Progress
 from rollbook.engine.retries import parse_max_failures
 from rollbook.engine.worker import signal_handler
@@ -104,6 +105,7 @@ class WorkerPool:
         self._polls_with_waiting = 0
         self._began = monotonic()
         self._recent_counts: deque[tuple[float, int]] = deque(maxlen=RATE_POLLS)
+        self._costs = CostMeter(book.path, round_.settings)
 
     async def run(self, *, handle_signals: bool) -> str:
         """Run until no worker is left; return the probable cause if some died."""
@@ -136,9 +138,10 @@ class WorkerPool:
             if exit_status is not None:
                 del self._workers[number]
                 self._on_exit(number, exit_status)
-        status = await asyncio.to_thread(read_status, self._book.path)
+        status = await asyncio.to_thread(self._read_status)
         self._display.update(self._progress(status))
         self._check_failures(status)
+        self._check_costs()
         self._handle_waiting(needed=bool(status.pending) and not self._stopping and not self._stop_reason)
 
     def _handle_waiting(self, needed: bool) -> None:
@@ -151,6 +154,17 @@ class WorkerPool:
         self._polls_with_waiting = self._polls_with_waiting + 1 if waiting else 0
         if self._polls_with_waiting == WAITING_NOTE_POLLS:
             self._display.note(f"{len(waiting)} of {len(self._workers)} workers wait for room")
+
+    def _read_status(self) -> RunStatus:
+        self._costs.read()
+        return read_status(self._book.path)
+
+    def _check_costs(self) -> None:
+        """Let all workers finish what is in flight if --max-cost says so for them together."""
+        if self._costs.stop_reason and not self._stop_reason:
+            self._stop_reason = self._costs.stop_reason
+            for worker in self._workers.values():
+                worker.signal(signal.SIGTERM)
 
     def _check_failures(self, status: RunStatus) -> None:
         """Stop all workers at once if --fail-fast or --max-failures says so for them together."""
@@ -191,6 +205,7 @@ class WorkerPool:
             in_flight=status.in_flight,
             concurrency=sum(not worker.waiting for worker in self._workers.values()),
             outage=status.outage,
+            cost=self._costs.cost,
         )
 
 

@@ -418,7 +418,9 @@ class ChatModel:
         ids: tuple[list[int] | None, list[int] | None, list[float] | None] = (None, None, None)
         if self.tokens and (exact := self._read_ids(answer, choice)):
             ids, counts = exact, (len(exact[0]), len(exact[1]))
-        return Completion(make_message(choice.message), Turn(*ids, *counts, reason, seconds, version))
+        details = usage.prompt_tokens_details if usage else None
+        cached = details.cached_tokens if details else None
+        return Completion(make_message(choice.message), Turn(*ids, *counts, reason, seconds, version, cached))
 
     def _read_ids(self, answer: ChatAnswer, choice: AnswerChoice) -> tuple[list[int], list[int], list[float]] | None:
         """Return the reported ids, checked; None from a vLLM too old to report them, unless tokens are required."""

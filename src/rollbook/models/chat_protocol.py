@@ -70,11 +70,18 @@ class AnswerChoice(msgspec.Struct, gc=False):
     token_ids: list[int] | None = None
 
 
+class AnswerPromptDetails(msgspec.Struct, gc=False):
+    """More about the tokens of the prompt."""
+
+    cached_tokens: int | None = None
+
+
 class AnswerUsage(msgspec.Struct, gc=False):
     """The server's own count of tokens."""
 
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
+    prompt_tokens_details: AnswerPromptDetails | None = None
 
 
 class ChatAnswer(msgspec.Struct, gc=False):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rollbook.core import FAILURE_KINDS, Message, ModelSpec, Sampling, Settings, choose_hint
+from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import ContextFull, EndpointDown, EndpointRefused, RolloutFailed, UsageError
 from rollbook.models.chat import ChatModel, ModelsNotListed
 from rollbook.models.model import open_model
@@ -128,9 +128,7 @@ def _advise_on_outage(reasons: str, wait_s: float) -> str:
 def _advise_on_failure(error: RolloutFailed) -> str:
     if error.kind == "model_timeout":
         return "; raise --call-timeout, or start without this check: --no-probe"
-    if error.kind not in FAILURE_KINDS or error.kind in ("model_rejected", "bad_completion", "model_unavailable"):
-        return ""
-    return f"; {choose_hint(error.kind, error.message)}"
+    return ""  # the message of any other names its way out, or is the server's own
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         has_live_worker,
         make_report,
         make_shortfall,
+        read_cost,
         write_report,
     )
     from rollbook.reports.run_columns import RunColumns, group_by_run, read_all_columns
@@ -66,6 +67,7 @@ __all__ = [
     "make_shortfall",
     "profile_lines",
     "read_all_columns",
+    "read_cost",
     "read_journal_columns",
     "read_table",
     "renumber_columns",

@@ -31,7 +31,8 @@ _match_number = re.compile(
     r"([+-]?)(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]*))?|([0-9]*)\.([0-9]+))"
 ).fullmatch
 MINUS = "\u2212"
-TRUNCATED_REASONS = ("length", "context_length")
+TRUNCATED, CUT = 1, 2
+TRUNCATED_REASONS = {"length": CUT, "context_length": TRUNCATED}
 UNKNOWN_TASK = -1
 
 
@@ -125,6 +126,10 @@ class _ColumnBuilder:
     def _columns(self, lines: Sequence[_ScoredLine]) -> Columns:
         row, answers = self._rows.get, self.answers
         turns = [line.turns for line in lines]
+        reason = TRUNCATED_REASONS.get
+        ends = np.array(
+            [TRUNCATED if x.ended else reason(x.turns[-1].finish_reason, 0) if x.turns else 0 for x in lines], np.int8
+        )
         return Columns(
             np.array([row(line.task, UNKNOWN_TASK) for line in lines], np.int32),
             np.array([line.reward for line in lines], np.float64),
@@ -132,9 +137,8 @@ class _ColumnBuilder:
             np.array([line.usage.prompt_tokens for line in lines], np.int64),
             np.array([line.usage.completion_tokens for line in lines], np.int64),
             np.array([len(each) for each in turns], np.int32),
-            np.array(
-                [bool(x.ended or (x.turns and x.turns[-1].finish_reason in TRUNCATED_REASONS)) for x in lines], np.bool_
-            ),
+            ends > 0,
+            ends == CUT,
             np.array([line.timing.seconds for line in lines], np.float64),
             self._parts([line.parts for line in lines]),
         )

@@ -7,7 +7,7 @@ the Shortfall for a report that is not all scored, with what to change.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -19,13 +19,24 @@ from rollbook.book import (
     CountedLines,
     FailedLineHeader,
     FinalFailures,
+    SpentTokens,
     WorkerMonitor,
     read_presences,
     read_turns,
     sidecar_path,
     write_atomically,
 )
-from rollbook.core import FAILURE_KINDS, JSON, Failure, TokenRef, TurnLine, choose_hint, encode_pretty
+from rollbook.core import (
+    FAILURE_KINDS,
+    JSON,
+    Failure,
+    Manifest,
+    TokenRef,
+    TurnLine,
+    choose_hint,
+    encode_pretty,
+    parse_price,
+)
 from rollbook.errors import BookError, Shortfall, TokenError
 from rollbook.reports.run_columns import RunColumns, open_shards
 from rollbook.stats import PASS_THRESHOLD, Columns, Ints, Metrics, compute_metrics
@@ -152,6 +163,10 @@ class Report(msgspec.Struct, frozen=True):
     disagreeing: int = 0
     kept_from: str = ""
     continuity: dict[str, Continuity] = {}
+    cost: float | None = None
+    """What all attempts cost at the price of the last start, failed and repeated ones too; None without a price."""
+    warnings: list[str] = []
+    """What makes the scores doubtful."""
     damaged: list[str] = []
     """Journal lines that are not as they were written, by file and line: they do not count."""
 
@@ -324,7 +339,35 @@ def build_report(
             measure_continuity(run.books, run.scored.outranked) if forks and overall.turns > overall.scored else {}
         ),
         damaged=run.damaged,
+        cost=read_cost(run.books),
+        warnings=list_length_warnings(manifest, each),
     )
+
+
+def read_cost(books: Sequence[Book]) -> float | None:
+    """Return what all attempts in these directories cost; None if the last start had no price."""
+    price = books[0].last_settings().price
+    if price is None:
+        return None
+    return sum(parse_price(price).cost(SpentTokens(book.path).refresh()) for book in books)
+
+
+MAX_CUT_SHARE = 0.1
+
+
+def list_length_warnings(manifest: Manifest, metrics: Mapping[str, Metrics]) -> list[str]:
+    """Return a warning for every environment in which many answers reached the limit of their tokens."""
+    return [
+        f"warning: {one.cut / one.scored:.0%} of the rollouts{'' if len(metrics) == 1 else f' of {name}'} were cut by "
+        f"--max-tokens {_find_max_tokens(manifest, name)}: scores are too low; start a new run with more"
+        for name, one in metrics.items()
+        if one.cut > MAX_CUT_SHARE * one.scored
+    ]
+
+
+def _find_max_tokens(manifest: Manifest, env: str) -> int:
+    terms = manifest.environments[env].terms
+    return (terms.sampling if terms else manifest.sampling).max_tokens
 
 
 def write_report(report: Report) -> Path:

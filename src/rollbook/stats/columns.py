@@ -67,6 +67,8 @@ class Columns:
     completion_tokens: Ints
     turns: Ints
     truncated: Bools
+    cut: Bools
+    """Whether the last answer was cut by the limit of its tokens; all of these are `truncated` too."""
     seconds: Floats
     parts: RewardParts
 
@@ -81,10 +83,11 @@ class Columns:
 
 
 SCALAR_COLUMNS = [field.name for field in fields(Columns) if field.name != "parts"]
-COST_COLUMNS = [name for name in SCALAR_COLUMNS if name not in ("task", "reward", "answer")]
+COST_COLUMNS = [name for name in SCALAR_COLUMNS if name not in ("task", "reward", "answer", "cut")]
 COLUMN_TYPES: Mapping[str, DTypeLike] = {
     **dict.fromkeys(SCALAR_COLUMNS, np.int64),
     "truncated": np.bool_,
+    "cut": np.bool_,
     "seconds": np.float64,
 }
 
@@ -94,7 +97,7 @@ def make_columns(
 ) -> Columns:
     """Make columns from plain sequences; missing columns are zero: no answer, no tokens, no time."""
     size = len(task)
-    rest = {name: np.asarray(others.get(name, np.zeros(size)), COLUMN_TYPES[name]) for name in COST_COLUMNS}
+    rest = {name: np.asarray(others.get(name, np.zeros(size)), COLUMN_TYPES[name]) for name in (*COST_COLUMNS, "cut")}
     return Columns(
         task=np.asarray(task, np.int64),
         reward=np.asarray(reward, np.float64),

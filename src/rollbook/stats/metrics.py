@@ -32,7 +32,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     `mean` and `std` are over scored rollouts, the error clustered by task. The numbers @k average over the tasks with
     at least k scored rollouts; `coverage` is the number of those tasks, `maj_coverage` how many of them vote. Tokens,
-    turns, `truncated` and `no_answer` are totals over scored rollouts. A part's mean is over the scored rollouts that
+    turns, `truncated`, `cut` (the last answer reached its limit of tokens) and `no_answer` are totals over scored
+    rollouts. A part's mean is over the scored rollouts that
     have it; `part_coverage` is the number of those. Intervals are of 95%.
     """
 
@@ -63,6 +64,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     turns: int
     truncated: int
+    cut: int
     no_answer: int
     seconds_p50: float | None
     seconds_p95: float | None
@@ -160,6 +162,7 @@ def _cost_fields(columns: Columns) -> dict[str, JSON]:
         "completion_tokens": int(columns.completion_tokens.sum()),
         "turns": int(columns.turns.sum()),
         "truncated": int(columns.truncated.sum()),
+        "cut": int(columns.cut.sum()),
         "no_answer": int((columns.answer == NO_ANSWER).sum()),
         "seconds_p50": p50,
         "seconds_p95": p95,

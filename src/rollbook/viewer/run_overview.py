@@ -77,7 +77,7 @@ class RunList:
         if size <= MAX_COUNTED_BYTES or self._cache.find_open(name):
             report = self._cache.take_snapshot(name).numbers["report"]
             return {**_select_pass_rate(report), **_count_rollouts(report)}
-        return {"pass@1": None, "interval": None}
+        return {"pass@1": None, "interval": None, "cost": None}
 
 
 def describe_run(name: str, manifest: Manifest, plan: Plan) -> dict[str, JSON]:
@@ -109,7 +109,8 @@ def make_state_row(status: RunStatus) -> dict[str, JSON]:
 def _select_pass_rate(report: dict[str, JSON]) -> dict[str, JSON]:
     overall = report.get("overall")
     overall = overall if isinstance(overall, dict) else {}
-    return {"pass@1": overall.get("pass@1"), "interval": overall.get("pass@1_interval")}
+    interval = overall.get("pass@1_interval")
+    return {"pass@1": overall.get("pass@1"), "interval": interval, "cost": report.get("cost")}
 
 
 def _count_rollouts(report: dict[str, JSON]) -> dict[str, JSON]:
@@ -155,6 +156,7 @@ def make_run_page(name: str, snapshot: Snapshot) -> dict[str, JSON]:
 def make_run_summary(name: str, book: Book, report: dict[str, JSON], state: str) -> dict[str, JSON]:
     """Return what a run is and its numbers; `report` is the JSON of a Report."""
     manifest = book.manifest
+    report = {**report, "cost": reports.read_cost([book])}  # the cached numbers know nothing of failed attempts
     return {
         **describe_run(name, manifest, book.plan),
         "state": state,
@@ -172,6 +174,7 @@ def list_notes(report: dict[str, JSON], live: bool) -> Iterator[str]:
     """Yield what a reader of the numbers has to know about them."""
     if report.get("token_damage"):
         yield report["token_damage"]
+    yield from report.get("warnings", ())
     if report["damaged"]:
         yield reports.describe_damage(report["damaged"], report["path"])
     if report["scripted"]:

@@ -74,6 +74,7 @@ function summary(data) {
       last > 1 && all[`maj@${last}`] !== undefined ? big(`maj@${last}`, number(all[`maj@${last}`])) : null,
       big("mean reward", number(all.mean), between(all.mean_interval)),
       big("tokens a rollout", all.scored ? number(all.completion_tokens / all.scored, 0) : "–", all.truncated ? `${count(all.truncated)} truncated` : ""),
+      typeof report.cost === "number" ? big("cost", number(report.cost, report.cost >= 1 ? 2 : 4), "of all attempts") : null,
       big("seconds, median", number(all.seconds_p50, 2), all.seconds_p95 ? `p95 ${seconds(all.seconds_p95)}` : "")),
     data.notes.length ? h("ul", { class: "notes" }, data.notes.map((words) => h("li", {}, words))) : null,
     h("details", { class: "more", open: Boolean(data.sections) }, h("summary", {}, "All numbers"), numbers(report)),

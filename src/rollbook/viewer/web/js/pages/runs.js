@@ -6,8 +6,8 @@ import { age, between, count, named, number, when } from "../format.js";
 import { follow } from "../live.js";
 import { route } from "../routes.js";
 
-const NUMERIC = new Set(["k", "Scored", "pass@1", "95%"]);
-const WIDE = new Set(["Environment", "Model", "k", "95%", "Age"]);
+const NUMERIC = new Set(["k", "Scored", "pass@1", "95%", "Cost"]);
+const WIDE = new Set(["Environment", "Model", "k", "95%", "Cost", "Age"]);
 
 const chosen = [];  // what was ticked, also when one comes back from comparing
 
@@ -37,17 +37,18 @@ function pick(bar, chosen) {
 }
 
 function grid(rows, chosen, changed) {
-  const heads = ["", "Run", "Environment", "Model", "k", "Scored", "pass@1", "95%", "State", "Age"];
+  const priced = rows.some((row) => typeof row.cost === "number");
+  const heads = ["", "Run", "Environment", "Model", "k", "Scored", "pass@1", "95%", ...(priced ? ["Cost"] : []), "State", "Age"];
   return h("table", { class: "list runs", "aria-label": "Runs" },
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col", class: `${NUMERIC.has(head) ? "num" : ""} ${WIDE.has(head) ? "wide" : ""}` }, head)))),
-    h("tbody", {}, rows.map((row) => (row.error ? broken(row) : line(row, chosen, changed)))));
+    h("tbody", {}, rows.map((row) => (row.error ? broken(row) : line(row, chosen, changed, priced)))));
 }
 
 function broken(row) {
-  return h("tr", {}, h("td"), h("th", { scope: "row" }, named(row.run)), h("td", { colspan: "8", class: "error" }, row.error));
+  return h("tr", {}, h("td"), h("th", { scope: "row" }, named(row.run)), h("td", { colspan: "9", class: "error" }, row.error));
 }
 
-function line(row, chosen, changed) {
+function line(row, chosen, changed, priced) {
   const box = h("input", { type: "checkbox", "aria-label": `choose ${row.run} for comparison` });
   box.checked = chosen.includes(row.run);
   box.addEventListener("change", () => {
@@ -67,6 +68,7 @@ function line(row, chosen, changed) {
     h("td", { class: "num" }, progress(row)),
     h("td", { class: "num strong" }, number(row["pass@1"])),
     h("td", { class: "num soft wide" }, between(row.interval)),
+    priced ? h("td", { class: "num soft wide" }, typeof row.cost === "number" ? number(row.cost, row.cost >= 1 ? 2 : 4) : "–") : null,
     h("td", {}, state(row.state)),
     h("td", { class: "soft wide", title: when(row.created) }, age(row.created)));
 }
