@@ -43,6 +43,7 @@ bench: .venv/dev ## Measure the engine against a bare client, the numbers agains
 	.venv/bin/python benchmarks/view.py $(BENCH)
 	.venv/bin/python benchmarks/gateway.py $(BENCH)
 	.venv/bin/python benchmarks/tokens.py $(BENCH)
+	.venv/bin/python benchmarks/mistakes.py $(BENCH)
 
 docs: .venv/dev ## Check every link, snippet and command in the documentation.
 	@.venv/bin/rollbook local pull
