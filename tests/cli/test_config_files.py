@@ -25,6 +25,9 @@ SPECIAL = {
     "concurrency": st.one_of(st.just("auto"), st.integers(1, 10**6).map(str)),
     "max_failures": st.one_of(st.integers(0, 99).map(str), st.integers(0, 99).map("{}%".format)),
     "sampling": PAIRS,
+    "judge_sampling": PAIRS,
+    "price": st.builds("in={},out={}".format, st.integers(0, 99), st.integers(0, 99)),
+    "header": st.builds("X-{}=MY_{}".format, st.text("abc", min_size=1, max_size=5), st.text("ABC", max_size=5)),
 }
 
 

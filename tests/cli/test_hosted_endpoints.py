@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rollbook.models.probe import PROBE_TOKENS
 from support.hosted import Anthropic, Azure, NewerOpenAI, OlderServer, SeedlessGemini
 from support.judge import JudgeServer
 
@@ -42,7 +43,7 @@ def test_an_endpoint_that_takes_only_max_completion_tokens_is_learned_and_rememb
         assert recorded_names(tmp_path / "a") == {"max_tokens": "max_completion_tokens"}
         answered = [call.body for call in server.calls if "max_tokens" not in call.body]
         assert len(answered) >= 5
-        assert {body["max_completion_tokens"] for body in answered} == {77}
+        assert {body["max_completion_tokens"] for body in answered} == {77, PROBE_TOKENS}
         before = len(server.calls)
         extended = rollbook("extend", "a", "-k", 2)
         assert extended.returncode == 0, extended.stderr
@@ -232,14 +233,15 @@ def test_a_judge_takes_the_same_forms(rollbook, tmp_path, monkeypatch):
     assert last_line(refused).startswith("rollbook: --judge judge-1: write PROVIDER/NAME")
 
 
-def test_a_judge_that_refuses_a_parameter_fails_the_judging_and_says_how_to_omit_it(rollbook, tmp_path):
+def test_a_judge_that_refuses_a_parameter_is_refused_before_the_run_and_says_how_to_omit_it(rollbook, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     (tmp_path / "script.jsonl").write_text('{"answer": "\\\\boxed{two}"}\n')
     run = ("run", "math", "--data", "rows.jsonl", "-m", "scripted:script.jsonl")
     with NewerOpenAI("seed") as judge:
         failed = rollbook(*run, "--judge", judge.url, "--judge-sampling", "temperature=null", "-o", "a")
-        assert failed.returncode == 3, failed.stderr
-        assert "pass --judge-sampling seed=null to omit it" in failed.stdout
+        assert failed.returncode == 2, failed.stderr
+        assert "pass --judge-sampling seed=null to omit it" in last_line(failed)
+        assert not (tmp_path / "a").exists()
         omit = ("--judge-sampling", "temperature=null", "--judge-sampling", "seed=null")
         rollbook(*run, "--judge", judge.url, *omit, "-o", "b")
         assert {"temperature", "seed"}.isdisjoint(judge.calls[-1].body)

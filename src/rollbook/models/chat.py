@@ -45,7 +45,6 @@ from rollbook.models.server_errors import (
     find_refused_parameter,
     is_context_error,
     make_bad_completion,
-    make_http_error,
     read_context_limit,
     read_server_message,
     shorten_page,
@@ -369,7 +368,7 @@ class ChatModel:
                 return raw
             found = find_refused_parameter(raw, list_sampling_fields(body)) if status in (400, 422) else None
             if found is None:
-                raise make_http_error(status, retry_after, raw)
+                raise replica.make_error(status, retry_after, raw)
             other = OTHER_NAMES.get(found.name)
             if other is None or found.value or found.name in refused:
                 raise self._explain_refusal(found.name, raw)

@@ -70,8 +70,12 @@ class Replica:
         """Return the body of the answer."""
         status, retry_after, raw = await self.post_any_status(url, body)
         if status != 200:
-            raise make_http_error(status, retry_after, raw, self._key_advice)
+            raise self.make_error(status, retry_after, raw)
         return raw
+
+    def make_error(self, status: int, retry_after: str | None, raw: bytes) -> RolloutFailed | ContextFull:
+        """Return the failure for an answer whose status is not 200."""
+        return make_http_error(status, retry_after, raw, self._key_advice)
 
     async def post_any_status(self, url: URL, body: bytes) -> tuple[int, str | None, bytes]:
         """Return status, Retry-After and body, whatever they are; RolloutFailed if no answer came."""
