@@ -45,7 +45,7 @@ DEFAULT_AGENT = "agent"
 class RemoteAgent(Environment):
     """An agent at an address. `data` are its rows."""
 
-    needs_model = False
+    needs_model = verify_needs_server = False
     description = "A NeMo Gym agent that plays whole rollouts, gym+agent://host:port; its rows with --data."
 
     def __init__(self, url: str, data: str | None = None) -> None:

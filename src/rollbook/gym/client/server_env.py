@@ -271,6 +271,7 @@ class SteppedServer(ServerEnvironment):
 
     description = "A NeMo Gym server that is played by /reset and /step, gym+step://host:port or gym+step:config.yaml."
     route = STEP_PATH
+    verify_needs_server = False
 
     def __init__(self, name: str = "", url: str = "", data: str | None = None, **overrides: JSON) -> None:
         servers = SingleServer(parse_address(url, "gym+step")) if url else ServerFleet(name, overrides)
