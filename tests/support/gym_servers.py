@@ -135,6 +135,9 @@ class Counter(Listening):
             result: dict[str, Any] = {"tools": [{"name": "increment_counter", "inputSchema": schema}]}
         else:
             session, arguments = request.headers["X-Token"], body["params"]["arguments"]
+            if arguments["count"] < 0:
+                error = {"code": -32602, "message": "count: less than 0"}
+                return web.json_response({"jsonrpc": "2.0", "id": body["id"], "error": error})
             self.counts[session] += arguments["count"]
             content = [{"type": "text", "text": f"it is {self.counts[session]}"}]
             result = {"content": content, "isError": arguments["count"] > 9}
