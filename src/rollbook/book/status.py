@@ -57,8 +57,9 @@ def read_status(run: str | Path) -> RunStatus:
         open_again = find_reopened_kinds(seal.failed, seal.round, rounds) if seal else set()
         done += seal is not None and not open_again
         dropped += seal.dropped if seal else 0
-        in_work += seal is None and number in leases.epochs
-        counted = _count_chunk(seal, held, open_again, leases.epochs.get(number, 0))
+        is_in_work = _is_in_work(seal, open_again, leases.epochs.get(number, 0))
+        in_work += is_in_work
+        counted = held if held and is_in_work else _count_sealed(seal, open_again)
         scored += counted.scored
         for kind, count in counted.failed.items():
             failed[kind] = failed.get(kind, 0) + count
@@ -127,10 +128,12 @@ def _find_worker_counts(number: int, leases: Leases, presences: dict[str, Presen
     return presence.chunks.get(number) if presence else None
 
 
-def _count_chunk(seal: Seal | None, held: Held | None, open_again: set[str], epoch: int) -> Held:
-    """Return the counts of one chunk: its owner's heartbeat while it is in work, its seal otherwise."""
-    if held is not None and (seal is None or epoch > seal.epoch):
-        return held
+def _is_in_work(seal: Seal | None, open_again: set[str], epoch: int) -> bool:
+    """Return whether a worker has claimed a chunk and not sealed it yet; a closed chunk counts by its seal."""
+    return epoch > 0 if seal is None else bool(open_again) and epoch > seal.epoch
+
+
+def _count_sealed(seal: Seal | None, open_again: set[str]) -> Held:
     if seal is None:
         return Held()
     return Held(seal.scored, {kind: n for kind, n in seal.failed.items() if kind not in open_again})
