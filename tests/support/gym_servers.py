@@ -319,6 +319,7 @@ class Head(Listening):
     def __init__(self, agents: dict[str, str], instances: list[str] | None = None) -> None:
         super().__init__()
         self.agents, self.instances = agents, instances
+        self.text = ""
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -335,6 +336,8 @@ class Head(Listening):
         return web.json_response("\n".join(lines))
 
     async def _instances(self, _: web.Request) -> web.Response:
+        if self.text:
+            return web.Response(text=self.text)
         return web.json_response([{"process_name": name} for name in self.instances or self.agents])
 
 
