@@ -96,10 +96,10 @@ def read_exact_status(run: str | Path) -> RunStatus:
     for _, _, line in counted:
         scored += 1
         failed_keys.pop((line.task, line.sample), None)
-    pending = status.requested - scored - len(failed_keys)
+    pending, alive = status.requested - scored - len(failed_keys), bool(status.workers)
     return msgspec.structs.replace(
         status,
-        state=status.state if status.state == "planned" else _name_exact_state(status, scored, pending),
+        state=status.state if status.state == "planned" else name_state(status.requested, scored, pending, alive),
         scored=scored,
         failed=dict(Counter(failed_keys.values())),
         pending=pending,
@@ -107,10 +107,6 @@ def read_exact_status(run: str | Path) -> RunStatus:
         exact=True,
         damaged=[str(line) for line in (*counted.damaged, *failures.damaged)],
     )
-
-
-def _name_exact_state(status: RunStatus, scored: int, pending: int) -> str:
-    return name_state(status.requested, scored, pending, bool(status.workers))
 
 
 def name_state(requested: int, scored: int, pending: int, alive: bool) -> str:

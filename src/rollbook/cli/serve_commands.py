@@ -27,7 +27,7 @@ Role = Annotated[
 ]
 Reuse = Annotated[
     bool,
-    typer.Option("--reuse", help="Stay beside a server at the address, if it serves the same with the same arguments."),
+    typer.Option("--reuse", help="Use a server that is at the address already, if it serves the same."),
 ]
 Head = Annotated[bool, typer.Option("--head", help="Also answer as the head server, which says where servers are.")]
 EvalType = Annotated[str, typer.Option("--eval-type", metavar="NAME", help="Names the server; told to a harness.")]

@@ -158,7 +158,7 @@ def make_verdict(examined: Result, candidate: Result) -> Verdict:
 
 def find_limit(examined: Result) -> VerdictReason:
     """Return which limit tests without a report reached, with what the code gave them. Tests that left their process
-    are broken; any other end of theirs is the sandbox's failure: the code cannot bring it about."""
+    are broken; any other end is a failure of the sandbox, because the code cannot cause it."""
     if examined.status in ("timeout", "memory", "output"):
         return examined.status
     if examined.status in ("ok", "error"):

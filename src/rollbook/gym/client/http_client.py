@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from rollbook.core import FAILURE_KINDS, JSON, decode, encode
+from rollbook.core import FAILURE_KINDS, JSON, JSON_ERRORS, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models import describe_connection_error, open_http_session
 
@@ -42,13 +42,13 @@ def parse_json(line: bytes) -> JSON:
     """Parse JSON, accepting NaN and infinities, which some servers write; ValueError if it is not JSON."""
     try:
         return decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return json.loads(line)
 
 
 CONNECT_TIMEOUT_S = 10.0
 FIRST_PROBE_S, MAX_PROBE_S = 0.25, 5.0
-"""The delay between questions whether a server is back, at first and at most."""
+"""The delay between requests that find out whether a server is back, at first and at most."""
 
 MAX_CONNECTIONS = 512
 """Connections open at once to one server; further requests wait."""
@@ -84,7 +84,7 @@ class GymReply(msgspec.Struct, frozen=True):
         """Return the body's JSON; None if it is not JSON."""
         try:
             return decode(self.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except JSON_ERRORS:
             return None
 
 
@@ -187,9 +187,9 @@ class GymClient:
     ) -> None:
         """Wait while the server is away: one outage for all callers, and a failure when it has lasted `outage_s`.
 
-        It is over when anything answers. Callers share the answer to one question, so that a server which returns is
-        not met by all of them at once, and one that never answers does not delay them one after the other.
-        `find_server` is called before each question, for a server that may have moved.
+        It is over when anything answers. Callers share the answer to one request, so that a server which returns does
+        not get one from each of them at once, and one that never answers does not delay them one after the other.
+        `find_server` is called before each request, for a server that may have moved.
         """
         delay = FIRST_PROBE_S
         while self._failing_since is not None:
