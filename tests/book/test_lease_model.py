@@ -1,6 +1,7 @@
 """Workers that claim, seal, stop, wake, take over, leave and crash in any order, over the files of a real book.
 
-Whatever happens: a seal never changes, no rollout of a sealed chunk is asked again, and no rollout is lost.
+Whatever happens: a seal never changes, no rollout of a sealed chunk is asked again, no rollout is lost, and `verify`
+finds no damage.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from rollbook.book import (
     WorkerMonitor,
     publish_worker_gone,
     read_status,
+    verify_run,
 )
 from rollbook.book import journal as journal_module
 from rollbook.core import Round, Seal, decode
@@ -308,6 +310,7 @@ class WorkersOfABook(RuleBasedStateMachine):
         self.workers[0].crash()
         assert_complete(self.book.path)
         assert read_status(self.book.path).scored == self.book.plan.requested
+        assert verify_run(self.book.path).damage == []
 
 
 def test_no_order_of_events_changes_a_seal_or_loses_or_repeats_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rollbook.book import Journal, JournalEntry
+from rollbook.book import Journal, JournalEntry, Leases
 from rollbook.book.claims import ChunkClaimer
 from rollbook.book.heartbeats import make_presence, write_heartbeat
 from rollbook.book.seals import write_seals
@@ -54,6 +54,24 @@ def test_seals_count_and_reopened_failures_are_pending_again(tmp_path: Path) -> 
     assert status.failed == {}
     assert status.pending == 4 - (first.chunk.size - 1)
     assert adds_up(book.path)
+
+
+def test_a_chunk_whose_failures_are_tried_again_is_in_work(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=1, samples=4)
+    first = ChunkClaimer(book, open_round(book), "first").claim_next()
+    assert first
+    seal = Seal(1, 1, first.chunk.size - 1, {"model_timeout": 1}, 0, {})
+    write_seals(book.path, {0: (seal, False)})
+    again = open_round(book, ["infra"])
+    assert read_status(book.path).chunks_in_work == 0
+    presence = make_presence(again.number)
+    assert Leases(book.path, presence.id, again.number).claim(0, 2)
+    presence.chunks = {0: Held(first.chunk.size - 1)}
+    write_heartbeat(book.path, presence)
+    assert read_status(book.path).chunks_in_work == 1
+    write_seals(book.path, {0: (Seal(2, 2, first.chunk.size, {}, 0, {}), True)})
+    status = read_status(book.path)
+    assert (status.chunks_in_work, status.scored) == (0, first.chunk.size)
 
 
 def test_what_was_written_after_the_last_heartbeat_is_counted_exactly_or_said_not_to_be(tmp_path: Path) -> None:

@@ -97,3 +97,13 @@ def test_no_sample_is_added_for_another_model(place: str, run: Path) -> None:
 def test_where_nothing_is_left_there_is_no_new_round(place: str, run: Path) -> None:
     assert RESUMES[place](run, {}) is None
     assert len(Book(run).rounds()) == 1
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_that_is_no_run_is_refused_and_stays_as_it_is(exists: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "typo"
+    if exists:
+        folder.mkdir()
+    with pytest.raises(UsageError, match="typo is not a run directory"):
+        resubmit(folder, {}, None, ClusterProfile(), ignore)
+    assert list(tmp_path.rglob("*")) == ([folder] if exists else [])

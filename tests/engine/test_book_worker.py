@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from pathlib import Path
 
 import pytest
 
-from rollbook.book import ChunkClaimer, CountedLines, Leases, PeerMonitor, WorkerMonitor
+from rollbook.book import ChunkClaimer, Claim, CountedLines, Leases, PeerMonitor, WorkerMonitor
 from rollbook.book import journal as journals
 from rollbook.book.counted_lines import ScoredLineHeader
-from rollbook.book.heartbeats import read_presence, read_worker_gone
+from rollbook.book.heartbeats import WorkerGone, publish_worker_gone, read_presence, read_worker_gone
+from rollbook.core import Seal
 from rollbook.engine import book_worker as module
 from rollbook.engine.book_worker import BookJobSource
 from rollbook.engine.worker import RolloutJob
@@ -77,6 +79,32 @@ def test_who_wakes_after_its_lease_was_taken_begins_no_more_keys_of_it(tmp_path:
 
     before, after = asyncio.run(part())
     assert before != after
+
+
+def test_a_chunk_that_was_lost_and_claimed_again_stays_open_when_its_sealing_ends(tmp_path: Path) -> None:
+    """The thread that seals gives the chunk back before the event loop hears of it."""
+    book = make_book(tmp_path / "run", tasks=4, samples=2)
+
+    async def go() -> None:
+        shift = BookJobSource(book, open_round(book))
+        await shift.join()
+        assert await shift.claim_chunk()
+        ((number, first),) = shift._open.items()
+        Leases(book.path, "heir", 1).claim(number, 2)
+        publish_worker_gone(book.path, "heir", WorkerGone(0, {number: 2}))
+        shift._claims._gone_read_at = -math.inf
+        seal, loop = shift._claims.seal, asyncio.get_running_loop()
+
+        def seal_and_claim(claims: list[tuple[Claim, Seal]]) -> None:
+            seal(claims)
+            asyncio.run_coroutine_threadsafe(shift.claim_chunk(), loop).result()
+
+        shift._claims.seal = seal_and_claim  # type: ignore[method-assign]
+        await shift._write_seals([first])
+        assert shift._open[number].epoch == 3
+        await shift.leave()
+
+    asyncio.run(go())
 
 
 def test_a_beat_that_takes_long_does_not_come_after_the_last_word(

@@ -225,6 +225,19 @@ def test_an_environment_that_is_killed_while_it_loads_is_no_mistake_of_the_user(
     asyncio.run(go())
 
 
+def test_an_environment_that_closes_its_channel_while_it_loads_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "Odd")
+    (tmp_path / "source" / "odd_env.py").write_text("import os, time\nos.closerange(3, 256)\ntime.sleep(60)")
+
+    async def go() -> None:
+        pool = EnvironmentProcessPool(spec, Limits(), run=tmp_path)
+        with pytest.raises(UsageError, match="closed its channel"):
+            await pool.open()
+        await pool.close()
+
+    asyncio.run(go())
+
+
 def test_state_lives_in_one_process_and_reaches_the_record(tmp_path: Path) -> None:
     async def one(runtime: EnvironmentRuntime, name: str) -> tuple[dict[str, object], Score]:
         task = Task(id=name, prompt="p")

@@ -45,6 +45,12 @@ def test_a_method_of_a_solution_passes_too(grader: Grader) -> None:
     assert grade_function(grader, "class Solution:\n    def square(self, x):\n        return x * x\n").passed
 
 
+def test_a_long_error_of_the_code_is_a_wrong_answer_however_little_output_is_kept(grader: Grader) -> None:
+    code = "def square(x): raise ValueError('\\x01' * 10_000)"
+    verdict = grade_function(grader, code, limits=Limits(output_kb=1))
+    assert (verdict.passed, verdict.reason) == (False, "failed")
+
+
 def test_it_can_be_awaited(grader: Grader) -> None:
     async def go() -> list[Verdict]:
         return await asyncio.gather(*(grader.function(RIGHT, TESTS, "square", check="check") for _ in range(3)))

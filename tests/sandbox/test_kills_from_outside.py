@@ -194,3 +194,22 @@ def test_code_that_fills_the_memory_of_the_tests_has_failed() -> None:
     tests = "held = []\nwhile True: held.append(make(20_000))"
     with Sandbox(Limits(seconds=10, memory_mb=64), size=1) as box:
         assert not Grader(box).function_sync(flood, tests, "make").passed
+
+
+def test_code_that_ends_its_first_thread_is_not_killed_from_outside_when_the_tests_are_over() -> None:
+    code = """
+def square(x):
+    import ctypes, threading, time
+    threading.Thread(target=time.sleep, args=[20]).start()
+    ctypes.CDLL(None).pthread_exit(0)
+"""
+    tests = """
+import threading
+found = []
+asking = threading.Thread(target=lambda: found.append(square(3)), daemon=True)
+asking.start()
+asking.join(0.3)
+assert found == [9]
+"""
+    with Sandbox(LIMITS, size=1) as box:
+        assert Grader(box).function_sync(code, tests, "square").reason == "failed"

@@ -80,6 +80,14 @@ def test_text_without_a_newline_survives_a_timeout_too(box: Sandbox, stream: str
             assert (result.status, getattr(result, stream)) == ("timeout", "so far")
 
 
+def test_an_array_whose_writing_a_signal_interrupts_is_written_whole(box: Sandbox) -> None:
+    code = "import array, sys\nfrom signal import *\nsignal(SIGALRM, lambda *_: None)\n"
+    code += "setitimer(ITIMER_REAL, 2e-4, 2e-4)\nnumbers = array.array('i', b'abcd' * 100_000)\n"
+    code += "for _ in range(10): sys.stdout.buffer.write(numbers)\n"
+    result = box.run_sync(code, limits=Limits(seconds=10, output_kb=8192))
+    assert (result.status, len(result.stdout)) == ("ok", 4_000_000)
+
+
 def test_what_a_signal_interrupts_is_printed_whole(box: Sandbox) -> None:
     code = "from signal import *\nsignal(SIGALRM, lambda *_: None)\nsetitimer(ITIMER_REAL, 1e-4, 1e-4)\n"
     result = box.run_sync(code + "print('x' * 30_000_000)", limits=Limits(output_kb=40_000, memory_mb=512))

@@ -135,6 +135,9 @@ class Counter(Listening):
             result: dict[str, Any] = {"tools": [{"name": "increment_counter", "inputSchema": schema}]}
         else:
             session, arguments = request.headers["X-Token"], body["params"]["arguments"]
+            if arguments["count"] < 0:
+                error = {"code": -32602, "message": "count: less than 0"}
+                return web.json_response({"jsonrpc": "2.0", "id": body["id"], "error": error})
             self.counts[session] += arguments["count"]
             content = [{"type": "text", "text": f"it is {self.counts[session]}"}]
             result = {"content": content, "isError": arguments["count"] > 9}
@@ -316,6 +319,7 @@ class Head(Listening):
     def __init__(self, agents: dict[str, str], instances: list[str] | None = None) -> None:
         super().__init__()
         self.agents, self.instances = agents, instances
+        self.text = ""
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -332,6 +336,8 @@ class Head(Listening):
         return web.json_response("\n".join(lines))
 
     async def _instances(self, _: web.Request) -> web.Response:
+        if self.text:
+            return web.Response(text=self.text)
         return web.json_response([{"process_name": name} for name in self.instances or self.agents])
 
 

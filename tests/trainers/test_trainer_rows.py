@@ -8,8 +8,16 @@ import pytest
 
 from rollbook.core import Task, decode, encode
 from rollbook.engine import Entry
-from rollbook.errors import UsageError
-from rollbook.trainers.rows import read_environment_name, read_prompt, read_row, read_tasks
+from rollbook.errors import Shortfall, UsageError
+from rollbook.trainers.rows import (
+    MissingReason,
+    RowsMissing,
+    find_group_side,
+    read_environment_name,
+    read_prompt,
+    read_row,
+    read_tasks,
+)
 from support.sums import write_sums
 
 GYM = {
@@ -56,3 +64,10 @@ def test_who_plays_a_row_and_what_it_shows() -> None:
 def test_what_is_no_row_is_named_by_its_place(text: str) -> None:
     with pytest.raises(UsageError, match=r"rows.jsonl at byte 7"):
         read_row(text, "rows.jsonl at byte 7")
+
+
+def test_the_side_of_a_group_is_that_of_its_rows_also_where_no_rollout_of_them_ended() -> None:
+    assert find_group_side(RowsMissing(2, {0: MissingReason("data", "the token ids contradict each other")})) == "data"
+    assert find_group_side(RowsMissing(2, {0: MissingReason("infra", "no endpoint answered")})) == "infra"
+    assert find_group_side(Shortfall(requested=2, scored=1, failed={"model_timeout": 1})) == "infra"
+    assert find_group_side(Shortfall(requested=2, scored=0, failed={"model_timeout": 1, "verifier_error": 1})) == "data"

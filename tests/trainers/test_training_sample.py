@@ -33,6 +33,14 @@ def test_nothing_is_made_up_where_no_token_is_known() -> None:
         sample_of(scored)
 
 
+def test_a_scored_rollout_whose_sampled_tokens_have_no_ids_is_refused() -> None:
+    """Trainers pair rows with rewards by their place, so a sample without a row would shift all that follow."""
+    scored = played([1], [2], reward=1.0)
+    scored.turns = [Turn([1], [], [], completion_tokens=3)]
+    with pytest.raises(TokenError, match="t#0: 3 tokens were sampled, and none has an id"):
+        sample_of(scored)
+
+
 def test_what_forked_is_several_sequences_and_the_earlier_ones_are_counted() -> None:
     sample = sample_of(played([1, 2], [3, 4], [9], [8], reward=1.0))
     assert len(sample.sequences) == 2

@@ -20,7 +20,7 @@ def test_numbers_are_kept_and_not_worked_out_again(reading, monkeypatch):
     assert encode(read_numbers(reading)) == encode(first)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x00", b"\x81\xa3key\xa1x"])
+@pytest.mark.parametrize("damage", [b"", b"\x00", b"\x81\xa3key\xa1x", b"\x81\xa3key\xa1\xff"])
 def test_what_is_damaged_is_worked_out_again(reading, damage):
     first = read_numbers(reading)
     (reading.book.path / "index" / CACHE_NAME).write_bytes(damage)
@@ -31,3 +31,9 @@ def test_numbers_of_something_else_are_not_taken(reading):
     first = read_numbers(reading)
     reading.scored.columns.reward[0] += 0.5
     assert read_numbers(reading)["columns"]["mean"] != first["columns"]["mean"]
+
+
+def test_damage_that_changes_no_number_is_shown(reading):
+    assert not read_numbers(reading)["report"]["damaged"]
+    reading.damaged.append("journals/w.1.jsonl:7: the checksum is wrong")
+    assert read_numbers(reading)["report"]["damaged"] == ["journals/w.1.jsonl:7: the checksum is wrong"]

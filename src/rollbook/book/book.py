@@ -232,11 +232,12 @@ class Book:
 
     def check_meaning(self) -> None:
         """Refuse to continue when run.json was edited since the run began: scores would have two meanings."""
-        if self._is_manifest_edited():
+        if self.is_manifest_edited():
             raise edited_error(self.path / "run.json")
         self.check_tasks()
 
-    def _is_manifest_edited(self) -> bool:
+    def is_manifest_edited(self) -> bool:
+        """Return whether run.json is not as the first round found it."""
         began = next((r.meaning for r in self.rounds() if r.meaning), "")
         return bool(began) and began != hash_manifest(self.path)
 
@@ -244,7 +245,7 @@ class Book:
         """Refuse tasks that were edited after planning: earlier scores belong to the old tasks."""
         held, path = self.manifest.tasks, self.path / "tasks.jsonl"
         if held and measure_extent(path, held.bytes) != held:  # or it is the hash in run.json that is damaged
-            raise edited_error(self.path / "run.json" if self._is_manifest_edited() else path)
+            raise edited_error(self.path / "run.json" if self.is_manifest_edited() else path)
 
     def add_parts(self, parts: list[Part]) -> None:
         """Add keys to the plan; existing parts stay unchanged."""

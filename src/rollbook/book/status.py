@@ -59,8 +59,9 @@ def read_status(run: str | Path) -> RunStatus:
         open_again = find_reopened_kinds(seal.failed, seal.round, rounds) if seal else set()
         done += seal is not None and not open_again
         dropped += seal.dropped if seal else 0
-        in_work += seal is None and number in leases.epochs
-        counted = _count_chunk(seal, held, open_again, leases.epochs.get(number, 0))
+        is_in_work = _is_in_work(seal, open_again, leases.epochs.get(number, 0))
+        in_work += is_in_work
+        counted = held if held and is_in_work else _count_sealed(seal, open_again)
         scored += counted.scored
         for kind, count in counted.failed.items():
             failed[kind] = failed.get(kind, 0) + count
@@ -98,10 +99,10 @@ def read_exact_status(run: str | Path) -> RunStatus:
     for _, _, line in counted:
         scored += 1
         failed_keys.pop((line.task, line.sample), None)
-    pending = status.requested - scored - len(failed_keys)
+    pending, alive = status.requested - scored - len(failed_keys), bool(status.workers)
     return msgspec.structs.replace(
         status,
-        state=status.state if status.state == "planned" else _name_exact_state(status, scored, pending),
+        state=status.state if status.state == "planned" else name_state(status.requested, scored, pending, alive),
         scored=scored,
         failed=dict(Counter(failed_keys.values())),
         pending=pending,
@@ -109,10 +110,6 @@ def read_exact_status(run: str | Path) -> RunStatus:
         exact=True,
         damaged=[str(line) for line in (*counted.damaged, *failures.damaged)],
     )
-
-
-def _name_exact_state(status: RunStatus, scored: int, pending: int) -> str:
-    return name_state(status.requested, scored, pending, bool(status.workers))
 
 
 def name_state(requested: int, scored: int, pending: int, alive: bool) -> str:
@@ -130,10 +127,12 @@ def _find_worker_counts(number: int, leases: Leases, presences: dict[str, Presen
     return presence.chunks.get(number) if presence else None
 
 
-def _count_chunk(seal: Seal | None, held: Held | None, open_again: set[str], epoch: int) -> Held:
-    """Return the counts of one chunk: its owner's heartbeat while it is in work, its seal otherwise."""
-    if held is not None and (seal is None or epoch > seal.epoch):
-        return held
+def _is_in_work(seal: Seal | None, open_again: set[str], epoch: int) -> bool:
+    """Return whether a worker has claimed a chunk and not sealed it yet; a closed chunk counts by its seal."""
+    return epoch > 0 if seal is None else bool(open_again) and epoch > seal.epoch
+
+
+def _count_sealed(seal: Seal | None, open_again: set[str]) -> Held:
     if seal is None:
         return Held()
     return Held(seal.scored, {kind: n for kind, n in seal.failed.items() if kind not in open_again})

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rollbook.book.book import Book, hash_manifest
+from rollbook.book.book import Book
 from rollbook.book.counted_lines import KeyMap, is_still_final, list_journals, sidecar_path, worker_of_journal
 from rollbook.book.heartbeats import GONE_SUFFIX, WorkerGone
 from rollbook.book.json_lines import LineChecker, read_whole_lines
@@ -178,8 +178,7 @@ class _BookChecker:
             self._rounds = self._book.rounds()
         except BookError:
             return  # a damaged round is in the list already
-        began = next((round_.meaning for round_ in self._rounds if round_.meaning), "")
-        if began and began != hash_manifest(self._run):
+        if self._book.is_manifest_edited():
             yield Damage(str(self._run / "run.json"), "was edited since the run began")
 
     def _check_seals(self) -> Iterator[Damage]:

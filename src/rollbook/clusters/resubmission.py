@@ -59,6 +59,7 @@ def resubmit(
         raise UsageError(
             f"ssh: host: {profile.ssh.host}: {run} lies here, and so do its jobs; give a profile without ssh"
         )
+    Book(run)  # nothing is written into a folder that is no run directory
     order = _make_order(run, changes, profile, scheduler)
     check_secrets(order)
     (run / "jobs").mkdir(exist_ok=True)

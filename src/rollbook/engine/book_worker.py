@@ -286,7 +286,8 @@ class BookJobSource:
     async def _write_seals(self, claims: list[Claim]) -> None:
         await self._in_thread(self._claims.seal, [(claim, self._make_seal(claim)) for claim in claims])
         for claim in claims:
-            self._open.pop(claim.chunk.number, None)
+            if self._open.get(claim.chunk.number) is claim:  # else it was dropped, and perhaps claimed again since
+                del self._open[claim.chunk.number]
 
     def _make_seal(self, claim: Claim) -> Seal:
         files = claim.files | self._journal.extents(claim.since_segment)

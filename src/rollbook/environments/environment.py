@@ -117,6 +117,9 @@ class Environment:
     needs_judge: ClassVar[bool] = False
     """Whether it cannot score without a judge (`--judge`); with `appeal` and False here, a judge is optional."""
 
+    verify_needs_server: ClassVar[bool] = True
+    """Whether `wait_until_ready` is called before `verify` too; False where the score comes with the rollout."""
+
     def __new__(cls, *args: JSON, **kwargs: JSON) -> Self:
         """Store the arguments: another process needs only them and the class."""
         if cls.__init__ is object.__init__ and (args or kwargs):
@@ -148,7 +151,7 @@ class Environment:
     async def wait_until_ready(self, task: Task, outage_s: float) -> None:
         """Wait for a server that the task needs and that is away; RolloutFailed after `outage_s` (`--outage`).
 
-        Called before `open` and before `verify`, whose deadlines do not count the waiting.
+        Called before `open`, and with `verify_needs_server` before `verify`; their deadlines do not count the waiting.
         """
 
     def open(self, task: Task) -> EnvironmentState:

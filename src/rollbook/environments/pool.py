@@ -238,8 +238,8 @@ class EnvironmentProcess(asyncio.Protocol):
         return len(self._pending)
 
     async def start(self, spec: EnvironmentSpec, run: Path | None, limits: Limits, log: Path | None) -> None:
-        """Spawn it and wait until the environment is loaded; an environment that does not load is a UsageError,
-        one that is killed Stopped."""
+        """Spawn it and wait until the environment is loaded. One that does not load is a UsageError; one that something
+        else kills is Stopped."""
         ours, theirs = socket.socketpair()
         argv = module_argv("rollbook.environments.environment_process", str(theirs.fileno()))
         self._child = Child(argv, pass_fds=(theirs.fileno(),), log=log)
@@ -258,7 +258,7 @@ class EnvironmentProcess(asyncio.Protocol):
                 reply = await self._ready
         except TimeoutError:
             raise UsageError(f"environment {spec.spec} did not load within {START_S:.0f} s") from None
-        if self._child.returncode == -signal.SIGKILL:
+        if self._child.returncode == -signal.SIGKILL and self._end_reason is None:  # not by us
             raise Stopped(
                 f"environment {spec.spec} was killed while it loaded (out of memory?): make room, then resume"
             )

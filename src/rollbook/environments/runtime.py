@@ -183,7 +183,8 @@ class EnvironmentRuntime:
         """Score a rollout, or raise the failure of its verifier or judge."""
         own_task = self._own_task(task)
         own = rollout if own_task is task else msgspec.structs.replace(rollout, task=own_task)
-        await self._wait_until_ready(task)
+        if self._environment and self._environment.verify_needs_server:
+            await self._wait_until_ready(task)
         score = await self._run_verifier(own_task, own)
         return await self._ask_judge(self._judge.for_rollout(rollout), own_task, own, score) if self._judge else score
 

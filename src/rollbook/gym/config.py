@@ -2,7 +2,7 @@
 
 All three are written side by side. The configuration names the server, an agent, a model and the rows to ask. Gym
 starts each server of a configuration itself, from a folder `resources_servers/NAME` with an `app.py`. Ours (the shim)
-starts `rollbook serve`, which stays beside a server at its address only if that serves the same environment.
+starts `rollbook serve`, which uses a server that is at its address already only if that serves the same environment.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _read_server(name: str, block: JSON) -> tuple[str, ServerConfig]:
         raise UsageError(f"{name}: {error}") from None
 
 
-_APP_TEMPLATE = '''"""Starts `rollbook serve` for NeMo Gym, which stays beside a server only if that serves the same."""
+_APP_TEMPLATE = '''"""Starts `rollbook serve` for NeMo Gym, or uses a server at its address that serves the same."""
 
 import os
 

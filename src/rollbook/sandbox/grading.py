@@ -83,12 +83,18 @@ class ExaminerReport(msgspec.Struct):
     error: ProgramError | None
 
 
+MIN_REPORT_KB = 64
+"""Room for the report of the tests, whatever the code raises: a report that was cut would be none."""
+
+
 class Examination:
     """Runs the code under test in one guest and the tests in another; only the second reports the outcome."""
 
     def __init__(self, launcher: GuestLauncher, limits: Limits) -> None:
         self._launcher, self._limits = launcher, limits
-        self._examiner_limits = msgspec.structs.replace(limits, wall_seconds=min(2 * limits.wall_s, MAX_SECONDS))
+        self._examiner_limits = msgspec.structs.replace(
+            limits, wall_seconds=min(2 * limits.wall_s, MAX_SECONDS), output_kb=max(limits.output_kb, MIN_REPORT_KB)
+        )
         self._candidate_result: Result | BaseException | None = None
 
     def run(self, code: str, exam: Mapping[str, JSON]) -> tuple[Result, Result]:
@@ -152,7 +158,7 @@ def make_verdict(examined: Result, candidate: Result) -> Verdict:
 
 def find_limit(examined: Result) -> VerdictReason:
     """Return which limit tests without a report reached, with what the code gave them. Tests that left their process
-    are broken; any other end of theirs is the sandbox's failure: the code cannot bring it about."""
+    are broken; any other end is a failure of the sandbox, because the code cannot cause it."""
     if examined.status in ("timeout", "memory", "output"):
         return examined.status
     if examined.status in ("ok", "error"):

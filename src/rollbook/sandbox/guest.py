@@ -293,8 +293,8 @@ class Guest:
         return process.was_killed or self._code_can_kill
 
     def ran_out_of_memory(self) -> bool:
-        """Return whether the kernel killed one of its processes for lack of memory since the last call; SandboxError if
-        not the guest's memory was used up but the machine's."""
+        """Return whether the kernel killed one of its processes since the last call because the guest's memory was used
+        up; SandboxError if the machine's memory was."""
         return self._account is not None and self._account.ran_out_of_memory()
 
     def renew_memory(self, limits: Limits, own_mb: float) -> None:

@@ -227,7 +227,7 @@ class Session:
         finally:
             self._queue.release()
 
-    run = async_method(_turn, kills=False)  # the state is worth more than the rest of the turn
+    run = async_method(_turn, kills=False)  # a kill would lose the state of the session
     run_sync = _turn_blocking
 
     def _enter(self) -> Session:

@@ -31,7 +31,9 @@ from rollbook.sandbox.results import GuestReport, ProgramError, RunStatus
 
 KILL_ROUNDS = 16
 PF_EXITING = 4
-"""The flag of a process that has begun to exit, in /proc/PID/stat."""
+"""The flag of a thread that has begun to exit, in /proc/PID/stat."""
+PENDING_KILL = 1 << signal.SIGKILL - 1
+"""The bit of a SIGKILL among the pending signals there: the kernel sets it for every thread of a process."""
 
 
 class MemorySize(NamedTuple):
@@ -150,9 +152,20 @@ def is_dead(pid: int) -> bool:
 
 
 def is_exiting(pid: int) -> bool:
-    """Return whether a process has begun to exit: this is so before the kernel closes its descriptors."""
-    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return not fields or bool(int(fields[6]) & PF_EXITING)
+    """Return whether a process has begun to exit, or has been sent a SIGKILL: this is so before the kernel closes its
+    descriptors. Code can end the first thread alone, so the others are looked at too."""
+    if not _is_thread_exiting(f"/proc/{pid}/stat"):
+        return False
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return True
+    return all(_is_thread_exiting(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+
+
+def _is_thread_exiting(path: str) -> bool:
+    fields = _read_file(path).rpartition(b")")[2].split()
+    return not fields or bool(int(fields[6]) & PF_EXITING or int(fields[28]) & PENDING_KILL)
 
 
 def is_asleep(pid: int) -> bool:

@@ -57,7 +57,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def sample_of(rollout: Rollout) -> Sample:
-    """What is trained of a rollout; TokenError if it was scored and its server reported no ids.
+    """What is trained of a rollout; TokenError if it was scored and its server reported no ids of what it sampled.
 
     Sequences in which nothing was sampled are left out.
 
@@ -70,6 +70,8 @@ def sample_of(rollout: Rollout) -> Sample:
     rollout = fail_if_unsampled(rollout)
     try:
         sequences = [sequence for sequence in merge(rollout.turns) if sequence.trained]
+        if not sequences:
+            raise TokenError(f"{rollout.usage.completion_tokens} tokens were sampled, and none has an id")
     except TokenError as error:
         if rollout.score is not None:
             raise TokenError(f"rollout {rollout.task.id}#{rollout.sample}: {error}") from None

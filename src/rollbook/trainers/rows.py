@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from rollbook.core import JSON, JSON_ERRORS, FailureSide, Rollout, Task, TaskLine, decode, encode_line, iterate_lines
+from rollbook.core import (
+    FAILURE_KINDS,
+    JSON,
+    JSON_ERRORS,
+    FailureSide,
+    Rollout,
+    Task,
+    TaskLine,
+    decode,
+    encode_line,
+    iterate_lines,
+)
 from rollbook.engine import Entry
 from rollbook.environments import Environment, parameters_of, resolve
 from rollbook.errors import Shortfall, UsageError
@@ -174,6 +185,13 @@ class RowsMissing(Shortfall):
 def find_side(reasons: Iterable[MissingReason]) -> FailureSide:
     """Return `infra` if requesting all rows again may help, `data` if at least one of them would fail again."""
     return "data" if any(reason.side == "data" for reason in reasons) else "infra"
+
+
+def find_group_side(error: Shortfall) -> FailureSide:
+    """Return the side of a group that is not complete: of the reasons for its rows, or of the kinds of its failures."""
+    if isinstance(error, RowsMissing):
+        return error.side
+    return "infra" if all(FAILURE_KINDS[kind].side == "infra" for kind in error.failed) else "data"
 
 
 def find_missing(outcomes: Sequence[Rollout | MissingReason]) -> dict[RowName, MissingReason]:

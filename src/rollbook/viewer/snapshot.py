@@ -20,7 +20,7 @@ import numpy as np
 
 from rollbook import stats
 from rollbook.book import Book, TaskFile, count_workers, name_state
-from rollbook.core import JSON, Failure, Task
+from rollbook.core import JSON, JSON_ERRORS, Failure, Task
 from rollbook.errors import BookError, TokenError, UsageError
 from rollbook.reports import Report, RunData, build_report, has_live_worker, replace_file
 from rollbook.stats import NO_ANSWER, PASS_THRESHOLD, SCALAR_COLUMNS, Expression, TaskProfile, to_identifier
@@ -51,7 +51,7 @@ def read_numbers(reading: RunData) -> dict[str, JSON]:
     if len(reading.scored.columns) < MIN_CACHED_ROLLOUTS:
         return compute_numbers(reading)
     place, key = reading.book.path / "index" / CACHE_NAME, _make_cache_key(reading)
-    with suppress(OSError, msgspec.DecodeError):
+    with suppress(OSError, *JSON_ERRORS):
         held = msgspec.msgpack.decode(place.read_bytes())
         if isinstance(held, dict) and held.get("key") == key:
             return held
@@ -111,7 +111,7 @@ def _make_cache_key(reading: RunData) -> str:
         digest.update(array.tobytes())
     texts = [reading.scored.answers.texts, reading.scored.parts.texts, reading.names, reading.missing]
     run = reading.book.manifest.run, os.fsencode(reading.book.path)
-    rest = [reading.failed, reading.live, run, reading.scored.dropped, texts]
+    rest = [reading.failed, reading.live, run, reading.scored.dropped, reading.damaged, texts]
     digest.update(msgspec.msgpack.encode([rest, list(reading.failed_by_task.items())]))
     return digest.hexdigest()
 

@@ -9,6 +9,7 @@ from rollbook import Environment, Shortfall, run, score
 from rollbook.book import Book, rollouts
 from rollbook.core import Limits, Rollout, Sampling
 from rollbook.engine import Request, load_run_environments, plan_request
+from rollbook.environments import EnvironmentRuntime, load_instance
 from rollbook.environments.environment import execution_mode
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.client.agents import RemoteAgent
@@ -73,6 +74,26 @@ def test_an_agent_that_is_away_for_a_while_costs_no_rollout(tmp_path):
             await environment.play(task, rollout, AskNobody(), verdict)
             await environment.stop()
             assert verdict["score"]["reward"] == 1.0
+
+    asyncio.run(main())
+
+
+def test_a_rollout_that_an_agent_scored_before_it_went_away_is_scored(tmp_path):
+    async def main():
+        async with Agent() as agent:
+            environment = RemoteAgent(f"gym+agent://{agent.host}", write_rows(tmp_path / "rows.jsonl", row("a")))
+            (task,) = environment.tasks()
+            spec = load_instance(environment).spec
+            runtime = EnvironmentRuntime(spec, Limits(), environment=lambda: environment, outage_s=0.1)
+            await runtime.open()
+            done, late = (Rollout(task=task, sample=n, seed=0, messages=task.messages) for n in range(2))
+            done.outcome = {}
+            await environment.play(task, done, AskNobody(), done.outcome)
+            await agent.go_away()
+            with pytest.raises(RolloutFailed, match="connection"):
+                await environment.play(task, late, AskNobody(), {})
+            assert (await runtime.verify(task, done)).reward == 1.0
+            await runtime.close()
 
     asyncio.run(main())
 

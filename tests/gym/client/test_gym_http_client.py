@@ -104,3 +104,33 @@ def test_words_of_an_answer_are_one_short_line():
 )
 def test_an_address_is_taken_as_it_is(text, base):
     assert parse_address(text) == base
+
+
+class Silent(Listening):
+    """Accepts requests and answers none."""
+
+    asked = 0
+
+    def app(self):
+        app = web.Application()
+        app.router.add_get("/", self._wait)
+        return app
+
+    async def _wait(self, request):
+        self.asked += 1
+        await asyncio.sleep(3)
+
+
+def test_callers_that_wait_for_a_server_that_never_answers_wait_together(monkeypatch):
+    get = GymClient.get
+    monkeypatch.setattr(GymClient, "get", lambda client, path: get(client, path, 0.5))
+
+    async def work(client, server):
+        client._note_failure()
+        waiting = [client.wait_until_reachable(0.1) for _ in range(20)]
+        async with asyncio.timeout(5):
+            ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all("no answer in 0.5 s, for 0.1 s or longer" in str(end) for end in ends)
+        assert server.asked == 1
+
+    talk(Silent(), work)

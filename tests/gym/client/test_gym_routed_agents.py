@@ -144,3 +144,13 @@ def test_nobody_there_is_one_line(tmp_path):
 def test_what_is_no_configuration_is_said(raw):
     with pytest.raises(UsageError, match="not a head server's configuration"):
         read_head_config(raw, "http://h/global_config_dict_yaml")
+
+
+def test_a_head_server_that_lists_its_servers_as_something_else_is_refused(tmp_path):
+    async def main():
+        async with Head({"one": "h:1"}) as head:
+            head.text = "<html>starting"
+            with pytest.raises(UsageError, match="server_instances: not a list of servers"):
+                await asyncio.to_thread(find_agents, head.url)
+
+    asyncio.run(main())

@@ -114,6 +114,33 @@ def test_tools_that_come_by_mcp_are_offered_and_called(tmp_path, mode):
     assert server.paths == [*asked, "/seed_session", "/mcp tools/list", *["/mcp tools/call"] * 2, "/verify"]
 
 
+def test_arguments_that_an_mcp_server_refuses_are_reported_to_the_model(tmp_path):
+    server = Counter()
+    server.mcp = {"server_name": "counter", "url_path": "/mcp", "transport": "http"}
+    data = write_rows(tmp_path / "rows.jsonl", row("add", id="a", initial_count=3, expected_count=4))
+    turns = [call("increment_counter", count=-1), call("increment_counter", count=1), {"answer": "4"}]
+    result = drive(server, tmp_path, write_said(tmp_path / "s.jsonl", a=turns), data)["a", 0]
+    assert [m.text for m in result.messages if m.role == "tool"] == ["Error: count: less than 0", "it is 4"]
+    assert result.reward == 1.0
+
+
+def test_tasks_with_the_same_mcp_tools_share_one_list_of_them(tmp_path):
+    async def main():
+        server = Counter()
+        server.mcp = {"server_name": "counter", "url_path": "/mcp", "transport": "http"}
+        async with server:
+            environment = RemoteServer(server.url, write_rows(tmp_path / "rows.jsonl", row("a"), row("b")))
+            tasks = list(environment.tasks())
+            await environment.start()
+            for task in tasks:
+                await environment.open(task)
+            await environment.stop()
+            first, second = (environment.offers(task) for task in tasks)
+            assert first is second
+
+    asyncio.run(main())
+
+
 def test_a_row_with_tools_of_its_own_is_played_with_those(tmp_path):
     server = Counter()
     server.mcp = {"server_name": "counter", "url_path": "/mcp", "transport": "http"}

@@ -19,7 +19,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import msgspec
 
-from rollbook.core import JSON, Rollout, Sampling, Score, Task, decode, encode
+from rollbook.core import JSON, JSON_ERRORS, Rollout, Sampling, Score, Task, decode, encode
 from rollbook.environments import Environment
 from rollbook.errors import InvalidReward, RolloutFailed, UsageError
 from rollbook.gym.client.config import ServerBlock, read_blocks, resolve
@@ -45,7 +45,7 @@ DEFAULT_AGENT = "agent"
 class RemoteAgent(Environment):
     """An agent at an address. `data` are its rows."""
 
-    needs_model = False
+    needs_model = verify_needs_server = False
     description = "A NeMo Gym agent that plays whole rollouts, gym+agent://host:port; its rows with --data."
 
     def __init__(self, url: str, data: str | None = None) -> None:
@@ -181,7 +181,7 @@ _WILDCARD_HOSTS = ("0.0.0.0", "::", "")
 def find_agents(head: str) -> dict[str, str]:
     """Return the addresses of a head server's agents by name; UsageError explains why there are none."""
     config = read_head_config(_fetch(head, CONFIG_PATH), f"{head}{CONFIG_PATH}")
-    check_instances(decode(_fetch(head, INSTANCES_PATH)), head)
+    check_instances(_read_instances(_fetch(head, INSTANCES_PATH), head), head)
     agents = {block.name: _agent_address(block, config, head) for block in read_blocks(config) if block.kind == AGENTS}
     if not agents:
         raise UsageError(f"{head}: the head server knows no agents ({AGENTS})")
@@ -195,11 +195,18 @@ def read_head_config(raw: bytes, where: str) -> Mapping[str, JSON]:
     try:
         text = decode(raw)
         value = yaml.safe_load(text) if isinstance(text, str) else text
-    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, *JSON_ERRORS) as error:
         raise UsageError(f"{where}: not a head server's configuration: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(value, dict):
         raise UsageError(f"{where}: not a head server's configuration, but {type(value).__name__}")
     return value
+
+
+def _read_instances(raw: bytes, head: str) -> JSON:
+    try:
+        return decode(raw)
+    except (RecursionError, *JSON_ERRORS) as error:
+        raise UsageError(f"{head}{INSTANCES_PATH}: not a list of servers: {error}") from None
 
 
 def check_instances(value: JSON, head: str) -> None:

@@ -231,7 +231,7 @@ def find_difference(made: JSON, original: JSON) -> JSON:
 
 
 def apply_difference(made: JSON, difference: JSON) -> JSON:
-    """Return the original of which `find_difference` was told."""
+    """Return the original that `find_difference` compared with `made`."""
     if difference is None:
         return made
     if "value" in difference:

@@ -240,7 +240,7 @@ class ServerFleet:
         """Return the template of the configuration, or the one that the datasets of a row's agent name."""
         blocks = [self._agents[agent]] if agent in self._agents else list(self._agents.values())
         datasets = [dataset for block in blocks for dataset in block.settings.get("datasets") or []]
-        names = {dataset["prompt_config"] for dataset in datasets if dataset.get("prompt_config")}
+        names = {dataset[PROMPT_CONFIG] for dataset in datasets if dataset.get(PROMPT_CONFIG)}
         if own := self._config.get(PROMPT_CONFIG):
             names = {own}
         if len(names) > 1:

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from rollbook.core import FAILURE_KINDS, JSON, decode, encode
+from rollbook.core import FAILURE_KINDS, JSON, JSON_ERRORS, decode, encode
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.models import describe_connection_error, open_http_session
 
@@ -42,13 +42,13 @@ def parse_json(line: bytes) -> JSON:
     """Parse JSON, accepting NaN and infinities, which some servers write; ValueError if it is not JSON."""
     try:
         return decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return json.loads(line)
 
 
 CONNECT_TIMEOUT_S = 10.0
 FIRST_PROBE_S, MAX_PROBE_S = 0.25, 5.0
-"""The delay between questions whether a server is back, at first and at most."""
+"""The delay between requests that find out whether a server is back, at first and at most."""
 
 MAX_CONNECTIONS = 512
 """Connections open at once to one server; further requests wait."""
@@ -84,7 +84,7 @@ class GymReply(msgspec.Struct, frozen=True):
         """Return the body's JSON; None if it is not JSON."""
         try:
             return decode(self.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except JSON_ERRORS:
             return None
 
 
@@ -97,7 +97,8 @@ class GymClient:
         self._urls: dict[str, URL] = {}
         self._client_id, self._outages, self.unreachable = token_hex(4), 0, False
         self._failing_since: float | None = None
-        self._probing = asyncio.Lock()
+        self._probing, self._probes = asyncio.Lock(), 0
+        self._probe_failure: RolloutFailed | None = None
 
     @property
     def generation(self) -> str:
@@ -186,15 +187,13 @@ class GymClient:
     ) -> None:
         """Wait while the server is away: one outage for all callers, and a failure when it has lasted `outage_s`.
 
-        It is over when anything answers. Callers ask one after the other, so that a server which returns is not met by
-        all of them at once; `find_server` is called before each question, for a server that may have moved.
+        It is over when anything answers. Callers share the answer to one request, so that a server which returns does
+        not get one from each of them at once, and one that never answers does not delay them one after the other.
+        `find_server` is called before each request, for a server that may have moved.
         """
         delay = FIRST_PROBE_S
         while self._failing_since is not None:
-            async with self._probing:
-                if find_server and self._failing_since is not None:
-                    await find_server()
-                failure = await self._probe()
+            failure = await self._share_probe(find_server)
             if failure is None or self._failing_since is None:
                 return
             left = self._failing_since + outage_s - asyncio.get_running_loop().time()
@@ -203,9 +202,18 @@ class GymClient:
             await asyncio.sleep(min(delay, left))
             delay = min(2 * delay, MAX_PROBE_S)
 
+    async def _share_probe(self, find_server: Callable[[], Awaitable[None]] | None) -> RolloutFailed | None:
+        """Return why the server is still away, or None: ask it, or wait for the answer that another caller gets."""
+        before = self._probes
+        async with self._probing:
+            if self._probes == before:
+                if find_server:
+                    await find_server()
+                self._probe_failure = await self._probe()
+                self._probes += 1
+        return self._probe_failure
+
     async def _probe(self) -> RolloutFailed | None:
-        if self._failing_since is None:  # another caller found it answering
-            return None
         try:
             reply = await self.get("/")
         except RolloutFailed as failure:

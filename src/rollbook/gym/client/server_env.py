@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from rollbook.core import JSON, Message, Rollout, Score, Task, Turn, require_finite
+from rollbook.core import JSON, Message, Rollout, Score, Task, Turn, encode, require_finite
 from rollbook.environments import Environment
 from rollbook.errors import InvalidReward, LimitReached, RolloutFailed
 from rollbook.gym.client.fleet import ServerFleet
@@ -88,6 +88,7 @@ class ServerEnvironment(Environment):
         """Do the work of `__init__`, once the servers are determined."""
         self._servers = servers
         self._mcp_tools: dict[str, list[JSON]] = {}
+        self._mcp_lists: dict[bytes, list[JSON]] = {}
         self._rows = RowDataset(
             data, name, self._check, prompt_optional=self.route == STEP_PATH, prepare=servers.prepare_row
         )
@@ -139,7 +140,8 @@ class RemoteServer(ServerEnvironment):
             seeded = await server.post(SEED_PATH, task.fields, session.cookies)
             session.mcp = None if has_tools else read_mcp_endpoint(seeded)
         if session.mcp:
-            self._mcp_tools[task.id] = await list_mcp_tools(server.client, session.mcp)
+            tools = await list_mcp_tools(server.client, session.mcp)
+            self._mcp_tools[task.id] = self._mcp_lists.setdefault(encode(tools), tools)  # most tasks have the same
         return session
 
     def offers(self, task: Task) -> list[dict[str, JSON]]:
@@ -205,13 +207,28 @@ async def list_mcp_tools(client: GymClient, endpoint: McpEndpoint) -> list[JSON]
 
 
 async def call_mcp_tool(client: GymClient, endpoint: McpEndpoint, name: str, arguments: dict[str, JSON]) -> str:
-    """Return the result of a tool as text for the model: its texts, else its JSON."""
+    """Return the result of a tool as text for the model: its texts, else its JSON, or what is wrong with the call."""
     reply = await ask_mcp(client, endpoint, "tools/call", {"name": name, "arguments": arguments})
+    if mistake := _read_invalid_params(reply):
+        return f"Error: {mistake}"
     result = _read_mcp_result(reply, endpoint)
     parts = [part for part in result.get("content") or [] if isinstance(part, dict)]
     text = "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
     text = text if parts else _output_text(result.get("structuredContent"))
     return f"Error: {text}" if result.get("isError") else text
+
+
+INVALID_PARAMS = -32602
+"""The code of JSON-RPC with which a server refuses the arguments of a call: a mistake of the model."""
+
+
+def _read_invalid_params(reply: GymReply) -> str:
+    """Return what a server says about arguments that it refuses; empty if it does not refuse them."""
+    value = reply.json()
+    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(error, dict) or error.get("code") != INVALID_PARAMS:
+        return ""
+    return str(error.get("message") or "invalid arguments")
 
 
 def _read_mcp_result(reply: GymReply, endpoint: McpEndpoint) -> Mapping[str, JSON]:
@@ -271,6 +288,7 @@ class SteppedServer(ServerEnvironment):
 
     description = "A NeMo Gym server that is played by /reset and /step, gym+step://host:port or gym+step:config.yaml."
     route = STEP_PATH
+    verify_needs_server = False
 
     def __init__(self, name: str = "", url: str = "", data: str | None = None, **overrides: JSON) -> None:
         servers = SingleServer(parse_address(url, "gym+step")) if url else ServerFleet(name, overrides)

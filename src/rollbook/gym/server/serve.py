@@ -115,9 +115,14 @@ def digest_server(options: ServeOptions, loaded: LoadedEnvironment) -> str:
         (version("rollbook"), sys.prefix, str(Path.cwd())),  # relative paths in arguments depend on the folder
         (source.target, source.args, source.digest),
         msgspec.structs.replace(options, host="", port=0, data_dir=None, reuse=False),
-        [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
+        list(map(_digest_file, files)),
     ]
     return hashlib.sha256(encode(parts)).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    with open(path, "rb") as file:  # rows can be many gigabytes
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def stay_beside_server(options: ServeOptions, identity: ServerIdentity, say: Log) -> bool:

@@ -185,7 +185,7 @@ class ZygoteFactory:
             if level["mode"] == "root" and not is_root:
                 continue
             if level["level"] == "same-user" and is_root:
-                continue  # the code would be root, and Landlock alone would stand between it and everything
+                continue  # the code would be root, with Landlock as its only restriction
             yield level
 
     def _explain_refusal(self, reasons: list[str]) -> str:

@@ -136,8 +136,8 @@ def run_part(peer: Peer, work: Callable[[], Any]) -> None:
 
 def find_verdict_word(phase: str, failure: BaseException | None, exam: dict[str, Any], peer: Peer) -> str:
     """Return one word for how the tests ended. They are broken if they fail before they ask the code anything, be it
-    only for an attribute: whatever comes after a question may be the code's fault. Nor do they pass anyone unless they
-    call a function, or use a class."""
+    only for an attribute: whatever comes after that may be the code's fault. Tests that call no function and use no
+    class are broken too, even if they do not fail."""
     if failure is None:
         return "passed" if peer.calls or (exam["classes"] and peer.requests) else "broken"
     if isinstance(failure, PeerGone):

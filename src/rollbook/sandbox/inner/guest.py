@@ -343,8 +343,10 @@ class WholeWriter(io.FileIO):
     def write(self, data: Any) -> int:
         """Return the number of bytes."""
         size = super().write(data)
-        while size < len(data):
-            size += super().write(memoryview(data)[size:])
+        if size < (view := memoryview(data)).nbytes:
+            view = view.cast("B")  # an array counts its items
+            while size < view.nbytes:
+                size += super().write(view[size:])
         return size
 
 

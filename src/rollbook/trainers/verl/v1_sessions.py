@@ -17,11 +17,11 @@ import transfer_queue
 from tensordict import NonTensorData, NonTensorStack
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from rollbook.core import FAILURE_KINDS, Rollout, Task
+from rollbook.core import Rollout, Task
 from rollbook.engine import Group, GroupCounts, GroupPolicy
 from rollbook.errors import Shortfall, UsageError
 from rollbook.trainers.formats import sample_of
-from rollbook.trainers.rows import MissingReason, RowName, RowsMissing, find_missing
+from rollbook.trainers.rows import MissingReason, RowName, RowsMissing, find_group_side, find_missing
 from rollbook.trainers.task_runner import BackgroundLoop, TaskRunner
 from rollbook.trainers.verl.batches import Prompt, Trajectory, trajectories
 from rollbook.trainers.verl.config import DO_SAMPLE_COLUMN, SAMPLES_COLUMN, format_version, read_sampling, rebuild_row
@@ -117,8 +117,7 @@ class PromptSessions:
         try:
             status = await self._run_sessions(prompt, name, task, validate, partition)
         except Shortfall as error:  # stored before the status is set: then verl may come with its next batch
-            infra = all(FAILURE_KINDS[kind].side == "infra" for kind in error.failed)
-            self._missing[prompt.uid] = MissingReason("infra" if infra else "data", f"task {task.id}: {error}")
+            self._missing[prompt.uid] = MissingReason(find_group_side(error), f"task {task.id}: {error}")
         except Exception as error:  # noqa: BLE001 - stored likewise
             self._broken = self._broken or error
         finally:
