@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     )
     from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
-    from rollbook.book.status import RunStatus, name_state, read_exact_status, read_status
+    from rollbook.book.status import GroupStatus, RunStatus, name_state, read_exact_status, read_status
+    from rollbook.book.task_groups import TaskGroups, is_reported_by_field
     from rollbook.book.tasks import TaskFile, read_rows
     from rollbook.book.verification import Damage, RunVerification, verify_run
 else:
@@ -80,6 +81,7 @@ __all__ = [
     "DamagedLine",
     "FailedLineHeader",
     "FinalFailures",
+    "GroupStatus",
     "InFlightKeys",
     "Journal",
     "JournalEntry",
@@ -96,6 +98,7 @@ __all__ = [
     "SealedExtents",
     "Seals",
     "TaskFile",
+    "TaskGroups",
     "WorkerGone",
     "WorkerMonitor",
     "count_workers",
@@ -103,6 +106,7 @@ __all__ = [
     "find_reopened_kinds",
     "is_closed",
     "is_finished",
+    "is_reported_by_field",
     "is_still_final",
     "iterate_parts",
     "list_journals",

@@ -8,18 +8,40 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, ScoredLineHeader, unplanned_key_error
+from rollbook.book.counted_lines import (
+    CountedLines,
+    FinalFailures,
+    KeyMap,
+    ScoredLineHeader,
+    iterate_parts,
+    unplanned_key_error,
+)
 from rollbook.book.heartbeats import read_presences
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds
+from rollbook.book.task_groups import TaskGroups
 from rollbook.core import Held, Presence, Seal
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """The counts of one environment of a run, or of one group of its tasks (task_groups.py)."""
+
+    requested: int
+    scored: int
+    failed: int
+
+    @property
+    def pending(self) -> int:
+        """What is neither scored nor failed."""
+        return self.requested - self.scored - self.failed
 
 
 class RunStatus(msgspec.Struct, frozen=True):
     """Requested = scored + failed + pending.
 
     Unless it is `exact`, the `chunks_in_work` count as of their worker's last heartbeat: what was written since is
-    durable, and still pending here. Only an exact status knows of damaged journal lines.
+    durable, and still pending here. Only an exact status knows of damaged journal lines, and has counts by environment
+    where there are several, or several groups in one.
     """
 
     run: str
@@ -38,6 +60,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     chunks_in_work: int = 0
     exact: bool = False
     damaged: list[str] = []
+    environments: dict[str, GroupStatus] = {}
 
 
 def read_status(run: str | Path) -> RunStatus:
@@ -91,10 +114,11 @@ def read_exact_status(run: str | Path) -> RunStatus:
         if keys.find(failure.task, failure.sample) is None:
             raise unplanned_key_error(path, end, failure.task, failure.sample)
         failed_keys[failure.task, failure.sample] = failure.failure.kind
-    scored = 0
-    for _, _, line in counted:
-        scored += 1
+    scored_by_row = Counter[int]()
+    for row, _, line in counted:
+        scored_by_row[row] += 1
         failed_keys.pop((line.task, line.sample), None)
+    scored = scored_by_row.total()
     pending = status.requested - scored - len(failed_keys)
     return msgspec.structs.replace(
         status,
@@ -105,7 +129,24 @@ def read_exact_status(run: str | Path) -> RunStatus:
         dropped=counted.dropped,
         exact=True,
         damaged=[str(line) for line in (*counted.damaged, *failures.damaged)],
+        environments=_count_by_group(book, scored_by_row, Counter(book.tasks.rows[task] for task, _ in failed_keys)),
     )
+
+
+def _count_by_group(book: Book, scored: Counter[int], failed: Counter[int]) -> dict[str, GroupStatus]:
+    """Return the counts by environment or group, from those by row; empty where there is only one."""
+    groups = TaskGroups(book)
+    if len(groups.names) == 1:
+        return {}
+    totals = {name: [0, 0, 0] for name in groups.names}
+    for rows, samples, _, _ in iterate_parts(book):
+        for row in rows:
+            counts = totals[groups.name_of(row)]
+            counts[0] += len(samples)
+    for place, counted in enumerate((scored, failed), start=1):
+        for row, count in counted.items():
+            totals[groups.name_of(row)][place] += count
+    return {name: GroupStatus(*counts) for name, counts in totals.items()}
 
 
 def _name_exact_state(status: RunStatus, scored: int, pending: int) -> str:
