@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     )
     from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
-    from rollbook.book.status import GroupStatus, RunStatus, name_state, read_exact_status, read_status
+    from rollbook.book.status import GroupStatus, RunStatus, has_pending, name_state, read_exact_status, read_status
     from rollbook.book.task_groups import TaskGroups, is_reported_by_field
     from rollbook.book.tasks import TaskFile, read_rows
     from rollbook.book.verification import Damage, RunVerification, verify_run
@@ -104,6 +104,7 @@ __all__ = [
     "count_workers",
     "explain_disk_errors",
     "find_reopened_kinds",
+    "has_pending",
     "is_closed",
     "is_finished",
     "is_reported_by_field",

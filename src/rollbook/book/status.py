@@ -105,6 +105,11 @@ def read_status(run: str | Path) -> RunStatus:
     )
 
 
+def has_pending(run: str | Path) -> bool:
+    """Return whether rollouts of a run are neither scored nor failed, by what its workers sealed and last reported."""
+    return read_status(run).pending > 0
+
+
 def read_exact_status(run: str | Path) -> RunStatus:
     """Read the status of a run with counts from its journals: everything that is durable counts."""
     status, book = read_status(run), Book(run)
