@@ -237,7 +237,7 @@ class PersistentState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in the state."""
-        with killed_when_cancelled(self._guest):
+        with killed_when_cancelled(self._guest.process):
             return self._run_turn(body, limits)
 
     def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
@@ -415,10 +415,6 @@ class SnapshotState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in a fork of the state."""
-        with killed_when_cancelled(self._guest):
-            return self._run_turn(body, limits)
-
-    def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         self._check_holder()
         turn, arrival = SessionTurn(self._guest, limits), ForkArrival(self._gate, forks=1, known=self._holder.pid)
         self._guest.renew_memory(limits, self._own_mb - self._first_mb)
@@ -467,7 +463,8 @@ class SnapshotState:
         watchdog = turn.start_watchdog(runner)
         self._guest.process.resume()  # to reap the holders of earlier turns
         arrival.admit()
-        is_alive = turn.wait(runner, {self._gate.fileno(): lambda: arrival.refuse_others(watchdog)})
+        with killed_when_cancelled(runner):
+            is_alive = turn.wait(runner, {self._gate.fileno(): lambda: arrival.refuse_others(watchdog)})
         runner.stop()
         self._guest.process.stop()
         size = runner.read_memory()
