@@ -49,6 +49,16 @@ def test_a_lease_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
         reader.find_owners(0)
 
 
+def test_a_worker_whose_hidden_file_was_removed_claims_with_a_new_one(tmp_path: Path) -> None:
+    run = make_book(tmp_path / "run").path
+    leases, other = Leases(run, "a", 1), Leases(run, "b", 1)
+    assert leases.claim(0, 1)
+    other.remove_claim_files_of(lambda worker: worker == "a")
+    assert [path.name for path in (run / "leases").iterdir()] == ["00000.1"]
+    assert leases.claim(1, 1)
+    assert not other.claim(1, 1)
+
+
 def test_who_leaves_leaves_leases_and_no_hidden_files(tmp_path: Path) -> None:
     run = make_book(tmp_path / "run").path
     leases = Leases(run, "a", 1)

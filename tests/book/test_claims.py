@@ -242,3 +242,19 @@ def test_what_is_written_while_its_journal_is_inherited_is_played_again(
     claim = next(claim for claim in all_claims(ChunkClaimer(book, round_, "heir")) if claim.epoch == 2)
     assert (claim.scored, todo([claim])) == (1, [key for key in claim.chunk if key != (0, 0)])
     assert claim.files[path.name].bytes * 2 == path.stat().st_size
+
+
+def test_who_leaves_removes_the_hidden_files_of_killed_workers_and_of_no_other(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "run", tasks=4, samples=2, workers=4)
+    round_ = open_round(book)
+    killed, alive = make_presence(1, book.path), make_presence(1, book.path)
+    killed.born = "1"  # its pid is another process now
+    claimers = [ChunkClaimer(book, round_, presence.id) for presence in (killed, alive)]
+    for presence, claimer in zip((killed, alive), claimers, strict=True):
+        write_heartbeat(book.path, presence)
+        assert claimer.claim_next()
+    leaver = ChunkClaimer(book, round_, "leaver")
+    assert leaver.claim_next()
+    leaver.remove_claim_files()
+    (hidden,) = (path.name for path in (book.path / "leases").glob(".*"))
+    assert hidden.startswith(f".{alive.id}.")

@@ -134,7 +134,7 @@ def test_a_failure_that_the_plan_does_not_ask_for_is_an_error(tmp_path: Path) ->
     stray.sample = 9
     line = encode_journal_line(make_failed_line(stray, [None], True))
     (book.path / "journals" / "w.1.failures.jsonl").write_bytes(line)
-    for read in (lambda: LineIndex(book), lambda: read_exact_status(book.path)):
+    for read in (lambda: LineIndex(book), lambda: read_exact_status(book.path), lambda: list(FinalFailures(book))):
         with pytest.raises(BookError, match=r"w\.1\.failures\.jsonl:1: task 't0' sample 9 is not in the plan: restore"):
             read()
 

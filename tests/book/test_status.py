@@ -80,7 +80,8 @@ def test_what_was_written_after_the_last_heartbeat_is_counted_exactly_or_said_no
     presence.born = "1"  # killed
     write_heartbeat(book.path, presence)
     assert ChunkClaimer(book, open_round(book), presence.id).claim_next()
-    rollouts = [failed(book, 1, 0), scored(book, 0, 0), scored(book, 0, 1), failed(book, 1, 1)]
+    overridden = failed(book, 0, 1)
+    rollouts = [failed(book, 1, 0), overridden, scored(book, 0, 0), scored(book, 0, 1), failed(book, 1, 1)]
 
     async def write() -> None:
         journal = Journal(book.path, presence.id, lambda _: None)

@@ -15,7 +15,7 @@ from rollbook.core import Settings
 from rollbook.engine import worker_pool
 from rollbook.engine.progress import Progress
 from rollbook.engine.request import Request, update_settings
-from rollbook.engine.runs import plan_request
+from rollbook.engine.runs import plan_request, work
 from rollbook.engine.worker_pool import REPLACEMENTS_PER_WORKER, ExitStatus, WorkerPool
 from rollbook.errors import Stopped, UsageError
 from support.alive import eventually
@@ -107,6 +107,14 @@ def test_a_worker_that_gives_up_is_not_replaced(book: Book) -> None:
         worked(book, [FakeWorker(ExitStatus(75, "the endpoint is gone")), FakeWorker(ExitStatus(0, ""))])
     with pytest.raises(RuntimeError, match="worker 0 exited with 1"):
         worked(book, [FakeWorker(ExitStatus(1, "")), FakeWorker(ExitStatus(0, ""))])
+
+
+def test_the_files_decide_whether_a_worker_that_gave_up_matters(book: Book) -> None:
+    work(book.path, {}, Said())
+    for status in (ExitStatus(75, "interrupted"), ExitStatus(2, "rollbook: no such thing")):
+        cause, said = worked(book, [FakeWorker(status), FakeWorker(ExitStatus(0, ""))])
+        assert not cause
+        assert said.notes == [f"a worker ended early ({status.message.split(': ')[-1]}); nothing is left to do"]
 
 
 def test_those_that_wait_go_home_once_nobody_needs_them(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ class Victim:
         assert process.code == 0, process.stderr
         self._look(before)
         assert_complete(self.run)
+        assert not list((self.run / "leases").glob(".*")), "a hidden file of a killed worker is left"
         return process
 
     def _look(self, before: dict[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -104,6 +105,32 @@ def test_a_verifier_that_hangs_does_not_hold_up_a_second_signal(
     worker.signal(signal.SIGTERM)
     assert worker.wait(10).code == 75, worker.stderr
     assert rollbook.nothing_left()
+
+
+def test_an_interrupted_worker_of_two_does_not_fail_a_run_that_the_other_finishes(
+    rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve("--delay-s", "0.3"), tmp_path / "run"
+    boss = start(rollbook, endpoint, f"{sums}?tasks=100", run, "--workers", 2)
+    first = next((run / "workers").glob("[!.]*.json"))
+    os.kill(json.loads(first.read_text())["pid"], signal.SIGINT)
+    assert boss.wait(60).code == 0, boss.stderr
+    assert json.loads(first.read_text())["state"] == "left"
+    assert "a worker ended early (interrupted with" in boss.stderr
+    assert_complete(run)
+    assert rollbook.nothing_left()
+
+
+def test_a_signal_when_everything_is_in_flight_is_exit_0(
+    rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve("--delay-s", "2"), tmp_path / "run"
+    worker = rollbook.start("run", f"{sums}?tasks=8", "-m", endpoint.url, "-c", LANES, "-o", run)
+    assert eventually(lambda: endpoint.calls >= LANES, 20), worker.stderr
+    worker.signal(signal.SIGINT)
+    assert worker.wait(30).code == 0, worker.stderr
+    assert "draining" in worker.stderr
+    assert_complete(run)
 
 
 def test_several_workers_drain_too(rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path) -> None:

@@ -105,11 +105,15 @@ def change_the_score(line: bytes) -> bytes:
     return line.replace(b'"reward":', b'"reward":7')
 
 
+def change_the_task(line: bytes) -> bytes:
+    return line.replace(b'"task":"', b'"task":"x')
+
+
 def break_the_text(line: bytes) -> bytes:
     return line[:50] + b"\xff" + line[51:]
 
 
-@pytest.mark.parametrize("damage", [cut_line, put_a_nul, change_the_score, break_the_text])
+@pytest.mark.parametrize("damage", [cut_line, put_a_nul, change_the_score, change_the_task, break_the_text])
 def test_a_damaged_line_is_named_and_its_rollout_is_run_again_and_what_follows_counts(
     damage: Callable[[bytes], bytes], rollbook: Commands, endpoint: Served, run: Path
 ) -> None:
@@ -130,7 +134,8 @@ def test_a_damaged_line_is_named_and_its_rollout_is_run_again_and_what_follows_c
     after = endpoint.seeds
     asked_again = {seed for seed in seeds_of(whole) if after[seed] > before[seed]}
     assert asked_again == seeds_of({lost})
-    assert rollbook.run("report", run, "--json").json["damaged"] == [verified.stdout.splitlines()[0]]
+    after_all = rollbook.run("report", run, "--json").json
+    assert (after_all["damaged"], after_all["dropped"]) == ([verified.stdout.splitlines()[0]], 0)
 
 
 def finished(rollbook: Commands, endpoint: Served, env: str, run: Path) -> None:

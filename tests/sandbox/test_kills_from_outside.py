@@ -14,8 +14,9 @@ import pytest
 
 from rollbook.errors import TestsBroken
 from rollbook.processes import find_members
-from rollbook.sandbox import Grader, Limits, Sandbox, SandboxError
+from rollbook.sandbox import Grader, Limits, Sandbox, SandboxError, Session
 from rollbook.sandbox.cgroups import CGROUP_ENV, find_control_groups
+from rollbook.sandbox.session_state import ForkArrival, SessionTurn, SnapshotState
 from support.alive import alive, eventually
 from support.restricted_host import LESSER_ROOT, PLACES, UNRESTRICTED, RestrictedHost, can_enter, start_restricted_host
 
@@ -146,6 +147,44 @@ def test_a_turn_whose_guest_is_killed_has_no_result() -> None:
                     turn.result(20)
 
 
+def kill_and_call(monkeypatch: pytest.MonkeyPatch, session: Session, cls: type, method: str) -> None:
+    """Let a method first kill the process that holds the state of a session."""
+    call, holder = getattr(cls, method), session._state._holder  # type: ignore[union-attr]
+
+    def kill_first(self: object, *arguments: object) -> object:
+        if not holder.has_ended():
+            os.kill(holder.pid, signal.SIGKILL)
+            assert holder.has_ended(10)
+        return call(self, *arguments)
+
+    monkeypatch.setattr(cls, method, kill_first)
+
+
+@pytest.mark.parametrize(
+    ("cls", "method"),
+    [(SessionTurn, "send"), (ForkArrival, "check_gate"), (SnapshotState, "_roll_back")],
+    ids=["before it is asked", "while it forks", "while its fork runs"],
+)
+def test_a_state_that_is_killed_during_a_turn_is_not_lost_through_its_code(cls: type, method: str) -> None:
+    """The first process of the guest reaps it at once, unless it is kept from that."""
+    with Sandbox(LIMITS, size=1) as box:
+        for _ in range(5):
+            with box.session(snapshot=True) as session, pytest.MonkeyPatch.context() as monkeypatch:
+                session.run_sync("x = 1")
+                kill_and_call(monkeypatch, session, cls, method)
+                with pytest.raises(SandboxError, match="killed from outside"):
+                    session.run_sync("import os\nos._exit(3)")
+                monkeypatch.undo()
+                assert session.run_sync("6 * 7").value == "42"
+
+
+def test_a_state_that_ends_itself_when_it_should_fork_is_lost_through_its_code() -> None:
+    with Sandbox(LIMITS, size=1) as box, box.session(snapshot=True) as session:
+        session.run_sync("import os\nos.fork = lambda: os._exit(137)")
+        lost = session.run_sync("x = 1")
+        assert (lost.status, lost.state) == ("killed", "lost")
+
+
 def test_what_was_killed_between_two_turns_has_no_result() -> None:
     with Sandbox(LIMITS, size=1) as box:
         for snapshot in (False, True):
@@ -189,11 +228,12 @@ def test_tests_that_end_without_a_verdict_score_nobody() -> None:
 
 
 def test_code_that_fills_the_memory_of_the_tests_has_failed() -> None:
-    """Whatever is left for the report of the tests."""
+    """Whatever is left for the report of the tests, and whatever the tests catch."""
     flood = "def make(n): return ['x' * 50 + str(i) for i in range(n)]"
-    tests = "held = []\nwhile True: held.append(make(20_000))"
+    careful = "held = []\nwhile True:\n    try:\n        held.append(make(2_000))\n    except ValueError: pass"
     with Sandbox(Limits(seconds=10, memory_mb=64), size=1) as box:
-        assert not Grader(box).function_sync(flood, tests, "make").passed
+        for tests in ("held = []\nwhile True: held.append(make(20_000))", careful):
+            assert Grader(box).function_sync(flood, tests, "make").reason == "memory"
 
 
 def test_code_that_ends_its_first_thread_is_not_killed_from_outside_when_the_tests_are_over() -> None:

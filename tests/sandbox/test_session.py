@@ -17,12 +17,12 @@ import pytest
 
 from rollbook.errors import UsageError
 from rollbook.processes import find_members
-from rollbook.sandbox import Limits, Sandbox, SandboxError, Session
+from rollbook.sandbox import Limits, Result, Sandbox, SandboxError, Session
 from support.alive import alive, eventually, open_fds
 from support.codetool import run_on
 
 LIMITS = Limits(seconds=1, memory_mb=128, files_mb=8)
-SHORT = msgspec.structs.replace(LIMITS, seconds=0.1)
+SHORT, LONG = (msgspec.structs.replace(LIMITS, seconds=seconds) for seconds in (0.1, 40))
 both_kinds = pytest.mark.parametrize("snapshot", [False, True], ids=["persistent", "snapshot"])
 
 
@@ -186,15 +186,20 @@ def test_turns_of_one_session_run_in_order_whoever_asks(box: Sandbox) -> None:
         assert s.run_sync("len(log)").value == "38"
 
 
-def test_a_cancelled_turn_leaves_the_session_usable(box: Sandbox) -> None:
-    async def go() -> str | None:
-        async with box.session() as s:
-            task = asyncio.create_task(s.run("import time\ntime.sleep(0.3)\nx = 1"))
-            await asyncio.sleep(0.05)
+@both_kinds
+def test_a_cancelled_turn_is_stopped_and_leaves_the_session_usable(
+    box: Sandbox, snapshot: bool, tmp_path: Path
+) -> None:
+    async def go() -> Result:
+        async with box.session(snapshot=snapshot, folder=tmp_path, limits=LONG) as s:
+            await s.run("x = 1")
+            task = asyncio.create_task(s.run("open('begun', 'w').close()\nx = 2\nwhile True: pass"))
+            assert await asyncio.to_thread(eventually, (tmp_path / "begun").exists, 20)
             task.cancel()
-            return (await s.run("x")).value
+            return await asyncio.wait_for(s.run("x if 'x' in globals() else 'a fresh state'"), 20)
 
-    assert asyncio.run(go()) == "1"
+    after = asyncio.run(go())
+    assert (after.value, after.restarted) == (("1", False) if snapshot else ("'a fresh state'", True))
 
 
 def test_a_session_cancelled_while_it_opens_gives_its_place_back() -> None:

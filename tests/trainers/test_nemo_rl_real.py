@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,8 +39,8 @@ from rollbook.errors import UsageError  # noqa: E402
 from rollbook.trainers.nemo_rl import CodeEnvironment, DataFailure, InfraFailure, register  # noqa: E402
 from rollbook.trainers.nemo_rl.rollouts import make_rows_missing, start_rollout_actor  # noqa: E402
 from rollbook.trainers.rows import MissingReason  # noqa: E402
-from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from support.endpoint import Endpoint  # noqa: E402
+from support.ray_cluster import local_ray  # noqa: E402
 from support.sums import SUMS, write_sums  # noqa: E402
 
 WAIT_S = 120
@@ -58,25 +56,8 @@ GENERATION: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    paths = os.pathsep.join(path for path in sys.path if path)
-    ray.init(
-        address="local",
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": paths}},
-    )
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    background, result = BackgroundLoop("endpoint"), Endpoint(vllm=True)
-    background.run(result.__aenter__())
-    yield result
-    background.run(result.__aexit__())
-    background.close()
+    with local_ray(cpus=4):
+        yield
 
 
 def start(folder: Path, endpoint: Endpoint, source: str = SUMS, **settings: Any) -> Any:

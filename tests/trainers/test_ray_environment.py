@@ -1,9 +1,5 @@
 """With a real Ray: environment and workers are actors, and sessions stick wherever they are asked for."""
 
-import os
-import sys
-import warnings
-
 import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make test-ray has an environment with it")
@@ -13,6 +9,7 @@ from rollbook.trainers.nemo_rl import code_environment as code_environment_modul
 from rollbook.trainers.nemo_rl.code_workers import choose_worker  # noqa: E402
 from support.alive import eventually  # noqa: E402
 from support.codetool import code, code_environment, log  # noqa: E402
+from support.ray_cluster import local_ray  # noqa: E402
 
 WAIT_S = 120
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -22,17 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def cluster():
     with code_environment():  # skips where there is no sandbox
         pass
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(
-            address="local",
-            num_cpus=8,
-            include_dashboard=False,
-            log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}},
-        )
-    yield
-    ray.shutdown()
+    with local_ray(cpus=8):
+        yield
 
 
 @pytest.fixture

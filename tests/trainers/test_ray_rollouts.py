@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from rollbook.core import Task, decode, encode  # noqa: E402
 from rollbook.trainers.nemo_rl import DataFailure, RolloutEnvironment  # noqa: E402
 from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from support.endpoint import Endpoint  # noqa: E402
+from support.ray_cluster import local_ray  # noqa: E402
 from support.sums import SUMS, write_sums  # noqa: E402
 
 WAIT_S = 120
@@ -26,18 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    paths = os.pathsep.join(path for path in sys.path if path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(
-            address="local",
-            num_cpus=4,
-            include_dashboard=False,
-            log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": paths}},
-        )
-    yield
-    ray.shutdown()
+    with local_ray(cpus=4):
+        yield
 
 
 def test_results_stream_and_a_failure_keeps_its_type(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from rollbook.engine import OnFailure
 from rollbook.errors import UsageError
 from rollbook.trainers.formats import sample_of
 from rollbook.trainers.rows import RowsMissing
-from rollbook.trainers.task_runner import BackgroundLoop
 from rollbook.trainers.trl import Rollouts, to_trl
 from rollbook.trainers.trl.rollouts import PromptIndex, read_messages, read_sampling
 from support.endpoint import Endpoint
@@ -28,15 +26,6 @@ TRAINER = SimpleNamespace(
     processing_class=SimpleNamespace(pad_token_id=0),
 )
 BROKEN = SUMS.replace("        return roll", "        assert task.id != 'sum-1'\n        return roll")
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    background, result = BackgroundLoop("endpoint"), Endpoint(vllm=True)
-    background.run(result.__aenter__())
-    yield result
-    background.run(result.__aexit__())
-    background.close()
 
 
 def test_rows_have_exact_tokens_and_masked_ones_no_reward() -> None:

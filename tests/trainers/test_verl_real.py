@@ -28,7 +28,6 @@ from verl.utils.import_utils import load_class_from_fqn  # noqa: E402
 from rollbook.core import Task, decode, encode  # noqa: E402
 from rollbook.errors import UsageError  # noqa: E402
 from rollbook.trainers.rows import RowsMissing, make_environment  # noqa: E402
-from rollbook.trainers.task_runner import BackgroundLoop  # noqa: E402
 from rollbook.trainers.verl import GymDataset, RollbookAgentLoopManager  # noqa: E402
 from rollbook.trainers.verl.config import find_servers, read_config  # noqa: E402
 from support.endpoint import Endpoint  # noqa: E402
@@ -37,15 +36,6 @@ from support.sums import SUMS, write_sums  # noqa: E402
 EXAMPLES = Path(__file__).parents[2] / "examples/verl"
 NAME = "rollbook.trainers.verl.RollbookAgentLoopManager"
 PROMPT, RESPONSE, WAIT_S = 64, 24, 60
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    background, result = BackgroundLoop("endpoint"), Endpoint(vllm=True)
-    background.run(result.__aenter__())
-    yield result
-    background.run(result.__aexit__())
-    background.close()
 
 
 def config(folder: Path, endpoint: Endpoint, on_failure: str = "raise", source: str = SUMS, n: int = 2) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from rollbook.book import read_whole_lines
 from rollbook.core import SCHEMA_VERSION, add_crc
 from rollbook.errors import BookError
-from rollbook.reports import read_journal_columns
+from rollbook.reports import make_report, read_journal_columns
 from rollbook.viewer import journal_index
 from rollbook.viewer.journal_index import FailureFollower, JournalFollower, concatenate_columns
 from rollbook.viewer.run_cache import CachedRun
@@ -96,6 +96,34 @@ def test_a_malformed_failure_is_named_by_its_file(pen):
     pen.failed_file.write_bytes(add_crc(b'{"n":1}') + b"\n")
     with pytest.raises(BookError, match=r"failures\.jsonl:1: malformed"):
         FailureFollower(SCHEMA_VERSION).refresh(pen.book.path)
+
+
+def test_a_damaged_failure_counts_as_a_line_and_is_read_once(pen):
+    followed = FailureFollower(SCHEMA_VERSION)
+    pen.fail(rollout(pen.book, 0, 0, failure="model_timeout"), False)
+    for damaged in (b'{"cut":', b'{"n":2'):  # the second at the end of what is read
+        with open(pen.failed_file, "ab") as file:
+            file.write(damaged + b"\n")
+        followed.refresh(pen.book.path)
+        followed.refresh(pen.book.path)
+    assert [line.number for line in followed._reader.damaged] == [2, 3]
+    with open(pen.failed_file, "ab") as file:
+        file.write(add_crc(b'{"n":4}') + b"\n")
+    with pytest.raises(BookError, match=r"failures\.jsonl:4: malformed"):
+        followed.refresh(pen.book.path)
+
+
+def test_a_failure_of_a_key_that_is_not_planned_is_named_by_its_line(pen):
+    pen.fail(rollout(pen.book, 0, 0, failure="model_timeout"), True)
+    stray = rollout(pen.book, 0, 1, failure="model_timeout")
+    stray.sample = 99
+    pen.fail(stray, True)
+    followed, named = FailureFollower(SCHEMA_VERSION), r"failures\.jsonl:2: task '.*' sample 99 is not in the plan"
+    followed.refresh(pen.book.path)
+    with pytest.raises(BookError, match=named):
+        list(followed.list_final(pen.book))
+    with pytest.raises(BookError, match=named):
+        make_report(pen.book.path)
 
 
 def test_what_is_torn_is_not_given(tmp_path):

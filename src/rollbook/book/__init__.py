@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         CountedLines,
         FailedLineHeader,
         FinalFailures,
+        KeyMap,
         LineIndex,
         LineRules,
         ScoredLineHeader,
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
     )
     from rollbook.book.leases import Leases, PeerMonitor, WorkerMonitor
     from rollbook.book.seals import SealedExtents, Seals, find_reopened_kinds, write_seals
-    from rollbook.book.status import RunStatus, name_state, read_exact_status, read_status
+    from rollbook.book.status import GroupStatus, RunStatus, has_pending, name_state, read_exact_status, read_status
+    from rollbook.book.task_groups import TaskGroups, is_reported_by_field
     from rollbook.book.tasks import TaskFile, read_rows
     from rollbook.book.token_counts import SpentTokens
     from rollbook.book.verification import Damage, RunVerification, verify_run
@@ -88,10 +90,12 @@ __all__ = [
     "DamagedLine",
     "FailedLineHeader",
     "FinalFailures",
+    "GroupStatus",
     "InFlightKeys",
     "Journal",
     "JournalEntry",
     "KeyHistory",
+    "KeyMap",
     "Leases",
     "LineChecker",
     "LineIndex",
@@ -105,13 +109,16 @@ __all__ = [
     "Seals",
     "SpentTokens",
     "TaskFile",
+    "TaskGroups",
     "WorkerGone",
     "WorkerMonitor",
     "count_workers",
     "explain_disk_errors",
     "find_reopened_kinds",
+    "has_pending",
     "is_closed",
     "is_finished",
+    "is_reported_by_field",
     "is_still_final",
     "iterate_parts",
     "list_journals",

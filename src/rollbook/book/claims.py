@@ -333,6 +333,16 @@ class ChunkClaimer:
         claim.keys_left = len(claim.todo)
         return claim
 
+    def remove_claim_files(self) -> None:
+        """Remove the hidden files that leases were linked from: this worker's, and those of workers that are gone."""
+        self.leases.close()
+        self.leases.remove_claim_files_of(self._is_gone)
+
+    def _is_gone(self, worker: str) -> bool:
+        presence, notice = read_presence(self._book.path, worker), read_worker_gone(self._book.path, worker)
+        is_published = presence is not None and notice is not None and presence.counter == notice.counter
+        return is_published or self._monitor.is_gone(worker, presence)
+
     def release(self, number: int) -> None:
         """Record that another worker has taken over a chunk of ours."""
         self._messages.append((number, None))

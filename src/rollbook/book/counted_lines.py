@@ -12,6 +12,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -104,6 +105,13 @@ class KeyMap:
                 return row, base + place, first + bisect_right(ends, place)
         return None
 
+    def check(self, path: Path, end: int, task: str, sample: int) -> tuple[int, int, int]:
+        """Return (row, place, chunk) of the key of a line; raise a BookError about the line if it is not planned."""
+        found = self.find(task, sample)
+        if found is None:
+            raise unplanned_key_error(path, end, task, sample)
+        return found
+
 
 class ChunkRule(NamedTuple):
     """How the lines of one chunk in one journal count: those that end at `limit` or before, ranked by `epoch`.
@@ -195,10 +203,7 @@ class CountedLines(Generic[M]):
 
     def _check_line(self, path: Path, rules: dict[int, ChunkRule], end: int, line: M) -> int | None:
         """Return the row of a line that counts beyond doubt; contested ones are kept for the end."""
-        key = self._keys.find(line.task, line.sample)
-        if key is None:
-            raise unplanned_key_error(path, end, line.task, line.sample)
-        row, place, chunk = key
+        row, place, chunk = self._keys.check(path, end, line.task, line.sample)
         if (rule := rules.get(chunk)) is None:
             rule = rules[chunk] = self._rules.find(chunk, path)
         if end > rule.limit:
@@ -260,6 +265,11 @@ class FinalFailures:
         self._reader = LineReader(FailedLineHeader, book.manifest.schema)
         self.damaged = self._reader.damaged
 
+    @cached_property
+    def _keys(self) -> KeyMap:
+        """Made with the first line: most runs have no failures."""
+        return KeyMap(self._book)
+
     def __iter__(self) -> Iterator[FailedLineHeader]:
         return (line for _, _, line in self.iterate_with_offsets())
 
@@ -269,6 +279,7 @@ class FinalFailures:
         for path in list_journals(self._book.path, failures=True):
             end = 0
             for end, line in self._reader.read(path):
+                self._keys.check(path, end, line.task, line.sample)
                 if is_still_final(line, self._rounds):
                     yield path, end, line
             self._sealed_extents.check_read(path, end)
@@ -350,10 +361,8 @@ class LineIndex:
     def _add(self, task: str, sample: int, path: Path, end: int) -> None:
         if not self._files or self._files[-1] != path:
             self._files.append(path)
-        found = self._keys.find(task, sample)
-        if found is None:
-            raise unplanned_key_error(path, end, task, sample)
-        self._file[found[1]], self._end[found[1]] = len(self._files) - 1, end
+        _, place, _ = self._keys.check(path, end, task, sample)
+        self._file[place], self._end[place] = len(self._files) - 1, end
 
     @property
     def missing(self) -> int:

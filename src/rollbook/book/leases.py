@@ -13,6 +13,7 @@ import socket
 import time
 from bisect import bisect
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ from rollbook.book.heartbeats import (
 from rollbook.book.seals import Seals
 from rollbook.core import JSON_ERRORS, Lease, Presence, encode_line
 from rollbook.errors import BookError
+
+CLAIM_TRIES = 3
 
 _decoder = msgspec.json.Decoder(Lease)
 
@@ -78,23 +81,32 @@ class Leases:
     def claim(self, chunk: int, epoch: int) -> bool:
         """Try to own a chunk at an epoch; exactly one worker can."""
         target = lease_path(self._run, chunk, epoch)
-        for _ in range(2):
+        for _ in range(CLAIM_TRIES):
             source = self._claim_file or self._write_claim_file()
             try:
                 os.link(source, target)
-                break
             except FileExistsError:
-                # A network file system may have linked and lost the reply: then the name is our own file.
-                if not os.path.samefile(source, target):
+                # A network file system may have linked and lost the reply: then the lease is our own.
+                if not self._is_ours(source, target):
                     return False
-                break
+            except FileNotFoundError:  # others took this worker for gone, and removed its file
+                self._claim_file = None
+                continue
             except OSError as error:
                 if error.errno != errno.EMLINK:
                     raise
                 self._claim_file = None
-        self.epochs[chunk] = epoch
-        self._leases[chunk, epoch] = self._mine
-        return True
+                continue
+            self.epochs[chunk] = epoch
+            self._leases[chunk, epoch] = self._mine
+            return True
+        return False
+
+    def _is_ours(self, source: Path, target: Path) -> bool:
+        try:
+            return os.path.samefile(source, target)
+        except FileNotFoundError:  # others took this worker for gone, and removed its file
+            return _read_lease(target) == self._mine
 
     def _write_claim_file(self) -> Path:
         self._claim_file = write_temporary(self._folder / self._mine.worker, encode_line(self._mine))
@@ -107,6 +119,14 @@ class Leases:
             path.unlink(missing_ok=True)
         self._claim_file = None
         self._claim_files.clear()
+
+    def remove_claim_files_of(self, is_gone: Callable[[str], bool]) -> None:
+        """Remove the hidden files of workers that were killed. One that lives after all writes itself another."""
+        for name in os.listdir(self._folder):
+            worker = name[1:].rpartition(".")[0]
+            if name.startswith(".") and worker and is_gone(worker):
+                with suppress(OSError):  # it may belong to another user
+                    (self._folder / name).unlink(missing_ok=True)
 
 
 def _read_lease(path: Path) -> Lease:

@@ -8,18 +8,38 @@ from pathlib import Path
 import msgspec
 
 from rollbook.book.book import Book
-from rollbook.book.counted_lines import CountedLines, FinalFailures, KeyMap, ScoredLineHeader, unplanned_key_error
+from rollbook.book.counted_lines import (
+    CountedLines,
+    FinalFailures,
+    ScoredLineHeader,
+    iterate_parts,
+)
 from rollbook.book.heartbeats import read_presences
 from rollbook.book.leases import Leases, WorkerMonitor
 from rollbook.book.seals import Seals, find_reopened_kinds
+from rollbook.book.task_groups import TaskGroups
 from rollbook.core import Held, Presence, Seal
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """The counts of one environment of a run, or of one group of its tasks (task_groups.py)."""
+
+    requested: int
+    scored: int
+    failed: int
+
+    @property
+    def pending(self) -> int:
+        """What is neither scored nor failed."""
+        return self.requested - self.scored - self.failed
 
 
 class RunStatus(msgspec.Struct, frozen=True):
     """Requested = scored + failed + pending.
 
     Unless it is `exact`, the `chunks_in_work` count as of their worker's last heartbeat: what was written since is
-    durable, and still pending here. Only an exact status knows of damaged journal lines.
+    durable, and still pending here. Only an exact status knows of damaged journal lines, and has counts by environment
+    where there are several, or several groups in one.
     """
 
     run: str
@@ -40,6 +60,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     damaged: list[str] = []
     outage: str = ""
     """Why a worker that is alive gets no answer of its model, as of its last heartbeat; empty if all do."""
+    environments: dict[str, GroupStatus] = {}
 
 
 def read_status(run: str | Path) -> RunStatus:
@@ -86,19 +107,21 @@ def read_status(run: str | Path) -> RunStatus:
     )
 
 
+def has_pending(run: str | Path) -> bool:
+    """Return whether rollouts of a run are neither scored nor failed, by what its workers sealed and last reported."""
+    return read_status(run).pending > 0
+
+
 def read_exact_status(run: str | Path) -> RunStatus:
     """Read the status of a run with counts from its journals: everything that is durable counts."""
     status, book = read_status(run), Book(run)
     failures, counted = FinalFailures(book), CountedLines(book, ScoredLineHeader)
-    failed_keys, keys = dict[tuple[str, int], str](), KeyMap(book)
-    for path, end, failure in failures.iterate_with_offsets():
-        if keys.find(failure.task, failure.sample) is None:
-            raise unplanned_key_error(path, end, failure.task, failure.sample)
-        failed_keys[failure.task, failure.sample] = failure.failure.kind
-    scored = 0
-    for _, _, line in counted:
-        scored += 1
+    failed_keys = {(failure.task, failure.sample): failure.failure.kind for failure in failures}
+    scored_by_row = Counter[int]()
+    for row, _, line in counted:
+        scored_by_row[row] += 1
         failed_keys.pop((line.task, line.sample), None)
+    scored = scored_by_row.total()
     pending, alive = status.requested - scored - len(failed_keys), bool(status.workers)
     return msgspec.structs.replace(
         status,
@@ -109,7 +132,24 @@ def read_exact_status(run: str | Path) -> RunStatus:
         dropped=counted.dropped,
         exact=True,
         damaged=[str(line) for line in (*counted.damaged, *failures.damaged)],
+        environments=_count_by_group(book, scored_by_row, Counter(book.tasks.rows[task] for task, _ in failed_keys)),
     )
+
+
+def _count_by_group(book: Book, scored: Counter[int], failed: Counter[int]) -> dict[str, GroupStatus]:
+    """Return the counts by environment or group, from those by row; empty where there is only one."""
+    groups = TaskGroups(book)
+    if len(groups.names) == 1:
+        return {}
+    totals = {name: [0, 0, 0] for name in groups.names}
+    for rows, samples, _, _ in iterate_parts(book):
+        for row in rows:
+            counts = totals[groups.name_of(row)]
+            counts[0] += len(samples)
+    for place, counted in enumerate((scored, failed), start=1):
+        for row, count in counted.items():
+            totals[groups.name_of(row)][place] += count
+    return {name: GroupStatus(*counts) for name, counts in totals.items()}
 
 
 def name_state(requested: int, scored: int, pending: int, alive: bool) -> str:

@@ -25,11 +25,11 @@ Exact = Annotated[bool, typer.Option("--exact", help="Count the lines of the jou
 
 
 def status_command(run: o.Run, exact: Exact = False, json: o.Json = False) -> None:
-    from rollbook.book import read_exact_status
+    from rollbook.book import Book, is_reported_by_field, read_exact_status
 
     cluster = read_visible_status(run)
     status, pace, jobs = cluster.status, cluster.pace, cluster.jobs
-    if exact:
+    if exact or is_reported_by_field(Book(run)):
         status = read_exact_status(run)
     if json:
         show_json(msgspec.to_builtins(status) | {"rate": pace.rate, "eta_s": pace.eta_s, "jobs": jobs})
@@ -49,6 +49,10 @@ def show_counts(status: RunStatus) -> None:
     chunks = f"{status.chunks_done}/{status.chunks}"
     counts = [status.requested, status.scored, failed, status.pending, status.in_flight]
     show_table(columns, [[*counts, chunks, len(status.workers)]])
+    if status.environments:
+        columns = ["environment", "requested", "scored", "failed", "pending"]
+        groups = status.environments.items()
+        show_table(columns, [(name, one.requested, one.scored, one.failed, one.pending) for name, one in groups])
     if status.failed:
         show_table(["failure", "rollouts"], sorted(status.failed.items()))
     if status.dropped:

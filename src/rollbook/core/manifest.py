@@ -43,6 +43,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     `digest` is the sha256 of the source it was loaded from. `tools` are the tool schemas that models are shown;
     `offers`: its tasks may have further tools; `replies`: it answers the model; `plays`: it runs whole rollouts itself;
     `appeals`: it asks a judge if the run has one. `terms` are its own settings in a blend; None: those of the run.
+    `report_by` is the field of its tasks, as a dotted path, by which its numbers are reported.
     """
 
     spec: str
@@ -59,6 +60,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True):
     plays: bool = False
     appeals: bool = False
     terms: Terms | None = None
+    report_by: str = ""
 
     def __post_init__(self) -> None:
         target, digest = translate_target(self.target, self.digest)

@@ -29,6 +29,7 @@ from rollbook.book import (
     PeerMonitor,
     WorkerGone,
     WorkerMonitor,
+    has_pending,
     make_presence,
     make_unwritable,
     next_heartbeat_s,
@@ -118,7 +119,7 @@ class BookJobSource:
 
     def _write_departure(self) -> None:
         """Write the last record, and the chunks that are left for others."""
-        self._claims.leases.close()
+        self._claims.remove_claim_files()
         write_heartbeat(self._book.path, self.presence)
         unfinished = {number: claim.epoch for number, claim in self._open.items()}
         if unfinished:
@@ -421,7 +422,7 @@ async def work_on_book(
                 costs.read()
                 display.update(counter.progress(worker, cost=costs.cost))
     counter.stop_reason = counter.stop_reason or costs.stop_reason
-    if stops and not counter.stop_reason:
+    if stops and not counter.stop_reason and await asyncio.to_thread(has_pending, book.path):
         raise Stopped(
             f"interrupted with {counter.requested - counter.scored} rollouts to go: rollbook resume {book.path}"
         )

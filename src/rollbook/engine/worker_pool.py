@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from rollbook.book import Book, RunStatus, read_status
+from rollbook.book import Book, RunStatus, has_pending, read_status
 from rollbook.core import FAILURE_KINDS, Round
 from rollbook.engine.costs import CostMeter
 from rollbook.engine.progress import Display, Progress
@@ -119,11 +119,18 @@ class WorkerPool:
             finally:
                 for worker in self._workers.values():
                     worker.kill_now()
-        if self._error:
-            raise self._error
-        if self._stopping:
-            raise Stopped(f"interrupted: rollbook resume {self._book.path}")
+        await self._raise_if_unfinished()
         return self._stop_reason or self._cause
+
+    async def _raise_if_unfinished(self) -> None:
+        """Raise why workers stopped, unless the files say that the others, or those that drained, finished the run."""
+        error = self._error or (Stopped(f"interrupted: rollbook resume {self._book.path}") if self._stopping else None)
+        if error is None:
+            return
+        if await asyncio.to_thread(has_pending, self._book.path):
+            raise error
+        if self._error:
+            self._display.note(f"a worker ended early ({self._error}); nothing is left to do")
 
     def _on_signal(self, _: int) -> None:
         """Forward a signal: the workers drain on the first and stop on the second."""

@@ -111,6 +111,9 @@ class Environment:
     mcp: Sequence[McpServer] = ()
     """MCP servers whose tools are added to its own; a class attribute, or set by `__init__`."""
 
+    report_by: ClassVar[str] = ""
+    """A field of its tasks, as a dotted path: reports have numbers for each of its values, where there are several."""
+
     needs_model: ClassVar[bool] = True
     """Whether `play` uses the model of the run; a run of environments that bring their own model needs none."""
 

@@ -405,6 +405,7 @@ def make_spec(spec: str, found: _ResolvedClass, args: dict[str, JSON], instance:
         replies=overrides(found.cls, "reply"),
         plays=overrides(found.cls, "play"),
         appeals=overrides(found.cls, "appeal"),
+        report_by=found.cls.report_by,
     )
 
 

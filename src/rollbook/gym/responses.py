@@ -25,8 +25,10 @@ class ResponseContent(msgspec.Struct, frozen=True):
     ended: str = ""
 
 
-def make_rollout_response(rollout: Rollout, model: str, tools: Sequence[JSON] = ()) -> dict[str, JSON]:
-    """Return the response of a recorded rollout."""
+def make_rollout_response(
+    rollout: Rollout, model: str, tools: Sequence[JSON] = (), uncounted: int | None = None
+) -> dict[str, JSON]:
+    """Return the response of a recorded rollout; `uncounted` stands for counts of tokens that nobody made."""
     return make_response(
         rollout.messages[len(rollout.task.messages) :],
         rollout.turns,
@@ -35,6 +37,7 @@ def make_rollout_response(rollout: Rollout, model: str, tools: Sequence[JSON] = 
         created=rollout.timing.start,
         tools=tools,
         ended=rollout.ended,
+        uncounted=uncounted,
     )
 
 

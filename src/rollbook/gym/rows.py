@@ -24,6 +24,7 @@ ANSWER_KEYS = ("expected_answer", "answer")
 ID_KEYS = ("id", "unique_id", "uuid", "task_id")
 TASK_INDEX, ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
 AGENT_REF = "agent_ref"
+AGENT_FIELD = f"{AGENT_REF}.name"
 RESOURCES, AGENTS, MODELS = "resources_servers", "responses_api_agents", "responses_api_models"
 SERVER_KINDS = (RESOURCES, AGENTS, MODELS)
 

@@ -47,17 +47,20 @@ class LineSelector:
         """Return the ends of a journal's damaged lines: those found now, and those that seals list."""
         return self._damaged.get(journal.path.name, set()) | set(journal.damaged.tolist())
 
+    def find_listed(self, journal: JournalColumns) -> Bools:
+        """Return which lines seals list as damaged: sealed bytes are read without a look at checksums."""
+        return np.isin(journal.ends, list(self._damaged.get(journal.path.name, ())))
+
     def select_lines(self, journal: JournalColumns, rows: Ints, number: int) -> Bools:
         """Return which lines count beyond doubt; contested ones are kept for the end."""
         places, chunks = self.find_keys(rows, journal.sample)
-        if len(unplanned := np.flatnonzero(places < 0)):
+        listed = self.find_listed(journal)
+        if len(unplanned := np.flatnonzero((places < 0) & ~listed)):
             line = int(unplanned[0])
             task, sample = journal.read_task_id(line), int(journal.sample[line])
             raise unplanned_key_error(journal.path, int(journal.ends[line]), task, sample)
         epochs, limits, contested = self._find_rules(journal.path, chunks)
-        valid = journal.ends <= limits
-        if listed := self._damaged.get(journal.path.name):
-            valid &= ~np.isin(journal.ends, list(listed))
+        valid = (journal.ends <= limits) & ~listed
         for line in np.flatnonzero(valid & contested).tolist():
             self.contested.add(int(places[line]), (int(epochs[line]), int(journal.attempt[line])), (number, line))
         chosen = valid & ~contested

@@ -48,7 +48,7 @@ class ProfileRows:
         self.names = [prefix + name for name in self._profile.names]
         self._profile_field = prefix + PROFILE_FIELD
         self._reserved = {*self.names, *TASK_COLUMNS, self._profile_field}
-        self._several = len(run.names) > 1
+        self._several = len(run.book.manifest.environments) > 1
         passing = {} if threshold == PASS_THRESHOLD else {"threshold": threshold}
         mark = {"run": run.book.manifest.run, "columns": self.names, **passing}
         self._profile_value = msgspec.Raw(encode(mark))  # encoded once

@@ -20,6 +20,7 @@ from rollbook.book import (
     FailedLineHeader,
     FinalFailures,
     SpentTokens,
+    TaskGroups,
     WorkerMonitor,
     read_presences,
     read_turns,
@@ -66,36 +67,38 @@ class _TurnsLine(msgspec.Struct, frozen=True, gc=False):
     task: str
     sample: int
     attempt: int
-    env: str
     turns: list[TurnLine]
 
 
-def measure_continuity(books: Sequence[Book], outranked: Set[tuple[Path, int]] = frozenset()) -> dict[str, Continuity]:
-    """Measure by environment; one without a rollout of two turns with ids is left out.
+def measure_continuity(
+    books: Sequence[Book], outranked: Set[tuple[Path, int]] = frozenset(), groups: TaskGroups | None = None
+) -> dict[str, Continuity]:
+    """Measure by environment, or by `groups`; one without a rollout of two turns with ids is left out.
 
     `outranked` are the lines (journal, end) that count in one directory but not among several.
     """
+    groups = groups or TaskGroups(books[0])
     counts: dict[str, Counter[str]] = {}
     reasons: dict[str, Counter[str]] = {}
-    for path, line in _scored_lines(books, outranked):
+    for row, path, line in _scored_lines(books, outranked):
         refs = [turn.tokens for turn in line.turns if turn.tokens is not None]
         if len(refs) < 2:
             continue
-        forks = _count_forks(path, refs)
-        counts.setdefault(line.env, Counter()).update(rollouts=1, broken=forks > 0, turns=len(refs) - 1, forks=forks)
+        group, forks = groups.name_of(row), _count_forks(path, refs)
+        counts.setdefault(group, Counter()).update(rollouts=1, broken=forks > 0, turns=len(refs) - 1, forks=forks)
         if forks:
-            reasons.setdefault(line.env, Counter()).update(_fork_reasons(path, line.turns))
+            reasons.setdefault(group, Counter()).update(_fork_reasons(path, line.turns))
     return {
-        env: Continuity(reasons=dict(reasons.get(env, Counter()).most_common()), **count)
-        for env, count in sorted(counts.items())
+        group: Continuity(reasons=dict(reasons.get(group, Counter()).most_common()), **count)
+        for group, count in sorted(counts.items())
     }
 
 
-def _scored_lines(books: Sequence[Book], outranked: Set[tuple[Path, int]]) -> Iterator[tuple[Path, _TurnsLine]]:
+def _scored_lines(books: Sequence[Book], outranked: Set[tuple[Path, int]]) -> Iterator[tuple[int, Path, _TurnsLine]]:
     for book in books:
-        for _, path, end, line in CountedLines(book, _TurnsLine).iterate_with_offsets():
+        for row, path, end, line in CountedLines(book, _TurnsLine).iterate_with_offsets():
             if (path, end) not in outranked:
-                yield path, line
+                yield row, path, line
 
 
 def _count_forks(journal: Path, refs: Sequence[TokenRef]) -> int:
@@ -140,7 +143,8 @@ FailureReader: TypeAlias = Callable[[Book], Iterable[FailedLineHeader]]
 class Report(msgspec.Struct, frozen=True):
     """A run's numbers: requested = scored + failed + pending, for every environment and over all.
 
-    `overall` is all environments of the run together. `merged` names the other directories of the run that were read,
+    `environments` has an entry for each group of tasks: an environment, or a part of one by its `report_by`. `overall`
+    is all of them together. `merged` names the other directories of the run that were read,
     and `disagreeing` counts the rollouts for which they have another reward or answer; `kept_from` is the run whose
     verifier gave some of the scores, where this run's own gave only the others. `continuity` tells for environments
     with several turns how often those did not continue the tokens.
@@ -218,8 +222,9 @@ class RunData:
         self.books, self.book, self._read_failures = books, books[0], read_failures
         self.live = any(map(has_live_worker, self.books))
         self.scored = read_columns(self.books)
-        self.names = list(self.book.manifest.environments)
-        self.envs = environment_numbers(self.book, self.names)
+        self.task_groups = TaskGroups(self.book)
+        self.names = self.task_groups.names
+        self.envs: Ints = np.array(self.task_groups.numbers, np.int64)
         self.requested = requested_by_task(self.book)
         self.failed: list[Counter[str]] = [Counter() for _ in self.names]
         self.failed_by_task: Counter[int] = Counter()
@@ -253,7 +258,7 @@ class RunData:
         return why
 
     def columns(self, env: int) -> Columns:
-        """Return the scored rollouts of one environment."""
+        """Return the scored rollouts of one environment, or of one group of its tasks."""
         if len(self.names) == 1:
             return self.scored.columns
         return self.scored.columns.where(self.envs[self.scored.columns.task] == env)
@@ -275,7 +280,7 @@ class RunData:
 
     @property
     def groups(self) -> Ints | None:
-        """The environment of every task, where there are several."""
+        """The number of every task's environment or group, where there are several."""
         return self.envs if len(self.names) > 1 else None
 
 
@@ -283,14 +288,6 @@ def has_live_worker(book: Book) -> bool:
     """Return whether a worker is working on the book now."""
     watch = WorkerMonitor(book.path)
     return any(not watch.is_gone(name, presence) for name, presence in read_presences(book.path).items())
-
-
-def environment_numbers(book: Book, names: Sequence[str]) -> Ints:
-    """Return the environment number of every task."""
-    if len(names) == 1:
-        return np.zeros(len(book.tasks), np.int64)
-    numbers = {name: number for number, name in enumerate(names)}
-    return np.array([numbers[task.env] for task in book.tasks], np.int64)
 
 
 def requested_by_task(book: Book) -> Ints:
@@ -336,7 +333,9 @@ def build_report(
         disagreeing=run.scored.disagreeing,
         kept_from=manifest.parent if manifest.mixed else "",
         continuity=(
-            measure_continuity(run.books, run.scored.outranked) if forks and overall.turns > overall.scored else {}
+            measure_continuity(run.books, run.scored.outranked, run.task_groups)
+            if forks and overall.turns > overall.scored
+            else {}
         ),
         damaged=run.damaged,
         cost=read_cost(run.books),

@@ -193,10 +193,11 @@ class RunColumns:
         self._several = len(books) > 1
         self.disagreeing, self.outranked = 0, set[tuple[Path, int]]()
         self.damaged: list[DamagedLine] = []
+        self._damaged_read = 0
         pieces = [piece for book in books for piece in self._read_book(book, book is books[0])]
         if self._several:
             self._select_across(pieces)
-        self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces)
+        self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces) - self._damaged_read
         self.chosen = [piece.chosen for piece in pieces]
         self.columns = merge_columns([piece.columns.where(piece.chosen) for piece in pieces])
 
@@ -227,6 +228,7 @@ class RunColumns:
                 sealed_extents.check_read(journal.path, int(journal.ends[-1]) if len(journal.ends) else 0)
             if damaged := selector.find_damaged(journal):
                 self.damaged += number_damaged_lines(journal.path, book.manifest.schema, damaged)
+            self._damaged_read += int(selector.find_listed(journal).sum())
             columns = renumber_columns(journal, self.answers, self.parts)
             yield self._rank_lines(journal, columns, selector, selector.select_lines(journal, columns.task, number))
 

@@ -152,8 +152,8 @@ def make_verdict(examined: Result, candidate: Result) -> Verdict:
         return Verdict(True, "passed", weak=report.weak, fraction=1.0, **costs)
     if report.verdict == "gone":
         return Verdict(False, find_reason(candidate), format_error(candidate.error), **costs)
-    reason: VerdictReason = "refused" if report.verdict == "refused" else "failed"
-    return Verdict(False, reason, message, weak=report.weak, **costs)
+    reasons: dict[str, VerdictReason] = {"refused": "refused", "memory": "memory"}
+    return Verdict(False, reasons.get(report.verdict, "failed"), message, weak=report.weak, **costs)
 
 
 def find_limit(examined: Result) -> VerdictReason:

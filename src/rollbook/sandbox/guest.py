@@ -365,13 +365,13 @@ class Cancellation:
 
 
 @contextmanager
-def killed_when_cancelled(guest: Guest) -> Iterator[None]:
-    """Let a cancellation of the work of this thread kill a guest."""
+def killed_when_cancelled(process: GuestProcess) -> Iterator[None]:
+    """Let a cancellation of the work of this thread kill a process of a guest."""
     cancellation: Cancellation | None = getattr(_thread, "cancellation", None)
     if cancellation is None:
         yield
         return
-    cancellation.watch(guest.process)
+    cancellation.watch(process)
     try:
         yield
     finally:
@@ -389,7 +389,7 @@ class GuestRun:
     def wait_for_result(self) -> Result:
         """Wait for the end and describe it."""
         guest = self._guest
-        with killed_when_cancelled(guest):
+        with killed_when_cancelled(guest.process):
             self._watchdog.wait({guest.channel.fileno(): self._read_channel, guest.control: lambda: True})
         if guest.channel.open:
             self._read_channel()

@@ -39,13 +39,8 @@ class ThreadOwner(Protocol):
 W = TypeVar("W", bound=ThreadOwner)
 
 
-def async_method(
-    body: Callable[Concatenate[W, P], T], kills: bool = True
-) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
-    """Make a method that runs the body in one of its owner's threads and awaits it.
-
-    `kills`: when it is cancelled, its guest is killed; otherwise the body runs to its end.
-    """
+def async_method(body: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
+    """Make a method that runs the body in one of its owner's threads and awaits it; cancelled, its guest is killed."""
 
     @wraps(body)
     async def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,8 +49,7 @@ def async_method(
         try:
             result: T = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if kills:
-                cancellation.cancel()
+            cancellation.cancel()
             raise
         return result
 
@@ -227,7 +221,7 @@ class Session:
         finally:
             self._queue.release()
 
-    run = async_method(_turn, kills=False)  # a kill would lose the state of the session
+    run = async_method(_turn)
     run_sync = _turn_blocking
 
     def _enter(self) -> Session:

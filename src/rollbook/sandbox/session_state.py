@@ -14,7 +14,9 @@ code. So nothing depends on what either reports:
   kill use its pidfd, and it continues only when the holder has been stopped.
 - The filter of such a session forbids to send signals at all (by call or by a descriptor's owner), to trace, to set
   another process's limits, and to shut down or reconfigure a socket that both have.
-- The first process of the namespace is neither: it cannot be killed from inside, and everything ends with it.
+- The first process of the namespace is neither: it cannot be killed from inside, and everything ends with it. It reaps
+  processes while a runner runs, and is stopped otherwise: how a holder ended when it should have forked can be read
+  only until it is reaped, and shows whether its code or something else on the machine ended it.
 """
 
 from __future__ import annotations
@@ -235,7 +237,7 @@ class PersistentState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in the state."""
-        with killed_when_cancelled(self._guest):
+        with killed_when_cancelled(self._guest.process):
             return self._run_turn(body, limits)
 
     def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
@@ -405,6 +407,7 @@ class SnapshotState:
             self._gate = open_gate(self._guest, limits)
             self._resources.callback(self._gate.close)
             self._holder = find_first_holder(self._guest, self._gate, limits)
+            self._guest.process.stop()
             self._own_mb = self._first_mb = self._holder.read_memory().own_mb
         except BaseException:
             self._resources.close()
@@ -412,26 +415,20 @@ class SnapshotState:
 
     def run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         """Run the body in a fork of the state."""
-        with killed_when_cancelled(self._guest):
-            return self._run_turn(body, limits)
-
-    def _run_turn(self, body: Mapping[str, JSON], limits: Limits) -> Result:
         self._check_holder()
         turn, arrival = SessionTurn(self._guest, limits), ForkArrival(self._gate, forks=1, known=self._holder.pid)
         self._guest.renew_memory(limits, self._own_mb - self._first_mb)
+        self._guest.process.wait_until_stopped()
         self._holder.resume()
-        if not turn.send(body):
-            return self._lose_state(turn)
-        in_time = self._wait_for_fork(arrival, turn, limits)
+        is_sent = turn.send(body)
+        in_time = is_sent and self._wait_for_fork(arrival, turn, limits)
         self._holder.stop()
         if arrival.process and in_time:
             return self._run_fork(turn, arrival, arrival.process)
-        arrival.release()
-        if self._holder.has_ended():
-            turn.set_death(self._holder, self._holder.exit_code(), 0.0)
-        self._check_first_process(turn)
-        turn.reject("of earlier turns keeps the session from forking")
-        return self._lose_state(turn)
+        self._lose_state(turn, arrival)
+        if is_sent:
+            turn.reject("of earlier turns keeps the session from forking")
+        return turn.make_result("lost")
 
     def _check_first_process(self, turn: SessionTurn) -> None:
         """Raise SandboxError when the guest's first process was killed: code runs in others, and cannot do that.
@@ -464,9 +461,12 @@ class SnapshotState:
 
     def _run_fork(self, turn: SessionTurn, arrival: ForkArrival, runner: GuestProcess) -> Result:
         watchdog = turn.start_watchdog(runner)
+        self._guest.process.resume()  # to reap the holders of earlier turns
         arrival.admit()
-        is_alive = turn.wait(runner, {self._gate.fileno(): lambda: arrival.refuse_others(watchdog)})
+        with killed_when_cancelled(runner):
+            is_alive = turn.wait(runner, {self._gate.fileno(): lambda: arrival.refuse_others(watchdog)})
         runner.stop()
+        self._guest.process.stop()
         size = runner.read_memory()
         if is_alive and size.own_mb > self._first_mb + self._limits.memory_mb:
             turn.set_out_of_memory()
@@ -486,16 +486,23 @@ class SnapshotState:
             self._launcher.check_provider_alive()  # either the code ended itself, or everything ended with the zygote
         turn.set_death(runner, runner.exit_code(), runner.cpu_s())
         self._check_first_process(turn)
+        if turn.status != "memory":
+            self._check_holder()  # it was stopped
         self._guest.channel.discard()
         lost = self._guest.process.has_ended() or self._holder.has_ended()
         result = turn.make_result("lost" if lost else "rolled back", peak_mb)
         runner.close()
         return result
 
-    def _lose_state(self, turn: SessionTurn) -> Result:
-        """Return the result of code that ended its own state; SandboxError when the zygote ended it."""
+    def _lose_state(self, turn: SessionTurn, arrival: ForkArrival) -> None:
+        """Record how the holder ended, if it did; SandboxError when neither its code nor a limit ended it."""
+        arrival.release()
         self._launcher.check_provider_alive()
-        return turn.make_result("lost")
+        if is_exiting(self._holder.pid) and not self._holder.has_ended(GUEST_KILL_S):
+            raise SandboxError(f"process {self._holder.pid} does not die")
+        if self._holder.has_ended():
+            turn.set_death(self._holder, self._holder.exit_code(), 0.0)
+        self._check_first_process(turn)
 
     def close(self) -> None:
         """Discard the state."""

@@ -87,6 +87,14 @@ class GuestProcess:
         """Stop all its threads until it is resumed."""
         self.send_signal(signal.SIGSTOP)
 
+    def wait_until_stopped(self) -> None:
+        """Wait until it has stopped, after `stop`, or is gone."""
+        deadline = time.monotonic() + MAX_DYING_S
+        while _read_state(self.pid) not in ("T", "Z", "X", ""):
+            if time.monotonic() > deadline:
+                raise SandboxError(f"process {self.pid} does not stop")
+            time.sleep(0)
+
     def resume(self) -> None:
         """Let it run."""
         self.send_signal(signal.SIGCONT)

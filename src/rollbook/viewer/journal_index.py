@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rollbook.book import Book, FailedLineHeader, LineReader, is_still_final, list_journals
+from rollbook.book import Book, FailedLineHeader, KeyMap, LineReader, is_still_final, list_journals
 from rollbook.core import Extent, Timing
 from rollbook.errors import BookError
 from rollbook.reports import JournalColumns, read_all_columns, read_journal_columns, renumber_columns
@@ -181,12 +181,18 @@ class FailureFollower:
             begin, lines = self._read.get(path, (0, 0))
             if path.stat().st_size <= begin:
                 continue
+            found, damaged_before = list[LocatedAttempt](), len(self._reader.damaged)
             for end, attempt in self._reader.read(path, start=begin, first_number=lines + 1):
-                self.tries.append(LocatedAttempt(path, begin, end - 1, attempt))
-                begin, lines = end, lines + 1
-            self._read[path] = begin, lines
+                found.append(LocatedAttempt(path, begin, end - 1, attempt))
+                begin = end
+            damaged = self._reader.damaged[damaged_before:]
+            self.tries += found
+            self._read[path] = max([begin, *(line.end for line in damaged)]), lines + len(found) + len(damaged)
 
     def list_final(self, book: Book) -> Iterator[FailedLineHeader]:
-        """Return the final failures that no later round has reopened."""
-        rounds = book.rounds()
-        return (each.line for each in self.tries if is_still_final(each.line, rounds))
+        """Yield the final failures that no later round has reopened; raise a BookError for a key not in the plan."""
+        rounds, keys = book.rounds(), KeyMap(book)
+        for each in self.tries:
+            keys.check(each.path, each.end + 1, each.line.task, each.line.sample)
+            if is_still_final(each.line, rounds):
+                yield each.line

@@ -41,7 +41,7 @@ def make_task_row(snapshot: Snapshot, row: int) -> dict[str, JSON]:
     task, samples = snapshot.task(row), snapshot.samples(row)
     return {
         "id": task.id,
-        "env": task.env,
+        "env": snapshot.reading.task_groups.name_of(row),
         "prompt": task.prompt[:PROMPT_CHARS],
         "strip": snapshot.strip(row, task.id),
         "samples": samples[:MAX_STRIP],
@@ -59,7 +59,7 @@ def make_task_page(snapshot: Snapshot, row: int, offset: int = 0) -> dict[str, J
     return {
         "version": snapshot.version,
         "id": task.id,
-        "env": task.env,
+        "env": snapshot.reading.task_groups.name_of(row),
         "scale": snapshot.scale,
         "messages": task.messages,
         "verifier": {"answer": task.answer, "fields": task.fields},

@@ -15,6 +15,7 @@ from rollbook.gym.client import export_gym, fleet
 from rollbook.gym.client.config import GymCheckout, ServerBlock
 from rollbook.gym.client.fleet import list_required_servers
 from rollbook.gym.client.server_env import ManagedServer
+from rollbook.reports import make_report
 from support.alive import alive, eventually, read_pid
 from support.commands import Commands
 from support.gym_checkout import make_checkout, toy, write_config
@@ -141,6 +142,7 @@ def test_rows_are_routed_to_the_server_of_their_agent(home):
     rows = [row("a", id=name, agent_ref={"name": name}) for name in ("a1", "a2")]
     result = drive(home, spec, *rows)
     assert {task: rollout.score.info["by"] for task, rollout in result.items()} == {"a1": "one", "a2": "two"}
+    assert {name: part.mean for name, part in make_report(home / "run").environments.items()} == {"a1": 1.0, "a2": 0.0}
     data = write_rows(home / "rows.jsonl", row("a", agent_ref={"name": "a3"}))
     with pytest.raises(UsageError, match=r"rows\.jsonl:1: agent_ref a3: of several servers.*: a1, a2"):
         list(ManagedServer(spec.removeprefix("gym:"), data).tasks())

@@ -1,16 +1,21 @@
 """Agents found by a head server: every row to the agent it names."""
 
 import asyncio
+import re
 
 import pytest
 import yaml
 
 from rollbook import Shortfall, run
 from rollbook.book import Book, rollouts
+from rollbook.cli.job_commands import status_command
 from rollbook.core import Rollout, Sampling
 from rollbook.errors import RolloutFailed, UsageError
 from rollbook.gym.client.agents import RoutedAgents, find_agents, read_head_config
 from rollbook.reports import make_report
+from rollbook.viewer.run_cache import CachedRun
+from rollbook.viewer.run_overview import make_run_page
+from rollbook.viewer.task_pages import make_task_row
 from support.gym_servers import Agent, Head, row, write_rows
 
 
@@ -110,15 +115,37 @@ def test_an_agent_that_dies_costs_its_rows_and_no_others(tmp_path):
     asyncio.run(main())
 
 
-def test_rows_of_several_agents_are_said_and_a_blend_has_numbers_for_each(tmp_path):
+class WrongAgent(Agent):
+    def says(self, body):
+        return super().says(body) | {"reward": 0.0}
+
+
+def test_report_status_and_viewer_have_numbers_for_each_agent(tmp_path, capsys):
+    rows = [row("a", id="a", **ref("one")), row("b", id="b", **ref("two")), row("c", id="c", **ref("two"))]
+    data = write_rows(tmp_path / "rows.jsonl", *rows)
+
+    async def main():
+        async with Agent() as one, WrongAgent() as two, Head({"one": one.host, "two": two.host}) as head:
+            await asyncio.to_thread(run, f"gym+head://{head.host}", data=data, samples=2, out=tmp_path / "run")
+
+    asyncio.run(main())
+    report = make_report(tmp_path / "run")
+    means = {name: (part.tasks, part.scored, part.mean) for name, part in report.environments.items()}
+    assert means == {"one": (1, 2, 1.0), "two": (2, 4, 0.0)}
+    assert (report.overall.env, report.overall.scored, round(report.overall.mean, 3)) == ("all", 6, 0.333)
+    status_command(tmp_path / "run")
+    assert re.search(r"one +2 +2 +0 +0\s.*two +4 +4 +0 +0\s", capsys.readouterr().out, re.DOTALL)
+    snapshot = CachedRun(tmp_path / "run").take_snapshot()
+    assert list(make_run_page("run", snapshot)["report"]["environments"]) == ["one", "two"]
+    assert [make_task_row(snapshot, number)["env"] for number in range(3)] == ["one", "two", "two"]
+
+
+def test_rows_of_one_agent_are_selected_by_its_name(tmp_path):
     rows = [row("a", id="a", **ref("one")), row("b", id="b", **ref("two")), row("c", id="c", **ref("two"))]
     data = write_rows(tmp_path / "rows.jsonl", *rows)
 
     async def main():
         async with Agent() as one, Agent() as two, Head({"one": one.host, "two": two.host}) as head:
-            mixed = RoutedAgents(f"gym+head://{head.host}", data)
-            assert len(await asyncio.to_thread(lambda: [*mixed.tasks()])) == 3
-            assert "several agents (one 1, two 2); for numbers by agent" in mixed.notes[-1]
             with pytest.raises(UsageError, match="agent=three: the head server knows one, two"):
                 await asyncio.to_thread(lambda: [*RoutedAgents(f"gym+head://{head.host}?agent=three", data).tasks()])
             blend = tmp_path / "blend.yaml"

@@ -97,6 +97,15 @@ def test_a_row_is_played_and_scored_with_the_tokens_where_trainers_look() -> Non
     assert (reply["response"]["status"], reply["response"]["model"]) == ("completed", "mock")
 
 
+def test_usage_has_numbers_alone_as_that_of_gyms_own_agents() -> None:
+    """Types of Gym 0.4 refuse null for what nobody counted."""
+    for path, body in (("/run", ROW), ("/v1/responses", ROW["responses_create_params"])):
+        status, reply = ran(Endpoint(), body, path)  # type: ignore[arg-type]
+        usage = reply["response"]["usage"] if path == "/run" else reply["usage"]
+        details = usage["input_tokens_details"], usage["output_tokens_details"]
+        assert (status, details) == (200, ({"cached_tokens": 0}, {"reasoning_tokens": 0}))
+
+
 def test_the_rows_own_sampling_is_used() -> None:
     endpoint = Endpoint()
     extra = json.dumps({"seed": 77, "top_k": 3})

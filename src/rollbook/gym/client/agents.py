@@ -26,7 +26,7 @@ from rollbook.gym.client.config import ServerBlock, read_blocks, resolve
 from rollbook.gym.client.http_client import GymClient, parse_address, read_json_reply
 from rollbook.gym.dataset import RowDataset, read_agent_name
 from rollbook.gym.responses import read_response
-from rollbook.gym.rows import AGENT_REF, AGENTS, ROLLOUT_INDEX, read_failure, read_score
+from rollbook.gym.rows import AGENT_FIELD, AGENT_REF, AGENTS, ROLLOUT_INDEX, read_failure, read_score
 from rollbook.models import (
     CREATE_PARAMS,
     AskModel,
@@ -240,14 +240,15 @@ def _fetch(head: str, path: str) -> bytes:
 class RoutedAgents(RemoteAgent):
     """The agents of one head server. Rows in `data` name theirs in `agent_ref`; a single agent gets all rows.
 
-    With `?agent=NAME`, only the rows of that agent are tasks: a blend of several then has numbers for each.
+    Numbers are reported by agent. With `?agent=NAME`, only the rows of that agent are tasks.
     """
 
+    report_by = AGENT_FIELD
     description = "The agents that a NeMo Gym head server knows, gym+head://host:port; rows with --data name theirs."
 
     def __init__(self, url: str, data: str | None = None) -> None:
         address, _, only = url.partition("?agent=")
-        self._head, self._only, self._agents_seen = parse_address(address, "gym+head"), unquote(only), Counter[str]()
+        self._head, self._only = parse_address(address, "gym+head"), unquote(only)
         self._clients: dict[str, GymClient] = {}
         self._addresses: dict[str, str] = {}
         self._rows = RowDataset(data, url, self._check, prompt_optional=True)
@@ -258,19 +259,8 @@ class RoutedAgents(RemoteAgent):
         if self._only and self._only not in self._addresses:
             raise UsageError(f"agent={self._only}: the head server knows {', '.join(self._addresses)}")
         for task in self._rows.tasks():
-            name = str(read_agent_name(task))
-            if self._only in ("", name):
-                self._agents_seen[name] += 1
+            if self._only in ("", read_agent_name(task)):
                 yield task
-
-    @property
-    def notes(self) -> Sequence[str]:  # type: ignore[override]
-        """What the rows ask for and do not get; that several agents share one mean."""
-        if len(self._agents_seen) < 2:
-            return self._rows.notes
-        counts = ", ".join(f"{name} {count}" for name, count in self._agents_seen.items())
-        hint = f"for numbers by agent, run a blend of gym+head://...?agent={next(iter(self._agents_seen))} and so on"
-        return [*self._rows.notes, f"the numbers are over the rows of several agents ({counts}); {hint}"]
 
     def _check(self, task: Task, params: CreateParams) -> None:
         name = read_agent_name(task)

@@ -34,7 +34,7 @@ from rollbook.gym.client.http_client import (
     read_named_failure,
 )
 from rollbook.gym.dataset import RowDataset, check_tools, read_row_tools
-from rollbook.gym.rows import ROLLBOOK_KEY, ROLLOUT_INDEX, read_failure, read_score
+from rollbook.gym.rows import AGENT_FIELD, ROLLBOOK_KEY, ROLLOUT_INDEX, read_failure, read_score
 from rollbook.models import CREATE_PARAMS, AskModel, Completion, CreateParams, make_response
 
 
@@ -265,6 +265,7 @@ def drop_tokens(turn: Turn) -> Turn:
 class ManagedServer(RemoteServer):
     """The servers of a configuration. `data` are the rows; further arguments override the configuration."""
 
+    report_by = AGENT_FIELD
     description = "Servers of a NeMo Gym checkout, started for the run, gym:path/to/config.yaml; rows with --data."
 
     def __init__(self, name: str = "", data: str | None = None, **overrides: JSON) -> None:
@@ -286,6 +287,7 @@ class SteppedSession(GymServerSession):
 class SteppedServer(ServerEnvironment):
     """A server at an address (`url`), or those of a configuration (`name`). `data` are the rows."""
 
+    report_by = AGENT_FIELD
     description = "A NeMo Gym server that is played by /reset and /step, gym+step://host:port or gym+step:config.yaml."
     route = STEP_PATH
     verify_needs_server = False

@@ -119,4 +119,5 @@ class AgentServer:
         )
 
     def _make_response(self, rollout: Rollout) -> Mapping[str, JSON]:
-        return make_rollout_response(rollout, self._model.spec.name, self._runtime.spec.tools)
+        # Gym 0.4 refuses null for tokens that nobody counted; its own agents send 0.
+        return make_rollout_response(rollout, self._model.spec.name, self._runtime.spec.tools, uncounted=0)

@@ -22,7 +22,7 @@ from . import guest
 from .channel import Channel, PeerChannel, encode_frame
 from .filesystem import WORKING_FOLDER
 from .handles import run_coroutine
-from .peer import OneProcess, Peer, PeerGone
+from .peer import OneProcess, Peer, PeerGone, TooMuchData
 from .plain_data import CONTAINERS, pack, unpack
 from .roles import Role, answer_messages
 
@@ -144,6 +144,8 @@ def find_verdict_word(phase: str, failure: BaseException | None, exam: dict[str,
         return "gone"
     if isinstance(failure, OneProcess):
         return "refused"
+    if isinstance(failure, TooMuchData) or (isinstance(failure, MemoryError) and peer.requests):
+        return "memory"
     return "failed" if phase == "hello" or peer.requests or is_missed(failure, exam) else "broken"
 
 

@@ -57,6 +57,10 @@ class PeerGone(BaseException):
     """The other end has ended. Not an Exception, so that tests do not catch it."""
 
 
+class TooMuchData(BaseException):
+    """What the other end sent does not fit into our memory. Not an Exception, so that tests do not catch it."""
+
+
 class OneProcess(BaseException):
     """The tests need an answer that only the candidate's own objects could give."""
 
@@ -299,7 +303,7 @@ class Peer:
         while True:
             try:
                 frame = self._receive()
-            except PeerGone:
+            except (PeerGone, TooMuchData):
                 return
             self._serve(frame)
 
@@ -335,7 +339,7 @@ class Peer:
             answer["value"] = self._pack(value, NONE_KNOWN if frame.get("copies") else received.numbers)
         except Exception as error:  # noqa: BLE001 - changes made before it failed count
             answer["raised"] = self._describe(error)
-        except (PeerGone, OneProcess):
+        except (PeerGone, TooMuchData, OneProcess):
             raise
         except BaseException as error:
             if not (self.guarded or id(error) in self._caught):
@@ -405,10 +409,12 @@ class Peer:
             raise self._break_off(PeerGone()) from None
 
     def _receive(self) -> dict[str, Any]:
-        """Receive the next frame; PeerGone at the end or for an invalid one: a large one exceeds our memory limit."""
+        """Receive the next frame; PeerGone at the end or for an invalid one, TooMuchData for one beyond our memory."""
         try:
             frame, _ = self._channel.receive()
-        except (OSError, EOFError, ValueError, RecursionError, MemoryError):
+        except MemoryError:
+            raise self._break_off(TooMuchData("what the code returned leaves the tests no memory")) from None
+        except (OSError, EOFError, ValueError, RecursionError):
             raise self._break_off(PeerGone()) from None
         if not isinstance(frame, dict):
             raise self._break_off(PeerGone())

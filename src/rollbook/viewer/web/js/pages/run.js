@@ -22,7 +22,7 @@ export async function run(place, [name], options) {
   const rows = h("div", {});
   const load = async () => {
     const data = await get("run", { run: name });
-    asked.several = data.environments.length > 1;
+    asked.several = Object.keys(data.report.environments).length > 1;
     const { curve: _, version, histogram: rewards, timeline: times, ...rest } = data;
     redraw(head, rest, () => summary(data));
     redraw(charts.children[0], data.curve, () => passCurve(data.curve));
