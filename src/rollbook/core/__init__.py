@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         scoring_digest,
         translate_target,
     )
-    from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
+    from rollbook.core.rollout import Group, Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
         RESERVED_SAMPLING_KEYS,
         ClusterOptions,
@@ -94,6 +94,7 @@ __all__ = [
     "FailureKind",
     "FailureSide",
     "Function",
+    "Group",
     "Held",
     "Lease",
     "Limits",

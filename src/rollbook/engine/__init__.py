@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from rollbook.engine.book_worker import BookJobSource, open_environments, work_on_book
     from rollbook.engine.collector import Collector
-    from rollbook.engine.groups import Group, GroupCounts, GroupPolicy, OnFailure, group_shortfall
+    from rollbook.engine.groups import GroupCounts, GroupPolicy, OnFailure, group_shortfall
     from rollbook.engine.planning import (
         check_unchanged,
         choose_tool_format,
@@ -72,7 +72,6 @@ __all__ = [
     "Entry",
     "ExitStatus",
     "FixedLimit",
-    "Group",
     "GroupCounts",
     "GroupPolicy",
     "LineDisplay",
