@@ -180,6 +180,8 @@ def _find_names(value: type | FunctionType) -> Mapping[str, object]:
     names: dict[str, object] = {} if functions else dict(vars(sys.modules[value.__module__]))
     for function in functions:
         names |= function.__globals__
+    if isinstance(value, type):  # a function's own classes are in no scope that outlives the function
+        names = {base.__name__: base for base in value.__bases__} | names
     for function in functions:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if name != "__class__":
