@@ -38,6 +38,7 @@ check: .venv/dev ## Lint, format, types and the direction of imports.
 bench: .venv/dev ## Measure the engine against a bare client, the numbers against plain scans; BENCH=--quick for less.
 	.venv/bin/python benchmarks/engine.py $(BENCH)
 	.venv/bin/python benchmarks/metrics.py $(BENCH)
+	.venv/bin/python benchmarks/tables.py $(BENCH)
 	.venv/bin/python benchmarks/sandbox.py $(BENCH)
 	.venv/bin/python benchmarks/verify.py $(BENCH)
 	.venv/bin/python benchmarks/view.py $(BENCH)

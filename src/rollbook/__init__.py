@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from rollbook.gym import Harness, ResourceServerProcess, generate_gym_config, write_gym_config
+    from rollbook.reports import Run, load
 else:
     __getattr__, __dir__ = export_lazily(__name__)
 
@@ -43,6 +44,7 @@ __all__ = [
     "RollbookError",
     "Rollout",
     "RolloutFailed",
+    "Run",
     "Score",
     "Shortfall",
     "Stopped",
@@ -51,6 +53,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "generate_gym_config",
+    "load",
     "run",
     "score",
     "submit",

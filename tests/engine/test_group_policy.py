@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from rollbook import Collector, Environment, Rollout, Shortfall, Task
-from rollbook.core import FAILURE_KINDS, Failure, Score, Turn
-from rollbook.engine.groups import Group, GroupCounts, GroupPolicy
+from rollbook.core import FAILURE_KINDS, Failure, Group, Score, Turn
+from rollbook.engine.groups import GroupCounts, GroupPolicy
 from rollbook.errors import UsageError
 from support.endpoint import Endpoint
 from support.sums import SUMS, write_script, write_sums

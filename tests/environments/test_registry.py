@@ -272,7 +272,7 @@ def test_an_instance_made_in_python_is_described_by_import_and_arguments():
     assert load_instance(resolve("gsm8k").instance).spec.target == "builtin:gsm8k"
 
 
-def test_a_class_that_no_process_can_import_must_be_async():
+def test_a_class_of_a_function_is_carried_with_the_class_that_it_derives_from():
     class Local(Environment):
         def tasks(self):
             yield Task(id="a", prompt="b")
@@ -284,6 +284,6 @@ def test_a_class_that_no_process_can_import_must_be_async():
         async def verify(self, task, rollout):
             return True
 
-    with pytest.raises(UsageError, match="Local cannot be imported by environment processes"):
-        load_instance(Local())
-    assert load_instance(LocalAsync()).spec.verify == "async"
+    loaded = load_instance(LocalAsync())
+    assert loaded.spec.verify == "async"
+    assert loaded.text.index("class Local(Environment)") < loaded.text.index("class LocalAsync(Local)")

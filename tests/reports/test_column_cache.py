@@ -211,7 +211,7 @@ def test_a_sheet_of_other_seals_of_other_tasks_or_of_another_version_is_not_used
     os.utime(tasks, ns=(1, 1))
     assert numbers(book.path) == expected
     assert len(reads) == 4
-    monkeypatch.setattr(column_cache, "_code_digest", lambda: "another version")
+    monkeypatch.setattr(column_cache, "code_digest", lambda: "another version")
     assert numbers(book.path) == expected
     assert len(reads) == 6
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         translate_target,
     )
     from rollbook.core.prices import PRICE_EXAMPLE, Price, TokenCounts, format_cost, parse_price
-    from rollbook.core.rollout import Rollout, Score, Timing, Turn, Usage, as_score, require_finite
+    from rollbook.core.rollout import Group, Rollout, Score, Timing, Turn, Usage, as_score, require_finite
     from rollbook.core.run_options import (
         GROUPS,
         RESERVED_SAMPLING_KEYS,
@@ -103,6 +103,7 @@ __all__ = [
     "FailureKind",
     "FailureSide",
     "Function",
+    "Group",
     "Held",
     "Lease",
     "Limits",

@@ -140,3 +140,25 @@ class Rollout(msgspec.Struct, kw_only=True):
     def usage(self) -> Usage:
         """Tokens over all turns."""
         return Usage(sum(t.prompt_tokens for t in self.turns), sum(t.completion_tokens for t in self.turns))
+
+
+class Group(msgspec.Struct, frozen=True):
+    """All samples of one task, in order. All are scored, unless the policy is to mask failed ones."""
+
+    task: Task
+    rollouts: list[Rollout]
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards in the order of the samples; raises if a rollout failed."""
+        return [rollout.reward for rollout in self.rollouts]
+
+    @property
+    def scored(self) -> list[Rollout]:
+        """The scored rollouts: the group's statistics are over them alone."""
+        return [rollout for rollout in self.rollouts if rollout.score]
+
+    @property
+    def failed(self) -> list[Rollout]:
+        """The failed rollouts."""
+        return [rollout for rollout in self.rollouts if rollout.failure]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from rollbook.engine.book_worker import BookJobSource, open_environments, work_on_book
     from rollbook.engine.collector import Collector
-    from rollbook.engine.groups import Group, GroupCounts, GroupPolicy, OnFailure, group_shortfall
+    from rollbook.engine.groups import GroupCounts, GroupPolicy, OnFailure, group_shortfall
     from rollbook.engine.planning import (
         change_settings,
         check_unchanged,
@@ -74,7 +74,6 @@ __all__ = [
     "Entry",
     "ExitStatus",
     "FixedLimit",
-    "Group",
     "GroupCounts",
     "GroupPolicy",
     "LineDisplay",

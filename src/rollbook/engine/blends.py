@@ -176,9 +176,11 @@ def environment_name(loaded: LoadedEnvironment) -> str:
     return loaded.cls.__name__ if loaded.path else loaded.spec.spec.partition("?")[0]
 
 
-def load_environment(env: str | Environment, data: str | None = None, template: str | None = None) -> LoadedEnvironment:
+def load_environment(
+    env: str | Environment | type[Environment], data: str | None = None, template: str | None = None
+) -> LoadedEnvironment:
     """Load one environment."""
-    return load_instance(env) if isinstance(env, Environment) else resolve(env, data, template)
+    return resolve(env, data, template) if isinstance(env, str) else load_instance(env)
 
 
 def load_run_environments(request: Request) -> list[RunEnvironment]:

@@ -28,10 +28,10 @@ import msgspec
 
 from rollbook.agents import Agent
 from rollbook.book import Book, BookDraft, JournalEntry, KeyHistory
-from rollbook.core import JSON, Limits, Message, Rollout, Sampling, Settings, Task, ToolFormat
+from rollbook.core import JSON, Group, Limits, Message, Rollout, Sampling, Settings, Task, ToolFormat
 from rollbook.engine.blends import environment_name, load_environment
 from rollbook.engine.book_worker import BookJobSource, open_environments
-from rollbook.engine.groups import EqualRewards, Group, GroupBuffer, GroupCounts, GroupPolicy, OnFailure
+from rollbook.engine.groups import EqualRewards, GroupBuffer, GroupCounts, GroupPolicy, OnFailure
 from rollbook.engine.planning import choose_tool_format, make_manifest, resolve_run_model
 from rollbook.engine.request import Request, as_list, update_settings
 from rollbook.engine.rollout_runner import RolloutRunner

@@ -12,30 +12,8 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from rollbook.core import FAILURE_KINDS, Rollout, Task, attempts_allowed
+from rollbook.core import FAILURE_KINDS, Group, Rollout, attempts_allowed
 from rollbook.errors import Shortfall, UsageError
-
-
-class Group(msgspec.Struct, frozen=True):
-    """All samples of one task, in order. All are scored, unless the policy is to mask failed ones."""
-
-    task: Task
-    rollouts: list[Rollout]
-
-    @property
-    def rewards(self) -> list[float]:
-        """The rewards in the order of the samples; raises if a rollout failed."""
-        return [rollout.reward for rollout in self.rollouts]
-
-    @property
-    def scored(self) -> list[Rollout]:
-        """The scored rollouts: the group's statistics are over them alone."""
-        return [rollout for rollout in self.rollouts if rollout.score]
-
-    @property
-    def failed(self) -> list[Rollout]:
-        """The failed rollouts."""
-        return [rollout for rollout in self.rollouts if rollout.failure]
 
 
 class GroupBuffer:

@@ -20,6 +20,7 @@ import msgspec
 
 from rollbook.core import BUILTIN_PREFIX, JSON, EnvironmentSpec, translate_target
 from rollbook.environments import source
+from rollbook.environments.captured_source import capture_source
 from rollbook.environments.data_rows import decode_text
 from rollbook.environments.environment import (
     Environment,
@@ -51,19 +52,27 @@ BUILT_IN = {
 }
 """Known without installed package metadata, so that a plain source tree works too."""
 
+NOTEBOOK_FILE = "notebook.py"
+"""The name that the source of a class gets in a snapshot if it was defined in no file."""
+
 INTERNAL = {"gym-import": "rollbook.gym.client.import_run:ImportedEnvironment"}
 """Stored by name like a built-in, but not offered to users: made by `rollbook import`."""
 
 
 @dataclass(frozen=True)
 class LoadedEnvironment:
-    """A resolved environment: its spec, its class, one instance; for the user's own source also its files."""
+    """A resolved environment: its spec, its class, one instance; for the user's own source also its files.
+
+    `text` is the source of a class that cannot be imported from a file (captured_source.py); `path` is then the script
+    or a place in the current folder, from which the text imports other files.
+    """
 
     spec: EnvironmentSpec
     cls: type[Environment]
     instance: Environment
     path: Path | None = None
     files: frozenset[Path] = frozenset()
+    text: str | None = None
 
 
 class ParsedSpec(msgspec.Struct, frozen=True):
@@ -426,7 +435,10 @@ def construct(cls: type[Environment], args: dict[str, JSON]) -> Environment:
         signature = ", ".join(map(str, taken.values()))
         raise UsageError(f"{cls.__name__}: {error}; its arguments are {cls.__name__}({signature})") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{cls.__name__}: {source.explain_error(error, Path(inspect.getfile(cls)).parent)}") from error
+        file = getattr(sys.modules[cls.__module__], "__file__", None)  # a notebook has none
+        raise UsageError(
+            f"{cls.__name__}: {source.explain_error(error, Path(file).parent if file else None)}"
+        ) from error
 
 
 def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
@@ -439,22 +451,34 @@ def _check_number(cls: type[Environment], key: str, value: JSON) -> None:
         raise UsageError(f"{cls.__name__}: {key}={value!r}; give a {'whole ' if name == 'int' else ''}number")
 
 
-def load_instance(environment: Environment) -> LoadedEnvironment:
-    """Load an instance made in Python. One that no other process can import (a notebook's) must be async."""
-    cls = type(environment)
-    mode = execution_mode(cls, bool(environment.mcp))
+def load_instance(given: Environment | type[Environment]) -> LoadedEnvironment:
+    """Load an environment made in Python; a class means an instance without arguments.
+
+    A class of a notebook, prompt, script or function is carried as source text. One that cannot be carried must be
+    async: it runs in this process.
+    """
+    environment = construct(given, {}) if _is_environment(given) else given
+    if not isinstance(environment, Environment):
+        raise UsageError(f"{given!r:.80} is no environment: give its name, file.py:Class, or an Environment")
+    cls, text = type(environment), None
     file = getattr(sys.modules[cls.__module__], "__file__", None)
     path = Path(file).resolve() if file else None
-    if path is None or "<locals>" in cls.__qualname__:
-        if "sync" in (mode.verify, mode.state):
-            raise UsageError(
-                f"{cls.__name__} cannot be imported by environment processes; put it in a file or make it async"
-            )
-        found = _ResolvedClass(cls, f"{cls.__module__}:{cls.__qualname__}")
+    if path is None or cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        found, text = _capture(cls, environment, path or Path.cwd() / NOTEBOOK_FILE)
     elif source.is_user_file(path):
         found = _ResolvedClass(cls, f"{source.locate_module(path)[1]}:{cls.__qualname__}", path)
     else:
         found = _ResolvedClass(cls, _stable_target(f"{cls.__module__}:{cls.__qualname__}"))
-    return LoadedEnvironment(
-        make_spec(found.target, found, arguments_of(environment), environment), cls, environment, found.path
-    )
+    spec = make_spec(found.target, found, arguments_of(environment), environment)
+    return LoadedEnvironment(spec, cls, environment, found.path, text=text)
+
+
+def _capture(cls: type[Environment], environment: Environment, path: Path) -> tuple[_ResolvedClass, str | None]:
+    """Return a class with its source text; without the text if it cannot be carried and runs in this process."""
+    try:
+        return _ResolvedClass(cls, f"{path.stem}:{cls.__name__}", path), capture_source(cls)
+    except UsageError:
+        mode = execution_mode(cls, bool(environment.mcp))
+        if "sync" in (mode.verify, mode.state):
+            raise
+        return _ResolvedClass(cls, f"{cls.__module__}:{cls.__qualname__}"), None

@@ -27,13 +27,17 @@ def write_snapshot(loaded: LoadedEnvironment, folder: Path, subfolder: str = "")
     """
     if loaded.path is None:
         return msgspec.structs.replace(loaded.spec, digest=_installed_digest(loaded.spec.target))
-    files = source_files(loaded)
-    for name, path in files.items():
-        (folder / subfolder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, folder / subfolder / name)
+    copy, origin = folder / subfolder, source.display_path(loaded.path)
+    for name, path in source_files(loaded).items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy / name)
+    if loaded.text is not None:
+        copy.mkdir(parents=True, exist_ok=True)
+        (copy / f"{loaded.path.stem}.py").write_text(loaded.text)
+        origin = ""  # no file can be compared with it later
     snapshot = (Path(folder.name) / subfolder).as_posix()
     return msgspec.structs.replace(
-        loaded.spec, digest=digest_files(files), snapshot=snapshot, origin=source.display_path(loaded.path)
+        loaded.spec, digest=digest_files(_snapshot_files(copy)), snapshot=snapshot, origin=origin
     )
 
 
@@ -109,7 +113,7 @@ def source_files(loaded: LoadedEnvironment) -> dict[str, Path]:
     root = source_root(loaded)
     if root is None or loaded.path is None:
         return {}
-    found = source.import_closure(root, loaded.path) | set(loaded.files)
+    found = source.import_closure(root, loaded.path, loaded.text) | set(loaded.files)
     found |= set(_data_files(loaded.cls, loaded.path, root))
     return {path.relative_to(root).as_posix(): path for path in found}
 

@@ -122,10 +122,13 @@ def imported_files(root: Path) -> set[Path]:
     return {f for f in files if f is not None and f.is_relative_to(root) and f.suffix == ".py" and is_user_file(f)}
 
 
-def import_closure(root: Path, path: Path) -> set[Path]:
-    """Return a file and every file in the folder that it imports, directly or not, also inside functions."""
+def import_closure(root: Path, path: Path, text: str | None = None) -> set[Path]:
+    """Return a file and every file in the folder that it imports, directly or not, also inside functions.
+
+    With `text`, it is what that text imports, were it at this place; the file itself is left out.
+    """
     closure: set[Path] = set()
-    queue = [path]
+    queue = [path] if text is None else [*_directly_imported_files(root, path, text.encode())]
     while queue:
         current = queue.pop()
         if current not in closure:
@@ -142,10 +145,10 @@ def _package_files(root: Path, path: Path) -> Iterator[Path]:
         folder = folder.parent
 
 
-def _directly_imported_files(root: Path, path: Path) -> Iterator[Path]:
+def _directly_imported_files(root: Path, path: Path, text: bytes | None = None) -> Iterator[Path]:
     package = list(path.relative_to(root).parts[:-1])
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        tree = ast.parse(path.read_bytes() if text is None else text, str(path))
     except SyntaxError:  # it is copied unchanged; importing it raises the error
         return
     for node in ast.walk(tree):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         rollout_facts,
     )
     from rollbook.reports.journal_columns import JournalColumns, read_journal_columns, renumber_columns
+    from rollbook.reports.loaded_run import Run, load
     from rollbook.reports.profile import ProfileRows, profile_lines
     from rollbook.reports.report import (
         Report,
@@ -50,6 +51,7 @@ __all__ = [
     "JournalColumns",
     "ProfileRows",
     "Report",
+    "Run",
     "RunColumns",
     "RunComparison",
     "RunData",
@@ -63,6 +65,7 @@ __all__ = [
     "export_rollouts",
     "group_by_run",
     "has_live_worker",
+    "load",
     "make_report",
     "make_shortfall",
     "profile_lines",

@@ -101,11 +101,11 @@ def _cache_path(path: Path) -> Path:
 def _make_origin(path: Path, schema: int, tasks: Path) -> CacheOrigin:
     stats = [os.stat(each) for each in (path, tasks)]
     journal, task_file = ((stat.st_size, stat.st_mtime_ns) for stat in stats)
-    return CacheOrigin(_code_digest(), schema, journal, task_file)
+    return CacheOrigin(code_digest(), schema, journal, task_file)
 
 
 @cache
-def _code_digest() -> str:
+def code_digest() -> str:
     """Identify the code that makes columns: another version may read the same lines differently."""
     sources = (journal_columns.__file__, inspect.getfile(LineReader), inspect.getfile(Columns), __file__)
     return sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()

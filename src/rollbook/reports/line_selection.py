@@ -118,6 +118,7 @@ class RankedLines:
     """The lines of a journal: which count in their own directory, their places in the plan, and their ranks."""
 
     columns: Columns
+    sample: Ints
     chosen: Bools
     place: Ints
     epoch: Ints
@@ -141,7 +142,16 @@ def select_one_per_key(pieces: Sequence[RankedLines], texts: Sequence[str]) -> i
         return 0
     cuts = np.cumsum([len(piece.chosen) for piece in pieces])[:-1]
     contested = [
-        RankedLines(p.columns.where(mine), p.chosen, p.place[mine], p.epoch[mine], p.attempt[mine], EMPTY, p.path)
+        RankedLines(
+            p.columns.where(mine),
+            p.sample[mine],
+            p.chosen,
+            p.place[mine],
+            p.epoch[mine],
+            p.attempt[mine],
+            EMPTY,
+            p.path,
+        )
         for p, mine in zip(pieces, np.split(doubled, cuts), strict=True)
     ]
     order, starts, disagreeing = _rank_lines(contested, texts)

@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TypeAlias
 
+import numpy as np
+
 from rollbook.book import (
     Book,
     DamagedLine,
@@ -182,8 +184,8 @@ class RunColumns:
 
     The first book's plan defines what is requested. A key that several directories have counts once; `disagreeing`
     counts the keys for which they do not have the same reward and answer, `outranked` has the lines (journal, end) that
-    count in their own directory only. `chosen` are the lines of every journal that count, `damaged` those that are
-    unreadable.
+    count in their own directory only. `samples` are the sample numbers of the columns. `chosen` are the lines of every
+    journal that count, `damaged` those that are unreadable.
     """
 
     def __init__(self, books: Sequence[Book], read: ColumnsReader = read_all_columns) -> None:
@@ -200,6 +202,7 @@ class RunColumns:
         self.dropped = sum(len(piece.chosen) - int(piece.chosen.sum()) for piece in pieces) - self._damaged_read
         self.chosen = [piece.chosen for piece in pieces]
         self.columns = merge_columns([piece.columns.where(piece.chosen) for piece in pieces])
+        self.samples = np.concatenate([EMPTY, *(piece.sample[piece.chosen] for piece in pieces)])
 
     def _read_book(self, book: Book, is_first: bool) -> list[RankedLines]:
         selector = self._selector if is_first else LineSelector(book)
@@ -237,10 +240,18 @@ class RunColumns:
     ) -> RankedLines:
         """Return the lines of a journal; ranks are needed only among several directories."""
         if not self._several:
-            return RankedLines(columns, chosen, EMPTY, EMPTY, EMPTY, EMPTY, journal.path)
+            return RankedLines(columns, journal.sample, chosen, EMPTY, EMPTY, EMPTY, EMPTY, journal.path)
         place, _ = self._selector.find_keys(columns.task, journal.sample)
         epoch = selector.line_epochs(journal, columns.task)
-        return RankedLines(columns, chosen, place, epoch, journal.attempt, journal.ends, journal.path)
+        return RankedLines(columns, journal.sample, chosen, place, epoch, journal.attempt, journal.ends, journal.path)
+
+    def first_of_unscored(self, keys: Iterable[tuple[int, int]]) -> Iterator[bool]:
+        """Yield for each key (row, sample) whether it has no score and did not come before."""
+        done = self._selector.seen.copy()
+        for row, sample in keys:
+            place = int(self._selector.find_keys(np.array([row]), np.array([sample]))[0][0])
+            yield not done[place]
+            done[place] = True
 
     def missing_keys(self) -> Iterator[tuple[int, int]]:
         """Yield (row, sample) of every key without a score."""

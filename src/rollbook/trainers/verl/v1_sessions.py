@@ -17,8 +17,8 @@ import transfer_queue
 from tensordict import NonTensorData, NonTensorStack
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from rollbook.core import Rollout, Task
-from rollbook.engine import Group, GroupCounts, GroupPolicy
+from rollbook.core import Group, Rollout, Task
+from rollbook.engine import GroupCounts, GroupPolicy
 from rollbook.errors import Shortfall, UsageError
 from rollbook.trainers.formats import sample_of
 from rollbook.trainers.rows import MissingReason, RowName, RowsMissing, find_group_side, find_missing

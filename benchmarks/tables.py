@@ -1,0 +1,85 @@
+"""What tables of a run cost: the flat columns of all rollouts as a Polars data frame, in the process that asks.
+
+The first call reads the journals, beside `polars.read_ndjson` on the same files. The second comes from RUN/index,
+beside Polars reading the same columns from Parquet. The start of the processes and their imports are not counted.
+
+python benchmarks/tables.py            1,000,000 scored rollouts (62,500 tasks x 16): about five minutes on two cores
+python benchmarks/tables.py --quick    a tenth of that
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bigbook import big_book
+
+from engine import Figure, show
+
+TIMED = """
+import resource, sys, time
+import polars, pyarrow, rollbook
+run, parquet = sys.argv[1:]
+start = time.perf_counter()
+{work}
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+OURS = "frame = rollbook.load(run).to_polars(); assert len(frame)"
+NDJSON = (
+    "from pathlib import Path; "
+    "frame = polars.concat([polars.read_ndjson(path) for path in sorted(Path(run, 'journals').glob('*.jsonl'))])"
+)
+PARQUET = "frame = polars.read_parquet(parquet); assert len(frame)"
+WRITE = "rollbook.load(run).to_polars().write_parquet(parquet)"
+MOST_MB = 1536
+
+
+def measure(work: str, run: Path, parquet: Path) -> tuple[float, float]:
+    """Seconds of the work, and the most memory of its process in MB."""
+    command = [sys.executable, "-c", TIMED.format(work=work), str(run), str(parquet)]
+    seconds, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(seconds), float(peak)
+
+
+def compare(run: Path, parquet: Path, rounds: int) -> list[Figure]:
+    """Our calls and those of Polars, taken in turns."""
+    measure(WRITE, run, parquet)
+    first, again, lines, columns, peaks = [], [], [], [], []
+    for _ in range(rounds):
+        shutil.rmtree(run / "index", ignore_errors=True)
+        for times, work in ((lines, NDJSON), (first, OURS), (columns, PARQUET), (again, OURS)):
+            seconds, peak = measure(work, run, parquet)
+            times.append(seconds)
+            if work is OURS:
+                peaks.append(peak)
+    return [
+        _ratio("all rollouts as a data frame the first time, beside polars.read_ndjson", first, lines, 1.5),
+        _ratio("all rollouts as a data frame again, beside polars.read_parquet", again, columns, 3.0),
+        Figure("memory of the process", max(peaks), "MB", MOST_MB),
+    ]
+
+
+def _ratio(what: str, ours: list[float], theirs: list[float], bound: float) -> Figure:
+    detail = f"{statistics.median(ours):.2f} s, Polars {statistics.median(theirs):.2f} s"
+    return Figure(what, statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), "x", bound, detail=detail)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the size")
+    parser.add_argument("--book", type=Path, help="a book made before; else one is made and deleted")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rollbook-bench-") as name:
+        run = given.book or big_book(Path(name) / "big", 6_250 if given.quick else 62_500, 16).path
+        figures = compare(run.absolute(), Path(name) / "rollouts.parquet", 1 if given.quick else 3)
+    show(figures)
+    return int(any("MISSED" in figure.verdict for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
