@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rollbook import Collector, Environment, Rollout, Task
+from rollbook.book import read_presences
 from rollbook.core import Limits, ModelSpec, Sampling
 from rollbook.engine.blends import merge_sampling
 from rollbook.engine.planning import omit_unknown_parameters
@@ -22,6 +23,7 @@ from rollbook.models.embedded import LlamaServer
 from rollbook.models.responses_api import CreateParams
 from support.endpoint import Endpoint
 from support.gateways import Gate
+from support.hosted import NewerOpenAI
 
 OMITS = Sampling(extra={"seed": None, "temperature": None})
 
@@ -50,6 +52,17 @@ def test_a_collector_sends_what_a_run_would() -> None:
     body = asyncio.run(main())
     assert {"seed", "temperature"}.isdisjoint(body)
     assert body["top_p"] == 1.0
+
+
+def test_the_book_of_a_collector_records_the_names_that_were_learned(tmp_path: Path) -> None:
+    async def main() -> None:
+        with NewerOpenAI() as server:
+            async with Collector(Sums(), server.url, book=tmp_path / "book") as collector:
+                assert [len(group.rollouts) async for group in collector.groups()] == [1]
+
+    asyncio.run(main())
+    (presence,) = read_presences(tmp_path / "book").values()
+    assert presence.wire_names == {"max_tokens": "max_completion_tokens"}
 
 
 def test_an_agent_behind_the_gateway_cannot_ask_for_what_is_omitted() -> None:
