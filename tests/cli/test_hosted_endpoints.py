@@ -245,3 +245,16 @@ def test_a_judge_that_refuses_a_parameter_is_refused_before_the_run_and_says_how
         omit = ("--judge-sampling", "temperature=null", "--judge-sampling", "seed=null")
         rollbook(*run, "--judge", judge.url, *omit, "-o", "b")
         assert {"temperature", "seed"}.isdisjoint(judge.calls[-1].body)
+
+
+def test_a_preset_that_the_endpoint_does_not_take_is_learned_away_for_good(rollbook, sums, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k-123456")
+    with OlderServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        done = rollbook("run", sums, "-m", "openai/older", "-o", "a")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("max_tokens is sent instead") == 1
+        before = len(server.calls)
+        assert rollbook("extend", "a", "-k", 2).returncode == 0
+        assert all("max_tokens" in call.body for call in server.calls[before:])
+    assert read(tmp_path / "a/rounds/0002.json")["settings"]["wire_names"] == {"max_tokens": "max_tokens"}

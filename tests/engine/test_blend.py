@@ -97,6 +97,16 @@ def test_the_terms_of_each_are_frozen_and_a_plain_run_has_none(tmp_path: Path) -
     assert plan(alone, load_run_environments(alone), ModelSpec("toy")).manifest.environments["Sums"].terms is None
 
 
+def test_an_environment_may_omit_a_parameter(tmp_path: Path) -> None:
+    terms = (
+        planned(tmp_path, TWO + "    sampling: {seed: null, temperature: null}\n").manifest.environments["desk"].terms
+    )
+    assert terms
+    assert terms.sampling == Sampling(extra={"seed": None, "temperature": None})
+    with pytest.raises(UsageError, match=r"blend.yaml:\d+: sampling: seed is not sampling"):
+        planned(tmp_path, TWO + "    sampling: {seed: 3}\n")
+
+
 def test_each_is_asked_with_its_own_sampling_and_its_own_tools(tmp_path: Path) -> None:
     text = TWO + "    sampling: {temperature: 0.25, max_tokens: 99, top_k: 5}\n"
 

@@ -50,7 +50,10 @@ T = TypeVar("T")
 
 
 class BookJobSource:
-    """Claims chunks, hands out their keys, records results, seals complete chunks and sends heartbeats."""
+    """Claims chunks, hands out their keys, records results, seals complete chunks and sends heartbeats.
+
+    What the `model` has learned about its endpoint is part of the heartbeats.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class BookJobSource:
         on_mark: Callable[[JournalEntry], None] = lambda _: None,
         on_claim: Callable[[Claim], None] = lambda _: None,
         watch: WorkerMonitor | None = None,
+        model: Model | None = None,
     ) -> None:
+        self._model = model
         self._book, self._round, self._on_mark, self._on_claim = book, round_, on_mark, on_claim
         self.presence = make_presence(round_.number, book.path)
         self._watch = watch or WorkerMonitor(book.path)
@@ -178,6 +183,8 @@ class BookJobSource:
     def _update_presence(self) -> None:
         """Record the state of this worker's chunks for `status`; the last time too, since what is durable counts."""
         self.presence.in_flight = len(self._slots)
+        if self._model is not None:
+            self.presence.wire_names = dict(self._model.wire_names)
         self.presence.chunks = {n: Held(c.scored, dict(c.failed)) for n, c in list(self._open.items())}
 
     def _find_lost_chunks(self) -> list[int]:
@@ -379,7 +386,7 @@ async def work_on_book(
     settings, manifest = round_.settings, book.manifest
     limiter = make_limiter(settings.concurrency, display.note)
     counter = ProgressCounter(book, settings)
-    jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=counter.add_claim)
+    jobs = BookJobSource(book, round_, on_mark=counter.record, on_claim=counter.add_claim, model=model)
     async with (
         measure_costs(book.path, settings) as costs,
         open_environments(
@@ -405,7 +412,6 @@ async def work_on_book(
         display.start(counter.requested)
 
         def on_tick() -> None:
-            jobs.presence.wire_names = dict(model.wire_names)
             jobs.presence.outage = outage = model.describe_outage()
             display.update(counter.progress(worker, outage, costs.cost))
             if counter.stop_reason:

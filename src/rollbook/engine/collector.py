@@ -465,7 +465,7 @@ class Collector:
             if mark.final:
                 groups.add(mark.rollout)
 
-        jobs = BookJobSource(self._book, self._round, on_mark=on_durable)
+        jobs = BookJobSource(self._book, self._round, on_mark=on_durable, model=self._model)
         return StreamingBookJobSource(source, self._request.samples, groups, self._book, jobs, self._name), jobs
 
     async def _work(self, worker: Worker, book_jobs: BookJobSource | None, groups: GroupBuffer) -> None:

@@ -142,6 +142,7 @@ def make_manifest(
     request: Request, environments: dict[str, EnvironmentSpec], model: ModelSpec, judge: ModelSpec | None = None
 ) -> Manifest:
     """Return the manifest of a request."""
+    request = omit_unknown_parameters(request, model)
     return Manifest(
         schema=SCHEMA_VERSION,
         run=secrets.token_hex(8),

@@ -377,7 +377,7 @@ class ChatModel:
                 self._learn_name(found.name, other)
 
     def _learn_name(self, refused: str, other: str) -> None:
-        self._wire_names = {"max_tokens": other} if other != "max_tokens" else {}
+        self._wire_names = {"max_tokens": other}
         self._say(f"the endpoint does not take {refused}: {other} is sent instead")
 
     def _explain_refusal(self, name: str, raw: bytes) -> RolloutFailed | UsageError:
