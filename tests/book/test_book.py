@@ -110,9 +110,18 @@ def test_a_damaged_hash_in_the_manifest_is_not_blamed_on_the_tasks(tmp_path: Pat
     Book(book.path).check_meaning()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.ESTALE])
-def test_a_disk_that_cannot_be_written_is_one_line_with_a_way_out(tmp_path: Path, code: int) -> None:
-    with pytest.raises(BookUnwritable, match=r"cannot be written .*resume"), explain_disk_errors(tmp_path):
+@pytest.mark.parametrize(
+    ("code", "way"),
+    [
+        (errno.ENOSPC, "make room, then resume"),
+        (errno.EFBIG, "make room, then resume"),
+        (errno.ESTALE, "check the disk or its server, then resume"),
+        (errno.EACCES, "make it writable for this user"),
+        (errno.EROFS, "mount it for writing, then resume"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_one_line_with_a_way_out(tmp_path: Path, code: int, way: str) -> None:
+    with pytest.raises(BookUnwritable, match=f"cannot be written .*: {way}"), explain_disk_errors(tmp_path):
         raise OSError(code, os.strerror(code))
 
 

@@ -50,7 +50,8 @@ def test_a_failing_endpoint_is_reported_with_its_message():
 
 
 def test_an_unreachable_endpoint_is_reported_in_one_line():
-    with pytest.raises(EndpointDown, match="connection refused"):
+    line = r"no model answered \(http://127.0.0.1:9/v1: connection refused\); check the server"
+    with pytest.raises(EndpointDown, match=line):
         check_endpoint("http://127.0.0.1:9/v1", "", api_key_env="ROLLBOOK_TEST_KEY")
 
 

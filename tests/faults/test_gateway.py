@@ -280,7 +280,7 @@ def test_an_agent_whose_model_goes_away_costs_no_rollout(
     endpoint, run = serve("--right", "1"), tmp_path / "run"
     agent = write_agent(tmp_path, "ask(task['prompt'])")
     endpoint.switch("500", models="ok")
-    done = start(rollbook, endpoint, sums, run, agent, "--outage", 1).wait()
+    done = start(rollbook, endpoint, sums, run, agent, "--outage", 1, "--no-probe").wait()
     assert done.code == 75, done.stderr
     assert rollbook.run("status", run, "--json").json["failed"] == {}
     endpoint.switch("ok")

@@ -27,8 +27,8 @@ class Victim:
     def start(self) -> Process:
         """The first time `run`, from then on `resume`."""
         if (self.run / "run.json").exists():
-            return self.rollbook.start("resume", self.run)
-        words = ("-m", self.endpoint.url, "-k", SAMPLES, "-c", LANES, "-o", self.run)
+            return self.rollbook.start("resume", self.run, "--no-probe")
+        words = ("-m", self.endpoint.url, "-k", SAMPLES, "-c", LANES, "--no-probe", "-o", self.run)
         return self.rollbook.start("run", f"{self.env}?tasks={TASKS}", *words)
 
     def die(self, instant: random.Random) -> bool:

@@ -159,7 +159,8 @@ from rollbook.environments import pool
 assert pool.START_S > 2.0
 pool.START_S = 2.0
 try:
-    rollbook.run(*sys.argv[1:3], out=sys.argv[3], limits=Limits(verify_s=0.5, tool_s=0.5), call_s=0.5, connect_s=1.0)
+    limits = Limits(verify_s=0.5, tool_s=0.5)
+    rollbook.run(*sys.argv[1:3], out=sys.argv[3], limits=limits, call_s=0.5, connect_s=1.0, probe=False)
 except rollbook.Shortfall as short:
     print(*sorted(short.failed))
 except rollbook.RollbookError as error:
@@ -200,7 +201,7 @@ def test_law_6_a_rollout_and_a_reply_that_never_end_have_one_too(
 ) -> None:
     endpoint = serve()
     endpoint.switch("hang", models="ok")
-    words = ("-m", endpoint.url, "--timeout", 1, "-o", tmp_path / "run")
+    words = ("-m", endpoint.url, "--timeout", 1, "--no-probe", "-o", tmp_path / "run")
     done = rollbook.run("run", f"{sums}?tasks=4", *words, within_s=20)
     assert done.code == 3, done.stderr
     assert "4 failed: rollout_timeout" in done.complaint

@@ -151,7 +151,7 @@ def test_a_signal_before_the_work_has_begun_is_exit_75_and_one_line(
     number: signal.Signals, rollbook: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:
     endpoint, run = serve("--mode", "refuse"), tmp_path / "run"
-    worker = rollbook.start("run", sums, "-m", endpoint.url, "-o", run)
+    worker = rollbook.start("run", sums, "-m", endpoint.url, "--wait", 60, "-o", run)
     time.sleep(1.5)
     assert worker.code is None, worker.stderr
     worker.signal(number)

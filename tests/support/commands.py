@@ -188,8 +188,8 @@ class Served:
 
     @property
     def seeds(self) -> Counter[int]:
-        """How often each seed, and so each key, was asked."""
-        return Counter({int(seed): count for seed, count in self._get("seeds").items()})
+        """How often each seed, and so each key, was asked; the call before a run has the seed 0 and is none of them."""
+        return Counter({int(seed): count for seed, count in self._get("seeds").items() if int(seed)})
 
     @property
     def bodies(self) -> list[dict[str, Any]]:

@@ -62,9 +62,14 @@ async def probe_endpoint(
     except EndpointDown as error:
         raise UsageError(f"{error.reasons}{_advise_on_outage(error.reasons, wait_s)}") from None
     except RolloutFailed as error:
-        raise UsageError(f"{', '.join(settings.urls)}: {error.message}{_advise_on_failure(error)}") from None
+        raise UsageError(f"{_name_endpoint(settings.urls, error.message)}{_advise_on_failure(error)}") from None
     finally:
         await model.close()
+
+
+def _name_endpoint(urls: list[str], message: str) -> str:
+    """Return the message of a failure with the endpoint in front, unless it names it."""
+    return message if message.startswith(tuple(urls)) else f"{', '.join(urls)}: {message}"
 
 
 def _limit_tokens(sampling: Sampling) -> Sampling:
