@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from support.mistakes import DEADLINE_S, MISTAKES, RUN_LINE, Mistake, write_files  # noqa: E402
+from support.mistakes import DEADLINE_S, MISTAKES, RUN_LINE, Mistake, serve_wrong_endpoints, write_files  # noqa: E402
 
 
 def run(line: str, folder: Path, environ: dict[str, str]) -> tuple[float, subprocess.CompletedProcess[str]]:
@@ -30,9 +30,9 @@ def run(line: str, folder: Path, environ: dict[str, str]) -> tuple[float, subpro
     return time.monotonic() - began, done
 
 
-def measure(mistake: Mistake, folder: Path) -> float:
+def measure(mistake: Mistake, folder: Path, server: str) -> float:
     """Print the seconds of one mistake, with its exit code and its first line."""
-    seconds, done = run(mistake.line, folder, dict(mistake.environ))
+    seconds, done = run(mistake.line.replace("{server}", server), folder, dict(mistake.environ))
     lines = done.stderr.splitlines() or [""]
     more = f" (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
     print(f"{seconds:6.2f} s  exit {done.returncode}  {mistake.line}\n          {lines[0]}{more}")
@@ -44,11 +44,11 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if word != "--quick"]
     chosen = [each for each in MISTAKES if not words or any(word in each.line for word in words)]
     chosen = chosen[:: 10 if "--quick" in sys.argv else 1]
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, serve_wrong_endpoints() as server:
         folder = Path(name)
         write_files(folder)
         run(RUN_LINE, folder, {})
-        seconds = sorted(measure(each, folder) for each in chosen)
+        seconds = sorted(measure(each, folder, server) for each in chosen)
     print(f"{len(seconds)} mistakes: median {seconds[len(seconds) // 2]:.2f} s, longest {seconds[-1]:.2f} s")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import Commands
-from support.mistakes import DEADLINE_S, MISTAKES, RUN_LINE, Mistake, write_files
+from support.mistakes import DEADLINE_S, MISTAKES, RUN_LINE, Mistake, serve_wrong_endpoints, write_files
 
 OURS = {".said", "__pycache__"}
 
@@ -24,6 +24,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     started.close()
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of endpoints that are wrong."""
+    with serve_wrong_endpoints() as address:
+        yield address
+
+
 def list_files(folder: Path) -> dict[str, bytes]:
     """Every file of a folder with its bytes, and every folder."""
     paths = [path for path in folder.rglob("*") if not OURS & set(path.relative_to(folder).parts)]
@@ -35,9 +42,10 @@ def test_the_table_has_forty_mistakes_and_none_twice():
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.line[:60])
-def test_a_mistake_is_one_line_that_says_what_to_do(commands: Commands, mistake: Mistake):
+def test_a_mistake_is_one_line_that_says_what_to_do(commands: Commands, server: str, mistake: Mistake):
     before = list_files(commands.folder)
-    done = commands.run(*shlex.split(mistake.line), within_s=DEADLINE_S, **mistake.environ)
+    words = shlex.split(mistake.line.replace("{server}", server))
+    done = commands.run(*words, within_s=DEADLINE_S, **mistake.environ)
     assert done.stderr.startswith("rollbook: ")
     assert done.stderr.count("\n") == 1, done.stderr
     assert (done.code, done.stdout) == (mistake.code, ""), done.stderr

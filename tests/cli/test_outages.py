@@ -85,6 +85,7 @@ def test_several_workers_show_the_cause_of_an_outage(
     endpoint.kill()
     assert eventually(lambda: f"{endpoint.url}: connection refused" in worker.stderr, 30), worker.stderr
     shown = commands.run("status", "run", "--json").json["outage"]
+    assert "no endpoint answers for" in commands.run("status", "run").stdout
     assert "connection refused" in shown
     worker.signal(signal.SIGTERM)
     assert worker.wait(30).code == 75

@@ -6,7 +6,10 @@ Shared by tests/cli/test_mistakes.py, which checks it, and benchmarks/mistakes.p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +17,10 @@ DEADLINE_S = 20.0
 
 
 class Mistake(NamedTuple):
-    """A wrong command line: the words its error must have and must not have, and its exit code."""
+    """A wrong command line: the words its error must have and must not have, and its exit code.
+
+    `{server}` is the address of `serve_wrong_endpoints`.
+    """
 
     line: str
     says: tuple[str, ...]
@@ -49,6 +55,7 @@ def write_files(folder: Path) -> None:
     answers = [{"task": f"sum-{i}", "answer": str(2 * i)} for i in range(3)]
     (folder / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
     (folder / "bad.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": \n')
+    (folder / "sums.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     (folder / "unanswered.jsonl").write_text('{"question": "1 + 1?"}\n')
     (folder / "typo.yaml").write_text("samples: 2\ntemprature: 1\n")
     (folder / "word.toml").write_text('samples = "two"\n')
@@ -168,4 +175,103 @@ FILES = (
     Mistake("envs --data bad.jsonl", ("--data", "name the environment")),
     Mistake("compare runs/one runs/one plain.txt", ("plain.txt is not a run directory",)),
 )
-MISTAKES = (*FILES, *OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *OPTIONS)
+SERVED = "run sums.py:Sums -o new -m {server}"
+KEY = "set OPENAI_API_KEY to the key"
+ENDPOINTS = (
+    Mistake(f"{SERVED}/401/v1", ("HTTP 401", KEY), ("--concurrency", "resume")),
+    Mistake(
+        f"{SERVED}/401/v1",
+        ("HTTP 401", "OPENAI_API_KEY was not accepted"),
+        ("sesame",),
+        environ={"OPENAI_API_KEY": "sesame"},
+    ),
+    Mistake(f"{SERVED}/401/v1 --api-key-env MY_KEY", ("HTTP 401", "set MY_KEY to the key")),
+    Mistake(f"{SERVED}/403/v1", ("HTTP 403", KEY)),
+    Mistake(f"{SERVED}/404/v1", ("HTTP 404", "check the path")),
+    Mistake(f"{SERVED}/404/v1 --model-name mock", ("HTTP 404", "check the path"), ("resume",)),
+    Mistake(f"{SERVED}/html/v1", ("HTML page", "check the path")),
+    Mistake(f"{SERVED}/html/v1 --model-name mock", ("HTML page", "check the path")),
+    Mistake(f"{SERVED}/ok", ("did you mean", "/ok/v1")),
+    Mistake(f"{SERVED}/ok/v1 --model-name mok", ("does not serve 'mok'", "did you mean mock?")),
+    Mistake(f"{SERVED}/two/v1", ("serves mock, mock-2", "--model-name")),
+    Mistake(f"{SERVED}/seed/v1", ("refuses seed", "--sampling seed=null"), ("resume", "prompt")),
+    Mistake(f"{SERVED}/moved/v1 --model-name mock", ("elsewhere", "-m")),
+    Mistake(f"{SERVED}/503/v1", ("HTTP 503", "--wait")),
+    Mistake(f"{SERVED}/ok/v1?api_key=sesame", ("--header",), ("sesame",)),
+    Mistake(f"{SERVED}/ok/v1 --header api-key=NO_SUCH_VARIABLE", ("NO_SUCH_VARIABLE",)),
+    Mistake(f"{SERVED}/ok/v1 --header api-key", ("NAME=ENV_VAR",)),
+    Mistake(f"{SERVED}/ok/v1 --max-cost 1", ("--max-cost", "--price")),
+    Mistake(f"{SERVED}/ok/v1 --price cheap", ("--price cheap", "in=")),
+    Mistake(
+        "run math --data sums.jsonl -o new -m {server}/ok/v1 --judge {server}/401/v1",
+        ("judge", "HTTP 401", "JUDGE_API_KEY"),
+    ),
+    Mistake(f"run sums.py:Sums -o new -m {CLOSED_PORT}/v1", ("connection refused", "--wait")),
+    Mistake("run sums.py:Sums -o new -m http://host.invalid/v1", ("host.invalid",), environ=NO_PROXY),
+    Mistake("run sums.py:Sums -o new -m gpt-5", ("gpt-5", "openai/", "anthropic/")),
+    Mistake("run sums.py:Sums -o new -m opnai/gpt-5", ("opnai/", "openai/")),
+    Mistake("run sums.py:Sums -o new -m openai/gpt-5", ("OPENAI_API_KEY",), environ={"OPENAI_API_KEY": ""}),
+    Mistake("run sums.py:Sums -o new -m anthropic/claude", ("ANTHROPIC_API_KEY",), environ={"ANTHROPIC_API_KEY": ""}),
+    Mistake(
+        "run sums.py:Sums -o new -m azure/gpt",
+        ("AZURE_OPENAI_ENDPOINT",),
+        environ={"AZURE_OPENAI_API_KEY": "x", "AZURE_OPENAI_ENDPOINT": ""},
+    ),
+    Mistake(f"doctor -m {CLOSED_PORT}/v1", ("connection refused",), ("0 s",), code=75),
+)
+
+
+@contextmanager
+def serve_wrong_endpoints() -> Iterator[str]:
+    """Serve endpoints that are wrong in one way each, by the first part of the path: /401/v1, /html/v1 ..."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _WrongEndpoint) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class _WrongEndpoint(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        kind, _, rest = self.path[1:].partition("/")
+        if kind in ("401", "404", "html", "moved") or rest.partition("?")[0] != "v1/models":
+            self._refuse(kind if kind in ("401", "html") else "404")
+        else:
+            names = ["mock", "mock-2"] if kind == "two" else ["mock"]
+            self._answer(200, json.dumps({"data": [{"id": name} for name in names]}))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        kind, _, rest = self.path[1:].partition("/")
+        if rest.partition("?")[0] != "v1/chat/completions":
+            self._refuse("404")
+        elif kind == "ok" or (kind == "seed" and "seed" not in body):
+            choice = {"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}
+            self._answer(200, json.dumps({"choices": [choice]}))
+        else:
+            self._refuse(kind)
+
+    def _refuse(self, kind: str) -> None:
+        if kind == "html":
+            self._answer(200, "<html><title>Welcome</title></html>", "text/html")
+        elif kind == "seed":
+            error = {"message": "Unsupported parameter: 'seed'", "param": "seed", "code": "unsupported_parameter"}
+            self._answer(400, json.dumps({"error": error}))
+        elif kind == "moved":
+            self._answer(301, "", location="/ok/v1")
+        else:
+            self._answer(int(kind), json.dumps({"error": {"message": "refused"}}))
+
+    def _answer(self, status: int, text: str, kind: str = "application/json", location: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        if location:
+            self.send_header("Location", location)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+MISTAKES = (*ENDPOINTS, *FILES, *OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *OPTIONS)

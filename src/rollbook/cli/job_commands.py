@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from rollbook.cli import options as o
-from rollbook.cli.report_tables import show_json, show_table
+from rollbook.cli.report_tables import show_json, show_table, strip_control_characters
 from rollbook.cli.run_display import format_duration
 from rollbook.errors import UsageError
 
@@ -36,6 +36,8 @@ def status_command(run: o.Run, exact: Exact = False, json: o.Json = False) -> No
         return
     print(f"{status.path}: {status.state}, round {status.round}")
     show_counts(status)
+    if status.outage:
+        print(strip_control_characters(status.outage))
     if pace.rate and status.pending:
         print(f"{pace.rate:.1f}/s over the last minutes, {format_duration(pace.eta_s)} left")
     if jobs:
