@@ -181,7 +181,7 @@ def read_given(struct: Struct, values: dict[str, Any]) -> dict[str, JSON]:
         value = values.get(_argument(field))
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{field.flag} {value}: not a finite number")
-        if value is not None and value != []:
+        if value not in (None, [], ()):
             given[name] = PARSERS[name](value) if name in PARSERS else value
     return given
 

@@ -40,7 +40,6 @@ class Code(Sandboxed):
     `spaces`, `tolerance` and `case` define when an output equals the expected one; a row's own `rule` overrides them.
     """
 
-    scoring_version = 2
     description = "programming problems with stdin-stdout or function-call tests, from --data, run in the sandbox"
     row_fields: ClassVar = {
         "prompt": "the problem; also called question, problem, question_content or messages",
