@@ -102,7 +102,10 @@ def test_a_built_in_environment_is_imported_from_its_old_module_with_a_warning(t
         ("from rollbook.collect.run import run_request", "write `from rollbook.engine import run_request`"),
         ("from rollbook.book.marks import ChunkRule", "ChunkRule is now in rollbook.book.counted_lines"),
         ("from rollbook.view.charts import pie", "its contents are in rollbook.viewer, where nothing is named pie"),
-        ("import rollbook.book.marks\nrollbook.book.marks.ChunkRule", "ChunkRule is now in rollbook.book.counted_lines"),
+        (
+            "import rollbook.book.marks\nrollbook.book.marks.ChunkRule",
+            "ChunkRule is now in rollbook.book.counted_lines",
+        ),
     ],
 )
 def test_a_name_of_a_module_that_is_gone_says_where_it_is_now(statement: str, says: str) -> None:
