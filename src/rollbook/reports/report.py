@@ -358,7 +358,7 @@ def list_length_warnings(manifest: Manifest, metrics: Mapping[str, Metrics]) -> 
     """Return a warning for every environment in which many answers reached the limit of their tokens."""
     return [
         f"warning: {one.cut / one.scored:.0%} of the rollouts{'' if len(metrics) == 1 else f' of {name}'} were cut by "
-        f"--max-tokens {_find_max_tokens(manifest, name)}: scores are too low; start a new run with more"
+        f"--max-tokens {_find_max_tokens(manifest, name)}, which may lower scores; start a new run with a higher limit"
         for name, one in metrics.items()
         if one.cut > MAX_CUT_SHARE * one.scored
     ]
