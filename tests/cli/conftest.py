@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import Process
+from support.commands import Commands, Process
 from support.quiz import ANSWERS, write_answers, write_quiz
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -22,6 +22,14 @@ def rollbook(tmp_path, monkeypatch):
         return subprocess.CompletedProcess(arguments, done.code, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """`rollbook ARGUMENTS` as processes in an empty folder, also ones that go on; nothing of them outlives the test."""
+    started = Commands(tmp_path)
+    yield started
+    started.close()
 
 
 @pytest.fixture

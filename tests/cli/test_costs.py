@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,6 @@ from support.commands import Commands, Served
 from support.sums import write_sums
 
 PRICE = "in=1000,out=3000,cached=100"
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

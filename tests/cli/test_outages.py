@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,6 @@ from support.alive import eventually
 from support.book_assertions import assert_complete, scored_keys
 from support.commands import Commands, Process, Served
 from support.sums import write_sums
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

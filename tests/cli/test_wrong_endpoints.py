@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,6 @@ import rollbook
 from rollbook.errors import UsageError
 from support.commands import Commands, Served
 from support.sums import write_sums
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path)
-    yield commands
-    commands.close()
 
 
 @pytest.fixture
