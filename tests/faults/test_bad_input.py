@@ -117,7 +117,7 @@ def assert_refused(done: Process, folder: Path, before: set[str], *words: str) -
         (["run", "env.py:Sums", "--max-failures", "some"], ["--max-failures some", "1%"]),
         (["run", "env.py:Sums", "--max-failure", "1"], ["--max-failure", "--help"]),
         (["rum", "env.py:Sums"], ["rum"]),
-        (["run", "env.py:Sums", "-m", "not a url"], ["not a url", "http://host:8000/v1"]),
+        (["run", "env.py:Sums", "-m", "not a url"], ["not a url", "PROVIDER/NAME", "-m URL"]),
         (["run", "env.py:Sums", "-m", "http://host:99999/v1"], ["http://host:99999/v1"]),
         (["run", "env.py:Sums", "-m", "http://me:secret@host/v1"], ["OPENAI_API_KEY"]),
         (["run", "env.py:Sums", "-m", "scripted:nowhere.jsonl"], ["nowhere.jsonl"]),

@@ -36,7 +36,7 @@ def killed(rollbook: Commands, endpoint: Served, env: str, run: Path, least: int
 
 
 def finish(rollbook: Commands, run: Path) -> Process:
-    return rollbook.run("resume", run)
+    return rollbook.run("resume", run, "--no-probe")  # so that every call is one of a rollout
 
 
 @pytest.fixture

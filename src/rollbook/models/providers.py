@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from shlex import quote
 
 import msgspec
 
@@ -185,4 +186,4 @@ def _suggest_target(target: str) -> str:
         return f"say which model after {prefix}/"
     meant = f"{owner}/{target}" if owner else f"{close[0]}/{name}" if close else ""
     hint = f"did you mean {meant}? " if meant else ""
-    return f"{hint}write PROVIDER/NAME ({known}), or the endpoint as -m URL --model-name {target}"
+    return f"{hint}write PROVIDER/NAME ({known}), or the endpoint as -m URL --model-name {quote(target)}"
