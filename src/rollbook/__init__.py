@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rollbook.agents import Program
     from rollbook.clusters import submit
     from rollbook.core import Message, Rollout, Score, Task
-    from rollbook.engine import Collector, run, score
+    from rollbook.engine import Collector, run, run_async, score
     from rollbook.environments import Environment, McpServer, tool
     from rollbook.errors import (
         BookError,
@@ -55,6 +55,7 @@ __all__ = [
     "generate_gym_config",
     "load",
     "run",
+    "run_async",
     "score",
     "submit",
     "tool",

@@ -234,7 +234,7 @@ def test_a_run_by_a_program_is_journaled_scored_and_has_its_tokens(tmp_path: Pat
 
     async def main() -> Path:
         async with Endpoint(vllm=True, right=1.0) as endpoint:
-            result = await rollbook.run(
+            result = await rollbook.run_async(
                 f"{write_sums(tmp_path)}?tasks=1",
                 endpoint.url,
                 agent=f"program:{command}",

@@ -292,7 +292,7 @@ def test_it_is_awaited_in_a_running_loop(tmp_path):
     (tmp_path / "env.py").write_text(SOUND)
 
     async def work():
-        return await check(f"{tmp_path}/env.py", limit=2)
+        return check(f"{tmp_path}/env.py", limit=2)
 
     assert asyncio.run(work()).tasks == 2
 

@@ -40,7 +40,7 @@ OWN_OPTIONS = {
 }
 """What a command has besides the parameters of a run; --samples of extend includes the samples that a run has."""
 OWN_PARAMETERS = {
-    run: {"env", "allow_shortfall", "settings"},
+    run: {"temperature", "top_p", "max_tokens", "env", "allow_shortfall", "settings"},
     submit: {"env", "workers", "settings", "serve"},
     Collector: {
         *("env", "book", "across_versions", "window", "on_failure", "equal_rewards", "max_staleness"),
@@ -103,7 +103,8 @@ def test_every_parameter_is_a_field_with_the_same_default(function: Callable[...
 @pytest.mark.parametrize("function", [run, submit, Collector.__init__])
 def test_every_parameter_has_the_type_of_its_field(function: Callable[..., object]):
     given, fields = get_type_hints(function), get_type_hints(RunOptions)
-    wider = {"model", "judge", "out", "settings"}  # one URL for a list, a Path for its text, settings by name
+    # one URL for a list, a Path for its text, settings and sampling by name
+    wider = {"model", "judge", "out", "settings", "sampling"}
     wider |= {"samples", "seed"} if function is submit else set()
     wider |= set() if function in (run, submit) else {"agent"}
     same = set(given) & set(fields) - wider

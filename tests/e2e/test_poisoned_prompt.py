@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rollbook import Environment, Rollout, Shortfall, Task, run
+from rollbook import Environment, Rollout, Shortfall, Task, run_async
 
 
 class Ones(Environment):
@@ -43,7 +43,7 @@ def test_a_poisoned_prompt_fails_alone(tmp_path: Path, concurrency: int) -> None
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
         try:
-            await run(Ones(), url, out=tmp_path / "run", concurrency=concurrency)  # type: ignore[misc]
+            await run_async(Ones(), url, out=tmp_path / "run", concurrency=concurrency)
         finally:
             await runner.cleanup()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollbook import Collector, run
+from rollbook import Collector, run, run_async
 from rollbook.book import Book, ChunkClaimer, rollouts
 from rollbook.core import Limits, ModelSpec, Sampling, derive_seed
 from rollbook.engine.blends import load_run_environments, read_blend
@@ -112,10 +112,10 @@ def test_each_is_asked_with_its_own_sampling_and_its_own_tools(tmp_path: Path) -
 
     async def go() -> list[dict[str, Any]]:
         async with Endpoint() as endpoint:
-            result = run(
+            result = await run_async(
                 written(tmp_path, text), endpoint.url, out=tmp_path / "run", sampling=Sampling(0.75), probe=False
             )
-            assert (await result).report.scored == 21  # type: ignore[misc]
+            assert result.report.scored == 21
             return endpoint.bodies
 
     bodies = asyncio.run(go())
@@ -139,7 +139,7 @@ environments:
         async with Endpoint() as endpoint:
             blend = written(tmp_path, text, slow_env=slow)
             with pytest.raises(Shortfall) as caught:
-                await run(blend, endpoint.url, out=tmp_path / "run")  # type: ignore[misc]
+                await run_async(blend, endpoint.url, out=tmp_path / "run")
             assert (caught.value.scored, caught.value.failed) == (2, {"verifier_timeout": 1})
             assert [key[0] for key in caught.value.missing] == ["hasty/sum-0"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rollbook import Shortfall, run
+from rollbook import Shortfall, run, run_async
 from rollbook.book import Book, read_status, rollouts
-from rollbook.core import Settings, derive_seed
+from rollbook.core import Sampling, Settings, derive_seed
 from rollbook.engine.progress import SilentDisplay
 from rollbook.engine.request import Request
 from rollbook.engine.runs import RunResult, extend, plan_request, resume, work
@@ -40,9 +40,51 @@ def test_a_plain_call_runs_to_the_end(tmp_path: Path) -> None:
 
 def test_it_can_be_awaited(tmp_path: Path) -> None:
     async def go() -> RunResult:
-        return await run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run")  # type: ignore[misc]
+        return await run_async(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run")
 
     assert asyncio.run(go()).report.scored == 10
+
+
+def test_it_blocks_in_a_running_loop_too(tmp_path: Path) -> None:
+    async def go() -> RunResult:
+        return run(write_sums(tmp_path), write_script(tmp_path), out=tmp_path / "run")
+
+    assert asyncio.run(go()).report.scored == 10
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys, threading
+import rollbook
+
+async def main():
+    threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    rollbook.run(sys.argv[1], sys.argv[2], out=sys.argv[3], concurrency=1)
+
+async def notebook():  # a kernel's loop lets the signal interrupt the cell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    await main()
+
+asyncio.run(notebook())
+"""
+
+
+def test_an_interrupt_in_a_running_loop_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+    script = write_script(tmp_path, delay_s=1.0)
+    words = [write_sums(tmp_path), script, str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, *words], capture_output=True, text=True, timeout=60)
+    assert "KeyboardInterrupt" in done.stderr
+    status = read_status(tmp_path / "run")
+    assert (status.state, status.workers) == ("interrupted", [])
+
+
+def test_parameters_of_sampling_are_taken_directly_and_out_may_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"top_k": 5, "seed": None}
+    result = run(write_sums(tmp_path), write_script(tmp_path), temperature=0.5, max_tokens=7, sampling=given)
+    assert result.path.parent == Path("runs")
+    assert Book(result.path).manifest.sampling == Sampling(0.5, 1.0, 7, {"top_k": 5, "seed": None})
 
 
 def test_every_rollout_has_the_seed_of_its_key(tmp_path: Path) -> None:

@@ -121,11 +121,10 @@ def _printed(notebook):
 
 
 SHOWN = "print(result.report.scored, result.report.overall.mean)"
-AWAITED = RUN.replace("rollbook.run", "await rollbook.run")
 
 
 def test_a_class_of_a_notebook_cell_runs_with_a_plain_verify_and_is_continued_from_elsewhere(folder):
-    played = _play_notebook(folder, PRELUDE, SUMS, AWAITED, SHOWN)
+    played = _play_notebook(folder, PRELUDE, SUMS, RUN, SHOWN)
     assert _printed(played) == "8 0.25\n"
     more = _rollbook(folder, "extend", "runs/sums", "-k", "3")
     assert "12/12 scored" in more.stdout, more.stderr
@@ -133,14 +132,14 @@ def test_a_class_of_a_notebook_cell_runs_with_a_plain_verify_and_is_continued_fr
 
 def test_a_cell_that_was_changed_and_run_again_counts(folder):
     wrong = SUMS.replace("== [task.answer]", '== ["no"]')
-    played = _play_notebook(folder, PRELUDE, wrong, SUMS, AWAITED, SHOWN)
+    played = _play_notebook(folder, PRELUDE, wrong, SUMS, RUN, SHOWN)
     assert _printed(played) == "8 0.25\n"
 
 
 def test_a_notebook_with_a_live_object_gets_one_line_that_names_it(folder):
     live = SUMS.replace("return NUMBER", "client.send(1); return NUMBER")
     with pytest.raises(CellExecutionError) as refused:
-        _play_notebook(folder, PRELUDE, "import socket; client = socket.socket()", live, AWAITED)
+        _play_notebook(folder, PRELUDE, "import socket; client = socket.socket()", live, RUN)
     assert "Sums uses client, an object of type socket" in str(refused.value)
     assert "run file.py:Sums" in str(refused.value)
 
@@ -152,7 +151,7 @@ def test_a_verifier_of_a_notebook_that_hangs_is_killed(folder):
         folder,
         PRELUDE + "\n    import rollbook.core",
         hanging,
-        AWAITED[:-1] + ", limit=1, " + limits,
+        RUN[:-1] + ", limit=1, " + limits,
         "print(result.report.failed)",
     )
     assert _printed(played) == "{'verifier_timeout': 2}\n"
@@ -161,7 +160,7 @@ def test_a_verifier_of_a_notebook_that_hangs_is_killed(folder):
 def test_a_run_of_a_notebook_that_was_killed_is_resumed_from_another_process(folder):
     (folder / "answers.jsonl").write_text('{"answer": "It is 4.", "delay_s": 0.4}\n')
     many = PRELUDE.replace("COUNT = 4", "COUNT = 40")
-    begun = AWAITED[:-1] + ", concurrency=2)"
+    begun = RUN[:-1] + ", concurrency=2)"
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(_join(cell)) for cell in (many, SUMS, begun)]
     nbformat.write(notebook, folder / "killed.ipynb")

@@ -77,12 +77,13 @@ def played(folder: Path, program: str) -> list[Rollout]:
 
     async def main() -> Path:
         async with Endpoint(vllm=True, right=1.0) as endpoint:
-            result = await rollbook.run(
+            result = await rollbook.run_async(
                 f"{write_sums(folder)}?tasks=3",
                 endpoint.url,
                 agent=f"program:{sys.executable} {path}",
                 out=folder / "run",
                 concurrency=2,
+                probe=False,
             )
             return result.path
 

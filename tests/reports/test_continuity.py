@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbook import Collector, Environment, Task, run, tool
+from rollbook import Collector, Environment, Task, run_async, tool
 from rollbook.book import Book, rollouts
 from rollbook.core import JSON, Rollout
 from rollbook.errors import BookError, UsageError
@@ -107,7 +107,7 @@ def test_a_rollout_that_two_directories_hold_counts_once(tmp_path: Path) -> None
 def test_rollouts_of_one_turn_or_without_tokens_have_nothing_to_continue(tmp_path: Path) -> None:
     async def go() -> None:
         async with Endpoint() as served:
-            await run(Calculator(), served.url, out=tmp_path / "plain")
+            await run_async(Calculator(), served.url, out=tmp_path / "plain")
 
     asyncio.run(go())
     assert measure_continuity([Book(tmp_path / "plain")]) == {}
@@ -117,7 +117,7 @@ def test_rollouts_of_one_turn_or_without_tokens_have_nothing_to_continue(tmp_pat
 def test_an_endpoint_without_tokens_cannot_be_continued(tmp_path: Path) -> None:
     async def go() -> None:
         async with Endpoint() as served:
-            await run(Calculator(), served.url, out=tmp_path / "run", continue_tokens=True)
+            await run_async(Calculator(), served.url, out=tmp_path / "run", continue_tokens=True)
 
     with pytest.raises(UsageError, match="does not report token ids"):
         asyncio.run(go())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
@@ -35,7 +35,7 @@ from rollbook.engine import (
 )
 from rollbook.environments import Environment, LoadedEnvironment, Solution, explain_error, open_judge, resolve_judge_for
 from rollbook.errors import RollbookError, RolloutFailed, UsageError
-from rollbook.processes import run_sync_or_async
+from rollbook.processes import run_blocking
 
 DEFAULT_TASKS = 200
 REPEATED_TASKS = 25
@@ -58,10 +58,10 @@ def check(
     judge: str | list[str] = (),  # type: ignore[assignment]
     judge_name: str = "",
     **settings: JSON,
-) -> Soundness | Awaitable[Soundness]:
-    """Check the first `limit` tasks of an environment; a plain call works, in a running event loop await it."""
+) -> Soundness:
+    """Check the first `limit` tasks of an environment."""
     own = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
-    return run_sync_or_async(
+    return run_blocking(
         lambda: check_environment(load_environment(env, data, template), limit, limits, own, judge_name)
     )
 

@@ -408,7 +408,7 @@ CollectedFile = Annotated[
 
 
 def import_command(file: CollectedFile, out: o.Out = None, json: o.Json = False) -> None:
-    from rollbook.cli.run_commands import choose_run_folder
+    from rollbook.engine import choose_run_folder
     from rollbook.gym.client import import_gym
     from rollbook.processes import run_event_loop
     from rollbook.reports import make_shortfall

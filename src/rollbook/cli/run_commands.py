@@ -8,9 +8,7 @@ cluster that the run was submitted to. A run on Ray continues as it was started,
 from __future__ import annotations
 
 import inspect
-import re
 import shlex
-import time
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -35,7 +33,7 @@ from rollbook.core import (
     StartOptions,
     list_parameters,
 )
-from rollbook.engine import Display, Request
+from rollbook.engine import Display, Request, choose_run_folder
 from rollbook.environments import brings_own_model
 from rollbook.errors import UsageError
 from rollbook.models import EMBEDDED_SLOTS
@@ -123,14 +121,6 @@ CLUSTER = OptionSet(
     [*list_options(ClusterOptions), *list_options(ServerSpec, after={"server_command": "model_path"})],
     lambda values: ClusterOptions(**read_place(values), serve=read_given(ServerSpec, values) or None),
 )
-
-
-def choose_run_folder(env: str) -> Path:
-    """Return a run directory that does not exist yet: runs/ENVIRONMENT-TIME."""
-    name = re.sub(r"[^A-Za-z0-9_.]+", "-", env.partition("?")[0]).strip("-.") or "run"
-    stem = Path("runs") / f"{name}-{time.strftime('%m%d-%H%M%S')}"
-    candidates = [stem, *(stem.with_name(f"{stem.name}-{number}") for number in range(2, 100))]
-    return next((folder for folder in candidates if not folder.exists()), stem)
 
 
 def check_place(given: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         resolve_run_model,
     )
     from rollbook.engine.progress import Display, LineDisplay, Progress, ProgressCounter
-    from rollbook.engine.request import Request, as_list, update_settings
+    from rollbook.engine.request import Request, as_list, choose_run_folder, update_settings
     from rollbook.engine.retries import AttemptResult, run_until_final
     from rollbook.engine.reverification import ReverifyOnly, ReverifyResult, reverify
     from rollbook.engine.rollout_runner import AttemptClock, ModelCaller, RolloutRunner
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         probe_run,
         resume,
         run,
+        run_async,
         run_request,
         run_round,
         work,
@@ -93,6 +94,7 @@ __all__ = [
     "change_settings",
     "check_run_model",
     "check_unchanged",
+    "choose_run_folder",
     "choose_tool_format",
     "count_open_chunks",
     "environment_name",
@@ -122,6 +124,7 @@ __all__ = [
     "roundtrip_task",
     "run",
     "run_answer",
+    "run_async",
     "run_request",
     "run_round",
     "run_until_final",

@@ -5,7 +5,10 @@ Imports little: the command line makes a request before it loads the engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -35,7 +38,7 @@ class Request(RunOptions, frozen=True, kw_only=True):
     environments that do not say otherwise, and `limit` is for each of them.
     """
 
-    env: str | Environment
+    env: str | Environment | type[Environment]
 
     def __post_init__(self) -> None:
         check_counts(self, RunOptions)
@@ -98,3 +101,21 @@ def update_settings(base: Settings, changes: dict[str, JSON]) -> Settings:
     check_headers(updated.headers)
     check_cost_settings(updated)
     return updated
+
+
+def choose_run_folder(env: str) -> Path:
+    """Return a run directory that does not exist yet: runs/ENVIRONMENT-TIME."""
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", env.partition("?")[0]).strip("-.") or "run"
+    stem = Path("runs") / f"{name}-{time.strftime('%m%d-%H%M%S')}"
+    candidates = [stem, *(stem.with_name(f"{stem.name}-{number}") for number in range(2, 100))]
+    return next((folder for folder in candidates if not folder.exists()), stem)
+
+
+def make_sampling(given: Sampling | Mapping[str, JSON], **values: JSON) -> Sampling:
+    """Return the sampling of a Python call: a Sampling or its parameters by name, and those that were given apart.
+
+    >>> make_sampling({"top_k": 20, "seed": None}, temperature=0.5, top_p=None)
+    Sampling(temperature=0.5, top_p=1.0, max_tokens=1024, extra={'top_k': 20, 'seed': None})
+    """
+    sampling = given if isinstance(given, Sampling) else Sampling().override(given)
+    return sampling.override({name: value for name, value in values.items() if value is not None})

@@ -7,7 +7,7 @@ result is counted from the files of the run; anything less than all scored raise
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
@@ -31,7 +31,7 @@ from rollbook.engine.blends import load_run_environments
 from rollbook.engine.book_worker import work_on_book
 from rollbook.engine.planning import change_settings, check_unchanged, plan, resolve_planned_model, resolve_run_model
 from rollbook.engine.progress import Display, SilentDisplay
-from rollbook.engine.request import Request, as_list, update_settings
+from rollbook.engine.request import Request, as_list, choose_run_folder, make_sampling, update_settings
 from rollbook.engine.worker_pool import StartWorker, WorkerPool
 from rollbook.environments import (
     Environment,
@@ -44,7 +44,7 @@ from rollbook.environments import (
 )
 from rollbook.errors import UsageError
 from rollbook.models import ENDPOINT_KINDS, Model, open_model, probe_endpoint
-from rollbook.processes import run_event_loop, run_sync_or_async
+from rollbook.processes import Work, make_awaitable, make_blocking, run_event_loop
 from rollbook.reports import Report, make_report, make_shortfall
 
 T = TypeVar("T")
@@ -59,14 +59,14 @@ class RunResult(msgspec.Struct, frozen=True):
     report: Report
 
 
-def run(
-    env: str | Environment,
+def _prepare_run(
+    env: str | Environment | type[Environment],
     model: str | list[str] = (),  # type: ignore[assignment]
     *,
     model_name: str = "",
     samples: int = 1,
     limit: int | None = None,
-    out: str | Path,
+    out: str | Path | None = None,
     seed: int = 0,
     data: str | None = None,
     template: str | None = None,
@@ -74,7 +74,10 @@ def run(
     sample: int | None = None,
     judge: str | list[str] = (),  # type: ignore[assignment]
     judge_name: str = "",
-    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    temperature: float | None = None,
+    top_p: float | None = None,
+    max_tokens: int | None = None,
+    sampling: Sampling | Mapping[str, JSON] = Sampling(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008 - frozen
     tool_format: Literal["auto"] | ToolFormat = "auto",
     agent: str = "",
@@ -83,14 +86,15 @@ def run(
     wait_s: float = 0.0,
     probe: bool = True,
     **settings: JSON,
-) -> RunResult | Awaitable[RunResult]:
+) -> Work[RunResult]:
     """Run a model `samples` times on every task; returns when all are scored, raises Shortfall when some are not.
 
     `env` is an environment, as on the command line or made here, or a blend: the path of a YAML file of several.
     `agent` may be `program:COMMAND`, an outside program that plays every rollout.
-    A plain call works and returns the result; inside a running event loop, await what it returns. `settings` are the
-    operational ones of rollbook.core.Settings, such as concurrency=64. An endpoint is first asked one short completion,
-    for `wait_s` seconds if its server is still starting; `probe=False` leaves that out.
+    `sampling` is a Sampling, or a dictionary of parameters for the endpoint; None omits one. `out` is by default a new
+    folder in runs/. `settings` are the operational ones of rollbook.core.Settings, such as concurrency=64. An endpoint
+    is first asked one short completion, for `wait_s` seconds if its server is still starting; `probe=False` leaves that
+    out. `run` blocks, in a notebook too; inside of a coroutine, await `run_async`.
     """
     request = Request(
         env=env,
@@ -98,7 +102,7 @@ def run(
         model_name=model_name,
         samples=samples,
         limit=limit,
-        out=str(out),
+        out=str(choose_run_folder(_name(env)) if out is None else out),
         seed=seed,
         data=data,
         template=template,
@@ -106,7 +110,7 @@ def run(
         sample=sample,
         judge=as_list(judge),
         judge_name=judge_name,
-        sampling=sampling,
+        sampling=make_sampling(sampling, temperature=temperature, top_p=top_p, max_tokens=max_tokens),
         limits=limits,
         settings=update_settings(Settings(), settings),
         tool_format=tool_format,
@@ -114,9 +118,19 @@ def run(
         continue_tokens=continue_tokens,
     )
     start = StartOptions(wait_s=wait_s, probe=probe)
-    return run_sync_or_async(
-        lambda: _plan_and_work(request, SilentDisplay(), start, handle_signals=False, allow_shortfall=allow_shortfall)
+    return lambda: _plan_and_work(
+        request, SilentDisplay(), start, handle_signals=False, allow_shortfall=allow_shortfall
     )
+
+
+def _name(env: str | Environment | type[Environment]) -> str:
+    if isinstance(env, str):
+        return env
+    return env.__name__ if isinstance(env, type) else type(env).__name__
+
+
+run = make_blocking(_prepare_run, "run")
+run_async = make_awaitable(_prepare_run, "run_async")
 
 
 def run_request(

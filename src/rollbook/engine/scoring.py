@@ -9,7 +9,7 @@ import asyncio
 import difflib
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -50,7 +50,7 @@ from rollbook.environments import (
 )
 from rollbook.errors import LimitReached, RolloutFailed, UsageError
 from rollbook.models import Completion, Model, ModelCall
-from rollbook.processes import run_sync_or_async
+from rollbook.processes import run_blocking
 
 
 class FixedAnswerModel(Model):
@@ -163,11 +163,10 @@ def score(
     judge: str | list[str] = (),  # type: ignore[assignment]
     judge_name: str = "",
     **settings: JSON,
-) -> Score | Awaitable[Score]:
+) -> Score:
     """Score an answer to a task (or its id); RolloutFailed where a rollout would have no score.
 
-    A list of texts is one text per turn, with tools called as in the text format. A plain call works; inside
-    a running event loop, await what it returns.
+    A list of texts is one text per turn, with tools called as in the text format.
     """
     own = update_settings(Settings(), {**settings, "judge_urls": [judge] if isinstance(judge, str) else list(judge)})
 
@@ -178,7 +177,7 @@ def score(
             raise RolloutFailed(rollout.failure.kind, rollout.failure.where, rollout.failure.message)
         return rollout.score
 
-    return run_sync_or_async(work)
+    return run_blocking(work)
 
 
 async def run_answer(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import wraps
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 GC_THRESHOLD = 20_000
@@ -20,15 +22,58 @@ ENVIRONMENT_CODE_TASK = "environment code"
 """The name of tasks that run an environment's own code, which may ignore being cancelled."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
+"""Makes a coroutine."""
 
 
-def run_sync_or_async(make_coroutine: Callable[[], Coroutine[None, None, T]]) -> T | Coroutine[None, None, T]:
-    """Run a coroutine to its end; inside a running loop, return it to be awaited."""
+def make_blocking(prepare: Callable[P, Work[T]], name: str) -> Callable[P, T]:
+    """Return a function that does the work which `prepare` returns, with the parameters of `prepare`."""
+
+    @wraps(prepare)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_blocking(prepare(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def make_awaitable(prepare: Callable[P, Work[T]], name: str) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the same as a coroutine function."""
+
+    @wraps(prepare)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await prepare(*args, **kwargs)()
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def run_blocking(work: Work[T]) -> T:
+    """Run a coroutine to its end; where a loop is running already (a notebook's), in another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run_event_loop(make_coroutine)
-    return make_coroutine()
+        return run_event_loop(work)
+    return _run_in_thread(work)
+
+
+def _run_in_thread(work: Work[T]) -> T:
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+
+    async def run() -> T:
+        started.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work()
+
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(run_event_loop, run)
+        try:
+            return result.result()
+        except KeyboardInterrupt:  # raised in this thread: the work is told, and the pool waits for its end
+            loop, task = started.result()
+            if task is not None:
+                loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 async def run_to_completion(work: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rollbook import run
+from rollbook import run, run_async
 from rollbook.book import Book, rollouts
 from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.models import AnsweredCall, ChatModel
@@ -247,7 +247,7 @@ def test_a_null_logprob_is_a_failure_that_is_tried_again_and_never_passed_on(vll
     async def main():
         async with spoiling(vllm, times=2) as url:
             environment = f"{TALKING}:Noise?tasks=1&turns=2"
-            return await run(environment, url, out=tmp_path / "run", sampling=NOISE, continue_tokens=True)
+            return await run_async(environment, url, out=tmp_path / "run", sampling=NOISE, continue_tokens=True)
 
     assert asyncio.run(main()).report.scored == 1
     lines = [

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rollbook import Environment, Shortfall, run, score
+from rollbook import Environment, Shortfall, run, run_async, score
 from rollbook.book import Book, rollouts
 from rollbook.core import Limits, Rollout, Sampling
 from rollbook.engine import Request, load_run_environments, plan_request
@@ -23,7 +23,7 @@ def drive(agent, folder, *rows, **settings):
 
     async def main():
         async with agent:
-            await run(f"gym+agent://{agent.host}", data=data, out=folder / "run", **settings)
+            await run_async(f"gym+agent://{agent.host}", data=data, out=folder / "run", **settings)
 
     asyncio.run(main())
     return {rollout.key: rollout for rollout in rollouts(Book(folder / "run"), tokens=True)}
@@ -134,7 +134,7 @@ def test_a_failed_attempt_is_made_again_and_says_so(tmp_path):
     async def main():
         async with agent:
             data = write_rows(tmp_path / "rows.jsonl", row("a", id="x"))
-            await run(f"gym+agent://{agent.host}", data=data, out=tmp_path / "run", attempts={"agent_error": 2})
+            await run_async(f"gym+agent://{agent.host}", data=data, out=tmp_path / "run", attempts={"agent_error": 2})
 
     with pytest.raises(Shortfall):
         asyncio.run(main())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook import Shortfall, run
+from rollbook import Shortfall, run, run_async
 from rollbook.book import Book, rollouts
 from rollbook.errors import UsageError
 from rollbook.gym.client.export_run import CollectionFiles, apply_difference, export_gym, find_difference
@@ -100,7 +100,7 @@ def run_counter(folder, requested):
             name = requested.get("id") or requested["uuid"]
             script = write_said(folder / "s.jsonl", **{name: [call("increment_counter", count=1), {"answer": "4"}]})
             data = write_rows(folder / "rows.jsonl", requested)
-            await run(server.url, script, data=data, out=folder / "run")
+            await run_async(server.url, script, data=data, out=folder / "run")
 
     asyncio.run(main())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rollbook import Shortfall, run
+from rollbook import Shortfall, run_async
 from rollbook.book import Book, rollouts
 from rollbook.core import Limits
 from rollbook.engine import load_environment as environment_of
@@ -52,8 +52,7 @@ def drive(server, folder, answers, data=None, **settings):
 
     async def main():
         async with server:
-            result = run(server.url, answers, data=data or rows_for(folder), out=folder / "run", **settings)
-            return await result
+            return await run_async(server.url, answers, data=data or rows_for(folder), out=folder / "run", **settings)
 
     asyncio.run(main())
     return played(folder / "run")
@@ -288,7 +287,7 @@ def test_a_stored_rollout_is_scored_again_only_where_that_needs_no_session(tmp_p
     async def main():
         async with Counter(reverify=reverify_mode) as server:
             answers = write_said(tmp_path / "s.jsonl", a=ADDS)
-            await run(server.url, answers, data=rows_for(tmp_path), out=tmp_path / "run")
+            await run_async(server.url, answers, data=rows_for(tmp_path), out=tmp_path / "run")
             again = await reverify(tmp_path / "run", tmp_path / "again", (), "all", SilentDisplay())
             assert again.report.scored == scored
             assert set(again.report.failed) == (set() if scored else {"verifier_error"})
@@ -302,7 +301,7 @@ def test_nobody_there_refuses_the_run(tmp_path):
             await server.go_away()
             answers = write_said(tmp_path / "s.jsonl", a=ADDS)
             with pytest.raises(UsageError, match="connection refused; is the server up"):
-                await run(server.url, answers, data=rows_for(tmp_path), out=tmp_path / "run")
+                await run_async(server.url, answers, data=rows_for(tmp_path), out=tmp_path / "run")
 
     asyncio.run(main())
 
@@ -343,14 +342,14 @@ def test_the_same_answers_get_the_same_scores_in_process_and_over_http(tmp_path)
     data = write_rows(tmp_path / "rows.jsonl", *(make_row(task) for task in loaded.instance.tasks()))
 
     async def main():
-        await run(env, script, samples=2, out=tmp_path / "here")
+        await run_async(env, script, samples=2, out=tmp_path / "here")
         async with open_scorer(loaded, Limits()) as on:
             runner = web.AppRunner(ResourcesServer("Sums", on._environment).make_app())
             await runner.setup()
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
             url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            await run(url, script, samples=2, data=data, out=tmp_path / "there")
+            await run_async(url, script, samples=2, data=data, out=tmp_path / "there")
             await runner.cleanup()
 
     asyncio.run(main())

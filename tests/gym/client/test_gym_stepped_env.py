@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from rollbook import Shortfall, run
+from rollbook import Shortfall, run_async
 from rollbook.book import Book, rollouts
 from rollbook.core import Limits
 from rollbook.engine import load_environment, open_scorer
@@ -21,7 +21,7 @@ def drive(server, folder, *turns, requested=None, **settings):
 
     async def main():
         async with server:
-            await run(f"gym+step://{server.host}", script, data=data, out=folder / "run", **settings)
+            await run_async(f"gym+step://{server.host}", script, data=data, out=folder / "run", **settings)
 
     asyncio.run(main())
     return {rollout.task.id: rollout for rollout in rollouts(Book(folder / "run"))}
@@ -82,10 +82,10 @@ def test_the_other_kind_of_server_is_told(tmp_path):
     async def main():
         async with Steps() as steps, Counter() as counter:
             with pytest.raises(UsageError, match=r"its rollouts go step by step; write gym\+step"):
-                await run(steps.url, script, data=data, out=tmp_path / "one")
+                await run_async(steps.url, script, data=data, out=tmp_path / "one")
             counter.routes = {"/verify": {}}
             with pytest.raises(UsageError, match="do not go step by step; write http"):
-                await run(f"gym+step://{counter.host}", script, data=data, out=tmp_path / "two")
+                await run_async(f"gym+step://{counter.host}", script, data=data, out=tmp_path / "two")
 
     asyncio.run(main())
 
@@ -129,13 +129,13 @@ def test_an_environment_that_speaks_back_gives_the_same_book_here_and_there(tmp_
 
     async def main():
         limits = Limits(max_turns=4)
-        await run(f"{tmp_path}/guess.py:Guess", script, out=tmp_path / "here", limits=limits)
+        await run_async(f"{tmp_path}/guess.py:Guess", script, out=tmp_path / "here", limits=limits)
         async with open_scorer(loaded, limits) as on:
             runner = web.AppRunner(ResourcesServer("Guess", on._environment, limits).make_app())
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             spec = f"gym+step://127.0.0.1:{runner.addresses[0][1]}"
-            await run(spec, script, data=data, out=tmp_path / "there", limits=limits)
+            await run_async(spec, script, data=data, out=tmp_path / "there", limits=limits)
             await runner.cleanup()
 
     asyncio.run(main())
