@@ -138,6 +138,30 @@ ENVIRONMENTS = (
     Mistake(f"run sums.py:Sums {MODEL} --task sum-9", ("sum-9",)),
     Mistake("check nothing", ("unknown environment 'nothing'",)),
 )
+SECRETS = (
+    *(
+        Mistake(
+            f"{command} sums.py:Sums {MODEL} --sampling {words} -o runs/secret",
+            ("--sampling", "use --header NAME=ENV_VAR"),
+            ("sk-hidden-1",),
+            environ={"OPENAI_API_KEY": "sk-hidden-1"},
+        )
+        for command in ("run", "plan", "submit")
+        for words in ("user=sk-hidden-1", "api_key=sk-hidden-10", """'extra={"Authorization":"Bearer sk-hidden-1"}'""")
+    ),
+    Mistake(
+        "plan sums.py:Sums -m anthropic/claude-x --sampling user=sk-hidden-1 -o runs/secret",
+        ("--sampling", "use --header NAME=ENV_VAR"),
+        ("sk-hidden-1",),
+        environ={"ANTHROPIC_API_KEY": "sk-hidden-1"},
+    ),
+    Mistake(
+        f"run sums.py:Sums {MODEL} --judge-sampling user=sk-hidden-1 -o runs/secret",
+        ("--judge-sampling", "--judge-key-env NAME"),
+        ("sk-hidden-1",),
+        environ={"JUDGE_API_KEY": "sk-hidden-1"},
+    ),
+)
 OPTIONS = (
     Mistake("rum gsm8k", ("Did you mean 'run'",)),
     Mistake("run", ("Missing argument 'ENVIRONMENT'", "rollbook run --help")),
@@ -274,4 +298,4 @@ class _WrongEndpoint(BaseHTTPRequestHandler):
         return
 
 
-MISTAKES = (*ENDPOINTS, *FILES, *OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *OPTIONS)
+MISTAKES = (*ENDPOINTS, *FILES, *OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *SECRETS, *OPTIONS)
