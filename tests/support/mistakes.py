@@ -77,7 +77,10 @@ OUTPUTS = (
     Mistake(f"run sums.py:Sums {MODEL} -o plain.txt", ("plain.txt", "is a file"), ("not empty",)),
     Mistake(f"run sums.py:Sums {MODEL} -o thesis", ("thesis is not empty", "--out"), ("resume",)),
     Mistake(f"run sums.py:Sums {MODEL} -o runs/one", ("is not empty", "rollbook resume runs/one")),
-    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt/run", ("plain.txt",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt/run", ("plain.txt", "choose another --out"), ("make room",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt/a/b", ("plain.txt", "choose another --out"), ("make room",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o /proc/none/run", ("/proc/none", "choose another --out"), ("make room",)),
+    Mistake(f"run math {MODEL} --data rows.jsonl -o new/deep/run", ("rows.jsonl", "No such file")),
 )
 RUNS = (
     *(
