@@ -299,7 +299,12 @@ def _endpoint_kind(planned: ModelSpec) -> str:
 
 def _check_same_name(planned: ModelSpec, spec: ModelSpec, option: str, targets: Sequence[str]) -> None:
     """Refuse a target that names another model than the planned one: that would be another run."""
-    if spec.kind in ENDPOINT_KINDS and spec.name and (spec.name, spec.kind) != (planned.name, planned.kind):
+    if spec.kind not in ENDPOINT_KINDS or not spec.name:
+        return
+    if spec.kind != planned.kind and spec.name == planned.name:
+        apis = f"through another API ({planned.kind}, not {spec.kind})"
+        raise UsageError(f"{option} {targets[0]}: this run was planned with {planned.name} {apis}: start a new run")
+    if (spec.name, spec.kind) != (planned.name, planned.kind):
         raise UsageError(f"{option} {targets[0]}: this run was planned with {planned.name}: start a new run")
 
 
