@@ -42,7 +42,7 @@ class PlainDisplay(LineDisplay):
 
     def start(self, total: int) -> None:
         """Print how many rollouts there are to do."""
-        self.note(f"{total} rollouts to do")
+        self.note(f"{total} rollout{'' if total == 1 else 's'} to do")
         self._next = self._clock() + PLAIN_LINE_EVERY_S
 
     def note(self, line: str) -> None:
@@ -103,13 +103,12 @@ def make_panel(progress: Progress) -> Table:
 
 
 def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
-    """Return counts, pace and times; without pace once nothing is pending."""
-    mean = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
+    """Return counts, pace and times that are known; without pace once nothing is pending."""
     counts = [
         ("scored", f"{progress.scored}/{progress.requested}"),
         ("failed", _format_failures(progress.failed)),
         ("pending", str(progress.pending)),
-        ("mean reward", mean),
+        *([("mean reward", f"{progress.mean_reward:.3f}")] if progress.mean_reward is not None else []),
         *([("cost", format_cost(progress.cost))] if progress.cost is not None else []),
     ]
     pace = [
@@ -117,12 +116,13 @@ def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
         ("left", format_duration(progress.eta_s)),
         ("in flight", f"{progress.in_flight}/{progress.concurrency}"),
     ]
-    times = [
-        ("model", f"{progress.model_ms:.0f} ms"),
-        ("verify", f"{progress.verify_ms:.1f} ms"),
-        ("loop lag", f"{progress.loop_lag_ms:.1f} ms"),
-        ("after", format_duration(progress.seconds)),
-    ]
+    measured = (
+        ("model", progress.model_ms, 0),
+        ("verify", progress.verify_ms, 1),
+        ("loop lag", progress.loop_lag_ms, 1),
+    )
+    times = [(name, f"{value:.{digits}f} ms") for name, value, digits in measured if value is not None]
+    times.append(("after", format_duration(progress.seconds)))
     trouble = [[("", progress.outage)]] if progress.outage else []
     return [counts, pace, times, *trouble] if progress.pending else [counts, times, *trouble]
 
