@@ -58,6 +58,7 @@ def write_files(folder: Path) -> None:
     (folder / "sums.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     (folder / "unanswered.jsonl").write_text('{"question": "1 + 1?"}\n')
     (folder / "typo.yaml").write_text("samples: 2\ntemprature: 1\n")
+    (folder / "short.yaml").write_text("k: 2\n")
     (folder / "word.toml").write_text('samples = "two"\n')
     (folder / "broken.yaml").write_text("samples: [1\n")
     (folder / "bare.jsonl").write_text('{"text": "1 + 1?"}\n')
@@ -171,11 +172,13 @@ OPTIONS = (
     Mistake("run gsm8k --smaples 3", ("--smaples", "--samples")),
     Mistake("run gsm8k --api-key sk-123", ("--api-key",), ("sk-123",)),
     Mistake("run gsm8k -k 0", ("'--samples'",)),
-    Mistake("run gsm8k -k many", ("'--samples'",)),
+    Mistake("run gsm8k -k many", ("'--samples'", "is not a whole number"), ("parse",)),
+    Mistake("run gsm8k --temperature hot", ("'--temperature'", "is not a number"), ("parse",)),
+    Mistake("run sums.py:Sums -m ftp://host/v1", ("ftp://host/v1", "only http and https work")),
+    Mistake("run sums.py:Sums --config short.yaml", ("short.yaml:1", "'k'", "did you mean samples?")),
     Mistake("run gsm8k -n -1", ("'--limit'",)),
     Mistake("run gsm8k -c 0", ("-c 0", "auto")),
     Mistake("run gsm8k --temperature -1", ("'--temperature'",)),
-    Mistake("run gsm8k --temperature hot", ("'--temperature'",)),
     Mistake("run gsm8k --max-failures lots", ("--max-failures lots", "1%")),
     Mistake("run gsm8k --sampling top_k", ("--sampling top_k", "key=value")),
     Mistake("run gsm8k --on kubernetes", ("--on kubernetes", "slurm")),
