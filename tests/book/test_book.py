@@ -115,6 +115,7 @@ def test_a_damaged_hash_in_the_manifest_is_not_blamed_on_the_tasks(tmp_path: Pat
     [
         (errno.ENOSPC, "make room, then resume"),
         (errno.EFBIG, "make room, then resume"),
+        (errno.EDQUOT, "make room, then resume"),
         (errno.ESTALE, "check the disk or its server, then resume"),
         (errno.EACCES, "make it writable for this user"),
         (errno.EROFS, "mount it for writing, then resume"),

@@ -174,3 +174,13 @@ def test_a_run_is_saved_and_repeated_from_its_file(rollbook, endpoint, sums, tmp
     planned = rollbook("plan", "--config", "run.toml", "-o", "c")
     assert planned.returncode == 2
     assert "run.toml: rollbook plan has no option 'json'" in planned.stderr
+
+
+def test_a_price_may_be_a_mapping(rollbook: Any, sums: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("price: {in: 2.5, out: 10}\n")
+    (tmp_path / "script.jsonl").write_text('{"answer": "1"}\n')
+    done = rollbook("run", sums, "-m", "scripted:script.jsonl", "--config", "own.yaml", "-o", "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run/rounds/0001.json").read_text())["settings"]["price"] == "in=2.5,out=10"
+    (tmp_path / "own.yaml").write_text("price: {in: 2.5}\n")
+    assert "own.yaml:1: price: --price in=2.5: in and out" in rollbook("run", sums, "--config", "own.yaml").stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollbook.core import Turn, make_turn_line
+from rollbook.core import Price, TokenCounts, Turn, make_turn_line
 from rollbook.reports import make_report
 from rollbook.viewer import RunCache, RunFolder
 from rollbook.viewer.run_overview import RunList, make_run_page
@@ -75,6 +75,42 @@ def test_cached_tokens_are_recorded_and_have_their_own_price(
     assert make_report(run).cost == pytest.approx(count_cost(run, cached=7))
 
 
+def test_more_cached_tokens_than_the_prompt_has_cost_as_much_as_the_prompt(
+    commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint, run = serve(), tmp_path / "run"
+    endpoint.switch("ok", cached=10**9)
+    assert commands.run("run", sums, "-m", endpoint.url, "--price", PRICE, "-o", "run").code == 0
+    usages = [line["usage"] for line in read_lines(run)]
+    expected = sum(usage["prompt_tokens"] * 100 + usage["completion_tokens"] * 3000 for usage in usages) / 1e6
+    assert make_report(run).cost == pytest.approx(expected)
+    assert Price(2.0, 10.0, 0.5).cost(TokenCounts(prompt=10, cached=1000)) >= 0
+
+
+def test_missing_token_counts_are_a_warning_where_there_is_a_price(
+    commands: Commands, serve: Callable[..., Served], sums: str
+) -> None:
+    endpoint = serve()
+    endpoint.switch("no_usage")
+    done = commands.run("run", sums, "-m", endpoint.url, "--price", PRICE, "-n", 2, "-o", "run")
+    warning = "warning: 2 rollouts report no token counts, so that the cost is too low"
+    assert done.code == 0, done.stderr
+    assert done.stdout.splitlines().count(warning) == 1
+    assert warning in commands.run("report", "run").stdout.splitlines()
+    assert "token counts" not in commands.run("run", sums, "-m", endpoint.url, "-n", 2, "-o", "free").stdout
+
+
+def test_a_new_price_is_applied_to_a_finished_run(
+    commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    assert commands.run("run", sums, "-m", serve().url, "-o", "run").code == 0
+    again = commands.run("resume", "run", "--price", PRICE)
+    assert again.code == 0, again.stderr
+    assert commands.run("report", "run", "--json").json["cost"] == pytest.approx(count_cost(tmp_path / "run"))
+    assert commands.run("resume", "run").code == 0
+    assert len(list((tmp_path / "run" / "rounds").iterdir())) == 2, "only another price opens a round"
+
+
 def test_a_line_has_no_cached_tokens_where_the_server_reports_none(
     commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
 ) -> None:
@@ -96,6 +132,9 @@ def test_max_cost_stops_the_run_and_earlier_rounds_count(
     kept = read_lines(run)
     assert count_cost(run) > 2
     assert len(kept) < 300
+    (advice,) = [line for line in done.stderr.splitlines() if "rollbook resume run" in line]
+    assert float(advice.rpartition("rollbook resume run --max-cost ")[2]) > count_cost(run)
+    assert "failures.jsonl" not in done.stderr
     asked = endpoint.calls
     assert endpoint.calls - len(kept) == 1, "all that was in flight is kept; the other call is the probe"
     again = commands.run("resume", "run", "--no-probe")

@@ -69,7 +69,7 @@ def test_a_key_of_ones_own_is_not_printed(gateway):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--model", "ftp://x"], "ftp://x: not a URL"),
+        (["--model", "ftp://x"], "ftp://x: only http and https work"),
         (["--model", "scripted:none.jsonl"], "none.jsonl"),
         (["--model", "scripted:script.jsonl", "-o", "script.jsonl"], "-o script.jsonl: File exists"),
         (["--model", "scripted:script.jsonl", "--timeout", "inf"], "--timeout inf: not a finite number"),

@@ -50,9 +50,15 @@ def test_a_line_has_every_number():
 
 def test_before_anything_has_ended_nothing_is_invented():
     line = format_progress(Progress(requested=4, pending=4))
-    assert "mean reward -" in line
+    assert "mean reward" not in line
+    assert " ms" not in line
     assert "left ?" in line
     assert "failed 0" in line
+
+
+def test_one_rollout_is_not_several(capsys):
+    PlainDisplay().start(1)
+    assert capsys.readouterr().err == "1 rollout to do\n"
 
 
 def test_what_is_over_has_no_pace():

@@ -4,7 +4,7 @@ from rollbook.cli.run_display import suggest_commands
 
 
 def short(pending=0, **failed):
-    return SimpleNamespace(pending=pending, failed=failed)
+    return SimpleNamespace(cost=None, pending=pending, failed=failed)
 
 
 def test_infrastructure_failures_are_resumed():

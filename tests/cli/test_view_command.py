@@ -41,7 +41,7 @@ def test_a_run_is_exported(made, rollbook, tmp_path):
 
 def test_without_a_path_runs_is_shown(made, rollbook, tmp_path):
     missing = rollbook("view", "--out", "quiz.html")
-    assert (missing.returncode, "runs is not a folder" in missing.stderr) == (2, True)
+    assert (missing.returncode, "runs/, which is shown by default" in missing.stderr) == (2, True)
     made("quiz", ANSWERS, "Quiz")
     (tmp_path / "quiz").rename(tmp_path / "runs")
     assert "12 of 12 played rollouts" in rollbook("view", "--out", "quiz.html").stdout
@@ -64,3 +64,10 @@ def test_a_mistake_is_one_line(made, rollbook, arguments, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_runs_the_default_is_explained(commands):
+    done = commands.run("view", "--no-browser")
+    assert done.code == 2
+    assert "runs/, which is shown by default, does not exist here yet" in done.complaint
+    assert "rollbook run" in done.complaint

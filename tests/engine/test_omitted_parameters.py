@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollbook import Collector, Environment, Rollout, Task
+from rollbook import Collector, Environment, Rollout, Task, run
 from rollbook.book import read_presences
 from rollbook.core import Limits, ModelSpec, Sampling
 from rollbook.engine.blends import merge_sampling
@@ -126,3 +126,27 @@ def test_the_seed_is_omitted_where_an_api_has_none(tmp_path: Path) -> None:
     changed = omit_unknown_parameters(request, ModelSpec("claude-9", "anthropic"))
     assert changed.sampling.extra == {"top_k": 3, "seed": None}
     assert omit_unknown_parameters(request, ModelSpec("m", "chat")) is request
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"user": "sk-hidden-1"}, {"list": [{"x": "Bearer sk-hidden-1"}]}, {"api_key": "abc"}, {"headers": {"token": "a"}}],
+)
+def test_a_secret_among_parameters_is_refused_and_not_repeated(
+    extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-hidden-1")
+    with pytest.raises(UsageError, match="--header NAME=ENV_VAR") as refused:
+        run(Sums(), "http://127.0.0.1:9/v1", sampling=Sampling(extra=extra), api_key_env="MY_KEY", out=tmp_path / "run")
+    assert "sk-hidden" not in str(refused.value)
+    with pytest.raises(UsageError, match="--judge-key-env"):
+        run(Sums(), "http://127.0.0.1:9/v1", judge_sampling=extra, api_key_env="MY_KEY", out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ordinary_parameters_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "EMPTY")
+    schema = {"type": "object", "properties": {"password": {"type": "string"}, "token": {"type": "string"}}}
+    extra = {"max_completion_tokens": 5, "top_k": 2, "logit_bias": {"5": 1}, "stop_token_ids": [1], "user": "EMPTY"}
+    extra |= {"skip_special_tokens": False, "prompt_cache_key": "a", "response_format": schema, "min_tokens": 3}
+    assert Request(env="sums", out="run", sampling=Sampling(extra=extra)).sampling.extra == extra

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollbook.core import ModelSpec
+from rollbook.book import Book
+from rollbook.core import ModelSpec, Settings
 from rollbook.engine.blends import load_run_environments
-from rollbook.engine.planning import plan
+from rollbook.engine.planning import change_settings, plan
 from rollbook.engine.request import Request
 from rollbook.errors import UsageError
 from support.sums import SUMS, write_sums
@@ -66,3 +67,12 @@ def test_an_unknown_task_is_named(tmp_path: Path) -> None:
 def test_nonsense_is_refused(tmp_path: Path, more: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         planned(tmp_path, **more)  # type: ignore[arg-type]
+
+
+def test_another_api_of_the_same_name_is_refused_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-anthropic")
+    manifest = Book(planned(tmp_path)).manifest
+    with pytest.raises(UsageError, match=r"planned with toy through another API \(chat, not anthropic\)"):
+        change_settings(manifest, Settings(), {"urls": ["anthropic/toy"]})
+    with pytest.raises(UsageError, match="this run was planned with toy: start a new run"):
+        change_settings(manifest, Settings(), {"urls": ["anthropic/other"]})

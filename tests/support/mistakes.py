@@ -58,6 +58,7 @@ def write_files(folder: Path) -> None:
     (folder / "sums.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
     (folder / "unanswered.jsonl").write_text('{"question": "1 + 1?"}\n')
     (folder / "typo.yaml").write_text("samples: 2\ntemprature: 1\n")
+    (folder / "short.yaml").write_text("k: 2\n")
     (folder / "word.toml").write_text('samples = "two"\n')
     (folder / "broken.yaml").write_text("samples: [1\n")
     (folder / "bare.jsonl").write_text('{"text": "1 + 1?"}\n')
@@ -77,7 +78,10 @@ OUTPUTS = (
     Mistake(f"run sums.py:Sums {MODEL} -o plain.txt", ("plain.txt", "is a file"), ("not empty",)),
     Mistake(f"run sums.py:Sums {MODEL} -o thesis", ("thesis is not empty", "--out"), ("resume",)),
     Mistake(f"run sums.py:Sums {MODEL} -o runs/one", ("is not empty", "rollbook resume runs/one")),
-    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt/run", ("plain.txt",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt/run", ("plain.txt", "choose another --out"), ("make room",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o plain.txt/a/b", ("plain.txt", "choose another --out"), ("make room",)),
+    Mistake(f"run sums.py:Sums {MODEL} -o /proc/none/run", ("/proc/none", "choose another --out"), ("make room",)),
+    Mistake(f"run math {MODEL} --data rows.jsonl -o new/deep/run", ("rows.jsonl", "No such file")),
 )
 RUNS = (
     *(
@@ -138,17 +142,43 @@ ENVIRONMENTS = (
     Mistake(f"run sums.py:Sums {MODEL} --task sum-9", ("sum-9",)),
     Mistake("check nothing", ("unknown environment 'nothing'",)),
 )
+SECRETS = (
+    *(
+        Mistake(
+            f"{command} sums.py:Sums {MODEL} --sampling {words} -o runs/secret",
+            ("--sampling", "use --header NAME=ENV_VAR"),
+            ("sk-hidden-1",),
+            environ={"OPENAI_API_KEY": "sk-hidden-1"},
+        )
+        for command in ("run", "plan", "submit")
+        for words in ("user=sk-hidden-1", "api_key=sk-hidden-10", """'extra={"Authorization":"Bearer sk-hidden-1"}'""")
+    ),
+    Mistake(
+        "plan sums.py:Sums -m anthropic/claude-x --sampling user=sk-hidden-1 -o runs/secret",
+        ("--sampling", "use --header NAME=ENV_VAR"),
+        ("sk-hidden-1",),
+        environ={"ANTHROPIC_API_KEY": "sk-hidden-1"},
+    ),
+    Mistake(
+        f"run sums.py:Sums {MODEL} --judge-sampling user=sk-hidden-1 -o runs/secret",
+        ("--judge-sampling", "--judge-key-env NAME"),
+        ("sk-hidden-1",),
+        environ={"JUDGE_API_KEY": "sk-hidden-1"},
+    ),
+)
 OPTIONS = (
     Mistake("rum gsm8k", ("Did you mean 'run'",)),
     Mistake("run", ("Missing argument 'ENVIRONMENT'", "rollbook run --help")),
     Mistake("run gsm8k --smaples 3", ("--smaples", "--samples")),
     Mistake("run gsm8k --api-key sk-123", ("--api-key",), ("sk-123",)),
     Mistake("run gsm8k -k 0", ("'--samples'",)),
-    Mistake("run gsm8k -k many", ("'--samples'",)),
+    Mistake("run gsm8k -k many", ("'--samples'", "is not a whole number"), ("parse",)),
+    Mistake("run gsm8k --temperature hot", ("'--temperature'", "is not a number"), ("parse",)),
+    Mistake("run sums.py:Sums -m ftp://host/v1", ("ftp://host/v1", "only http and https work")),
+    Mistake("run sums.py:Sums --config short.yaml", ("short.yaml:1", "'k'", "did you mean samples?")),
     Mistake("run gsm8k -n -1", ("'--limit'",)),
     Mistake("run gsm8k -c 0", ("-c 0", "auto")),
     Mistake("run gsm8k --temperature -1", ("'--temperature'",)),
-    Mistake("run gsm8k --temperature hot", ("'--temperature'",)),
     Mistake("run gsm8k --max-failures lots", ("--max-failures lots", "1%")),
     Mistake("run gsm8k --sampling top_k", ("--sampling top_k", "key=value")),
     Mistake("run gsm8k --on kubernetes", ("--on kubernetes", "slurm")),
@@ -274,4 +304,4 @@ class _WrongEndpoint(BaseHTTPRequestHandler):
         return
 
 
-MISTAKES = (*ENDPOINTS, *FILES, *OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *OPTIONS)
+MISTAKES = (*ENDPOINTS, *FILES, *OUTPUTS, *RUNS, *DATA, *ENVIRONMENTS, *SECRETS, *OPTIONS)

@@ -47,13 +47,15 @@ class BookDraft:
         refuse_occupied(self.path)
         self.folder = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         self._task_ids: set[str] = set()
+        self._new_parents: list[Path] = []
 
     def __enter__(self) -> BookDraft:
         try:
+            self._new_parents = [parent for parent in self.folder.parents if not parent.exists()]
             self.folder.mkdir(parents=True)
             self._tasks = open(self.folder / "tasks.jsonl", "wb")
         except OSError as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._delete()
             raise unwritable_error(self.path, error) from None
         return self
 
@@ -63,9 +65,18 @@ class BookDraft:
         with suppress(OSError):  # the draft is deleted in any case
             self._tasks.close()
         if self.folder.exists():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._delete()
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise unwritable_error(self.path, error) from None
+
+    def _delete(self) -> None:
+        """Delete the draft, and the folders above it that were made for it alone."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for parent in self._new_parents:
+            try:
+                parent.rmdir()
+            except OSError:  # another run is in it by now
+                return
 
     def add_tasks(self, tasks: Iterable[Task], env: str) -> int:
         """Append an environment's tasks; return how many there were."""
@@ -102,9 +113,8 @@ class BookDraft:
 
 def unwritable_error(path: Path, error: OSError) -> UsageError:
     """Return the error for a place where no run directory can be created."""
-    return UsageError(
-        f"cannot write to {path.parent}: {error.strerror}; {advise_on_disk(error)}, or choose another --out"
-    )
+    ways = [way for way in (advise_on_disk(error), "choose another --out") if way]
+    return UsageError(f"cannot write to {path.parent}: {error.strerror}; {', or '.join(ways)}")
 
 
 def edited_error(path: Path) -> BookError:

@@ -13,11 +13,15 @@ from pathlib import Path
 
 from rollbook.errors import BookError, BookUnwritable
 
-DISK_ERRORS = frozenset(
+FULL_DISK_ERRORS = frozenset(
     {
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EFBIG,  # a limit on the size of files, such as `ulimit -f`
+    }
+)
+DISK_ERRORS = FULL_DISK_ERRORS | frozenset(
+    {
         errno.EROFS,
         errno.EACCES,
         errno.EPERM,
@@ -42,11 +46,12 @@ def explain_disk_errors(run: Path) -> Iterator[None]:
 
 def make_unwritable(path: Path, error: OSError) -> BookUnwritable:
     """Return the error for a run directory, or a folder in it, that cannot be written."""
-    return BookUnwritable(f"{path} cannot be written ({error.strerror or error}): {advise_on_disk(error)}, then resume")
+    advice = advise_on_disk(error) or "check its path"
+    return BookUnwritable(f"{path} cannot be written ({error.strerror or error}): {advice}, then resume")
 
 
 def advise_on_disk(error: OSError) -> str:
-    """Return what a user can do about a write that failed.
+    """Return what a user can do about a write that failed; empty if only another path helps.
 
     >>> advise_on_disk(OSError(errno.ENOSPC, "")), advise_on_disk(OSError(errno.EACCES, ""))
     ('make room', 'make it writable for this user (owner and mode of the folder)')
@@ -57,7 +62,9 @@ def advise_on_disk(error: OSError) -> str:
         return "mount it for writing"
     if error.errno in (errno.EIO, errno.ESTALE):
         return "check the disk or its server"
-    return "make room"
+    if error.errno in FULL_DISK_ERRORS:
+        return "make room"
+    return ""
 
 
 @contextmanager

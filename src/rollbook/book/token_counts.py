@@ -12,7 +12,14 @@ from rollbook.core import JSON_ERRORS, TokenCounts, Usage
 
 
 class _TurnTokens(msgspec.Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     cached_tokens: int = 0
+
+    @property
+    def cached(self) -> int:
+        """What was cached of the prompt; some servers report more than all of it."""
+        return max(0, min(self.cached_tokens, self.prompt_tokens))
 
 
 class _LineTokens(msgspec.Struct, gc=False):
@@ -30,6 +37,8 @@ class SpentTokens:
         self._run = run
         self._offsets: dict[Path, int] = {}
         self._prompt = self._cached = self._completion = 0
+        self.uncounted = 0
+        """How many scored rollouts have a turn without counts, because the server reported none."""
 
     @property
     def journals(self) -> int:
@@ -40,10 +49,10 @@ class SpentTokens:
         """Return the tokens of all durable attempts, whoever made them."""
         for failures in (False, True):
             for path in list_journals(self._run, failures=failures):
-                self._read(path)
+                self._read(path, failures)
         return TokenCounts(self._prompt, self._cached, self._completion)
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path, failures: bool) -> None:
         start = self._offsets.setdefault(path, 0)
         if path.stat().st_size <= start:
             return
@@ -52,7 +61,10 @@ class SpentTokens:
             for line in _decode_lines(bytes(block)):
                 self._prompt += line.usage.prompt_tokens
                 self._completion += line.usage.completion_tokens
-                self._cached += sum(turn.cached_tokens for turn in line.turns)
+                self._cached += sum(turn.cached for turn in line.turns)
+                self.uncounted += not failures and any(
+                    not turn.prompt_tokens and not turn.completion_tokens for turn in line.turns
+                )
 
 
 def _decode_lines(block: bytes) -> list[_LineTokens]:

@@ -72,6 +72,7 @@ def read_config(context: typer.Context, path: Path) -> dict[str, Any]:
         key = entry.key.replace("_", "-")
         if key not in parameters:
             close = difflib.get_close_matches(key, parameters, n=1)
+            close = [_list_short_names(parameters)[key]] if key in _list_short_names(parameters) else close
             guess = f"; did you mean {close[0]}?" if close else f"; see {context.command_path} --help"
             raise UsageError(f"{entry.where}: {context.command_path} has no option {entry.key!r}{guess}")
         parameter = parameters[key]
@@ -89,6 +90,16 @@ def _list_parameters(context: typer.Context) -> dict[str, Any]:
             is_option = each.param_type_name == "option"
             found[max(each.opts, key=len).removeprefix("--") if is_option else ENVIRONMENT_KEY] = each
     return found
+
+
+def _list_short_names(parameters: dict[str, Any]) -> dict[str, str]:
+    """Return the keys by the letters of their short options."""
+    return {
+        name.removeprefix("-"): key
+        for key, each in parameters.items()
+        for name in each.opts
+        if each.param_type_name == "option" and not name.startswith("--")
+    }
 
 
 def _read_entries(path: Path) -> Iterator[ConfigEntry]:
@@ -140,6 +151,8 @@ def _convert(parameter: Any, value: JSON) -> Any:
         return value
     if getattr(parameter, "multiple", False):
         return _convert_list(parameter, value)
+    if isinstance(value, dict) and "=" in (parameter.metavar or ""):
+        return ",".join(f"{key}={_convert_text(each)}" for key, each in value.items())
     kinds = FIELDS[parameter.name].kinds if parameter.name in FIELDS else (str,)
     if kinds in ((int,), (float,)):
         is_whole = kinds == (int,)

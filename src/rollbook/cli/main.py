@@ -195,11 +195,20 @@ def _global_options(
     """Take the options that stand before a command."""
 
 
+PLAIN_WORDS = {
+    "Input should be a valid integer, unable to parse string as an integer": "this is not a whole number",
+    "Input should be a valid number, unable to parse string as a number": "this is not a number",
+}
+"""What typer says about a value, and what it means."""
+
+
 def _format_usage(error: typer.TyperException) -> str:
     """Return typer's message on one line, with the help command to use."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "rollbook"
     message = " ".join(error.format_message().split()).rstrip(".")
+    for technical, plain in PLAIN_WORDS.items():
+        message = message.replace(technical, plain)
     return f"{message}{'' if message.endswith('?') else ';'} see {command} --help"
 
 

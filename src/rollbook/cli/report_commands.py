@@ -48,7 +48,7 @@ Ks = Annotated[
 ]
 Threshold = Annotated[float, typer.Option("--threshold", metavar="X", help="The reward from which a rollout passes.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
-Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="A prefix for the names of the metrics.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="A prefix for the names of the metrics.")]
 ResamplingSeed = Annotated[int, typer.Option("--seed", metavar="N", help="The seed of random draws.")]
 
 
@@ -255,15 +255,24 @@ def compare_command(
     from rollbook.reports import compare_runs
 
     ks, least = parse_ks(at), check_threshold(threshold)
-    made = [compare_runs(a, each, common=common, ks=ks, threshold=least, seed=seed) for each in b]
+    labels = ["B"] * len(b) if json else [_label_run(number) for number in range(1, len(b) + 1)]
+    made = [
+        compare_runs(a, each, common=common, ks=ks, threshold=least, seed=seed, label=label)
+        for each, label in zip(b, labels, strict=True)
+    ]
     if json:
         show_json(made[0].json() if len(made) == 1 else [each.json() for each in made])
         return
     if len(made) > 1:
         _show_overview(made)
-    for comparison in made:
+    for comparison, label in zip(made, labels, strict=True):
         print(end="\n" if len(made) > 1 else "")
-        _show_comparison(comparison)
+        _show_comparison(comparison, label)
+
+
+def _label_run(number: int) -> str:
+    """Return the letter of a run, counted from 0; with many runs a number follows the last letter."""
+    return chr(ord("A") + number) if number < 26 else f"Z{number - 24}"
 
 
 def _show_overview(made: list[RunComparison]) -> None:
@@ -276,9 +285,11 @@ def _show_overview(made: list[RunComparison]) -> None:
     values = {name: {each[name].a for each in metrics} for name in names}
     first: list[Cell] = [values[name].pop() if len(values[name]) == 1 else None for name in names]
     rows: list[list[Cell]] = [["A", made[0].a.path, *first, None]]
-    for each in made:
+    for number, each in enumerate(made, 1):
         cells = [_format_change(each.comparison.metrics[name]) for name in names]
-        rows.append(["B", each.b.path, *cells, _format_p(each.comparison.permutation_p).removeprefix("= ")])
+        rows.append(
+            [_label_run(number), each.b.path, *cells, _format_p(each.comparison.permutation_p).removeprefix("= ")]
+        )
     show_table(["", "run", *names, "p"], rows)
 
 
@@ -287,19 +298,18 @@ def _format_change(each: Difference) -> str:
     return f"{format_cell(each.b)}{change}"
 
 
-def _show_comparison(runs: RunComparison) -> None:
+def _show_comparison(runs: RunComparison, label: str) -> None:
     comparison = runs.comparison
-    print(
-        "\n".join(map(strip_control_characters, [_describe_run("A", runs.a), _describe_run("B", runs.b), *runs.notes]))
-    )
-    columns = ["A", "B", "B - A", "95%", "tasks"]
+    lines = [_describe_run("A", runs.a), _describe_run(label, runs.b), *runs.notes]
+    print("\n".join(map(strip_control_characters, lines)))
+    columns = ["A", label, f"{label} - A", "95%", "tasks"]
     show_table(["number", *columns], [_make_difference_row(name, each) for name, each in comparison.metrics.items()])
     show_table(["a rollout", *columns], [_make_difference_row(name, each) for name, each in comparison.costs.items()])
     better, worse = comparison.better, comparison.worse
     print(f"better on {better} tasks, worse on {worse}, even on {comparison.tasks - better - worse}")
     how = f" ({comparison.permutations:,} drawn)" if comparison.permutations else ""
     print(f"permutation test p {_format_p(comparison.permutation_p)}{how}, sign test p {_format_p(comparison.sign_p)}")
-    _show_flipped("solved only by B", comparison.gained)
+    _show_flipped(f"solved only by {label}", comparison.gained)
     _show_flipped("solved only by A", comparison.lost)
 
 
@@ -338,8 +348,11 @@ ExportFile = Annotated[
 ]
 
 
+DEFAULT_FOLDER = Path("runs")
+
+
 def view_command(
-    where: RunOrFolder = Path("runs"),
+    where: RunOrFolder = DEFAULT_FOLDER,
     port: o.Port = 0,
     no_browser: NoBrowser = False,
     tokenizer: Tokenizer = None,
@@ -347,6 +360,11 @@ def view_command(
 ) -> None:
     from rollbook.viewer import RunFolder, Vocabulary
 
+    if where == DEFAULT_FOLDER and not where.exists():
+        raise UsageError(
+            "runs/, which is shown by default, does not exist here yet; make a run with "
+            "`rollbook run gsm8k -n 20`, or name another folder"
+        )
     folder = RunFolder(where)
     vocabulary = None if tokenizer is None else Vocabulary(tokenizer)
     if out is not None:

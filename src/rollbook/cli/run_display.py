@@ -42,7 +42,7 @@ class PlainDisplay(LineDisplay):
 
     def start(self, total: int) -> None:
         """Print how many rollouts there are to do."""
-        self.note(f"{total} rollouts to do")
+        self.note(f"{total} rollout{'' if total == 1 else 's'} to do")
         self._next = self._clock() + PLAIN_LINE_EVERY_S
 
     def note(self, line: str) -> None:
@@ -103,13 +103,12 @@ def make_panel(progress: Progress) -> Table:
 
 
 def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
-    """Return counts, pace and times; without pace once nothing is pending."""
-    mean = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
+    """Return counts, pace and times that are known; without pace once nothing is pending."""
     counts = [
         ("scored", f"{progress.scored}/{progress.requested}"),
         ("failed", _format_failures(progress.failed)),
         ("pending", str(progress.pending)),
-        ("mean reward", mean),
+        *([("mean reward", f"{progress.mean_reward:.3f}")] if progress.mean_reward is not None else []),
         *([("cost", format_cost(progress.cost))] if progress.cost is not None else []),
     ]
     pace = [
@@ -117,12 +116,13 @@ def _list_facts(progress: Progress) -> list[list[tuple[str, str]]]:
         ("left", format_duration(progress.eta_s)),
         ("in flight", f"{progress.in_flight}/{progress.concurrency}"),
     ]
-    times = [
-        ("model", f"{progress.model_ms:.0f} ms"),
-        ("verify", f"{progress.verify_ms:.1f} ms"),
-        ("loop lag", f"{progress.loop_lag_ms:.1f} ms"),
-        ("after", format_duration(progress.seconds)),
-    ]
+    measured = (
+        ("model", progress.model_ms, 0),
+        ("verify", progress.verify_ms, 1),
+        ("loop lag", progress.loop_lag_ms, 1),
+    )
+    times = [(name, f"{value:.{digits}f} ms") for name, value, digits in measured if value is not None]
+    times.append(("after", format_duration(progress.seconds)))
     trouble = [[("", progress.outage)]] if progress.outage else []
     return [counts, pace, times, *trouble] if progress.pending else [counts, times, *trouble]
 
@@ -178,7 +178,9 @@ def _show_shortfall(run: str | Path, as_json: bool) -> None:
 
     report = make_report(run, write=False)
     show_numbers(report, as_json)
-    _print_notes(f"every failed attempt: {run}/journals/*.failures.jsonl", *suggest_commands(run, report))
+    failures = any(Path(run, "journals").glob("*.failures.jsonl"))
+    where = [f"every failed attempt: {run}/journals/*.failures.jsonl"] if failures else []
+    _print_notes(*where, *suggest_commands(run, report))
 
 
 def suggest_commands(run: str | Path, report: Report) -> list[str]:
@@ -190,7 +192,8 @@ def suggest_commands(run: str | Path, report: Report) -> list[str]:
     data = [kind for kind in sorted(report.failed) if FAILURE_KINDS[kind].side == "data" and kind not in verdicts]
     ways = []
     if report.pending or any(FAILURE_KINDS[kind].side == "infra" for kind in report.failed):
-        ways.append(f"try again: rollbook resume {named}")
+        dearer = _choose_max_cost(run, report)
+        ways.append(f"go on: rollbook resume {named} {dearer}" if dearer else f"try again: rollbook resume {named}")
     if data:
         ways.append(f"try again: rollbook resume {named}{''.join(f' --retry {kind}' for kind in data)}")
     if verdicts:
@@ -199,10 +202,19 @@ def suggest_commands(run: str | Path, report: Report) -> list[str]:
     return ways
 
 
+def _choose_max_cost(run: str | Path, report: Report) -> str:
+    """Return the option with a higher limit for a run that has cost more than it may; else nothing."""
+    limit = Book(run).last_settings().max_cost if report.cost is not None else None
+    if limit is None or report.cost is None or report.cost <= limit:
+        return ""
+    return f"--max-cost {2 * limit:.10g}" if 2 * limit > report.cost else f"--max-cost {2 * report.cost:.3g}"
+
+
 def _fails_in_verifier(kind: str) -> bool:
     """Whether another verifier can score the answer without asking the model again; a judge is asked by `resume`."""
     return FAILURE_KINDS[kind].in_verification and FAILURE_KINDS[kind].side == "data"
 
 
 def _print_notes(*lines: str) -> None:
-    print(*lines, sep="\n", file=sys.stderr)
+    if lines:
+        print(*lines, sep="\n", file=sys.stderr)

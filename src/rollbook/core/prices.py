@@ -33,8 +33,8 @@ class Price(msgspec.Struct, frozen=True):
         >>> Price(2.0, 10.0, 0.5).cost(TokenCounts(prompt=1_000_000, cached=500_000, completion=100_000))
         2.25
         """
-        fresh = tokens.prompt - tokens.cached
-        total = fresh * self.prompt + tokens.cached * self.cached + tokens.completion * self.completion
+        cached = min(tokens.cached, tokens.prompt)
+        total = (tokens.prompt - cached) * self.prompt + cached * self.cached + tokens.completion * self.completion
         return total / PER_TOKENS
 
 

@@ -39,7 +39,8 @@ class CostMeter:
             return
         self.cost = self._price.cost(self._spent.refresh())
         if self._max_cost is not None and self.cost > self._max_cost and not self.stop_reason:
-            self.stop_reason = f"stopped by --max-cost {self._max_cost:g} at a cost of {format_cost(self.cost)}"
+            limit = f"--max-cost {self._max_cost:g}"
+            self.stop_reason = f"stopped by {limit} at a cost of {format_cost(self.cost)}: resume with a higher one"
 
     async def watch(self) -> None:
         """Read again and again until cancelled."""

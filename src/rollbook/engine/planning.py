@@ -31,7 +31,7 @@ from rollbook.core import (
     make_part,
 )
 from rollbook.engine.blends import RunEnvironment, merge_limits, merge_sampling, select_environments
-from rollbook.engine.request import Request, update_settings
+from rollbook.engine.request import Request, check_sampling_secrets, check_stored_secrets, update_settings
 from rollbook.environments import (
     LoadedEnvironment,
     explain_error,
@@ -60,6 +60,7 @@ def plan(
     request = omit_unknown_parameters(request, model)
     if request.sampling.omits("seed"):
         say("no seed is sent: the same run gives other answers next time")
+    check_stored_secrets(request.sampling, settings or request.settings)
     with BookDraft(request.out) as draft:
         specs: dict[str, EnvironmentSpec] = {}
         parts: list[Part] = []
@@ -68,6 +69,9 @@ def plan(
         for member in several:
             first = parts[-1].tasks[1] if parts else 0
             specs[member.name] = pin_environment(member, request, model, draft.folder / "source")
+            terms = specs[member.name].terms
+            if terms is not None:
+                check_sampling_secrets(terms.sampling.extra, settings or request.settings, f"{member.name}: sampling")
             rows = first, first + write_tasks(member, request, draft, say)
             parts.append(make_part(rows, sample_range(member, request), workers))
         return draft.finish(make_manifest(request, specs, model, judge), parts, settings)
@@ -244,7 +248,9 @@ def resolve_run_model(
     """
     targets, name, settings = request.model, request.model_name, request.settings
     if any(loaded.cls.needs_model for loaded in environments):
-        return resolve_model(targets, name, settings, needs_key=needs_key)
+        spec, settings = resolve_model(targets, name, settings, needs_key=needs_key)
+        check_sampling_secrets(request.sampling.extra, settings)  # a provider has a key variable of its own
+        return spec, settings
     given = [f"-m {target}" for target in targets] + [f"--base-url {url}" for url in settings.base_urls]
     given += [f"--model-name {name}"] if name else []
     if given:
@@ -293,7 +299,12 @@ def _endpoint_kind(planned: ModelSpec) -> str:
 
 def _check_same_name(planned: ModelSpec, spec: ModelSpec, option: str, targets: Sequence[str]) -> None:
     """Refuse a target that names another model than the planned one: that would be another run."""
-    if spec.kind in ENDPOINT_KINDS and spec.name and (spec.name, spec.kind) != (planned.name, planned.kind):
+    if spec.kind not in ENDPOINT_KINDS or not spec.name:
+        return
+    if spec.kind != planned.kind and spec.name == planned.name:
+        apis = f"through another API ({planned.kind}, not {spec.kind})"
+        raise UsageError(f"{option} {targets[0]}: this run was planned with {planned.name} {apis}: start a new run")
+    if (spec.name, spec.kind) != (planned.name, planned.kind):
         raise UsageError(f"{option} {targets[0]}: this run was planned with {planned.name}: start a new run")
 
 

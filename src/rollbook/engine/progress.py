@@ -16,7 +16,10 @@ from rollbook.engine.worker import Worker
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a run: requested = scored + failed + pending; `failed` counts by kind, times are recent means."""
+    """The state of a run: requested = scored + failed + pending; `failed` counts by kind, times are recent means.
+
+    What is not known is None: a pool knows no times and no rewards.
+    """
 
     requested: int
     scored: int = 0
@@ -27,9 +30,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     mean_reward: float | None = None
     in_flight: int = 0
     concurrency: int = 0
-    loop_lag_ms: float = 0.0
-    model_ms: float = 0.0
-    verify_ms: float = 0.0
+    loop_lag_ms: float | None = None
+    model_ms: float | None = None
+    verify_ms: float | None = None
     seconds: float = 0.0
     """Since the start of this round."""
     cost: float | None = None

@@ -5,9 +5,10 @@ Imports little: the command line makes a request before it loads the engine.
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +27,7 @@ from rollbook.core import (
 )
 from rollbook.environments import Environment
 from rollbook.errors import UsageError
-from rollbook.models import check_headers
+from rollbook.models import check_headers, list_secrets
 
 MAX_COUNT = 10**9
 
@@ -45,6 +46,7 @@ class Request(RunOptions, frozen=True, kw_only=True):
         check_counts(self.limits, Limits)
         check_omitted(self.sampling, self.limits)
         check_headers(self.settings.headers)
+        check_stored_secrets(self.sampling, self.settings)
         known = ("auto", *get_args(ToolFormat))
         if self.tool_format not in known:
             raise UsageError(f"--tool-format {self.tool_format}: known are {', '.join(known)}")
@@ -63,6 +65,47 @@ def check_omitted(sampling: Sampling, limits: Limits) -> None:
             raise UsageError(f"{field.flag} {value}: --sampling {name}=null omits it; give one of them")
     if sampling.omits("max_tokens") and limits.max_tokens_total is not None:
         raise UsageError(f"--max-tokens-total {limits.max_tokens_total}: cannot be kept if max_tokens is omitted")
+
+
+_SECRET_NAME = re.compile(
+    r"(?:^|[_.-])(?:key|token|auth)$|api[_-]?key|(?:access|auth|bearer|session|id)[_-]?token$|secret|passw(?:or)?d|^pwd$"
+    r"|authorization|credential",
+    re.IGNORECASE,
+)
+_PLAIN_NAMES = frozenset({"prompt_cache_key", "bos_token", "eos_token", "pad_token", "unk_token", "stop_token"})
+"""Parameters of servers that only look like names of secrets."""
+MIN_SECRET_LENGTH = 8
+"""Shorter values of key variables are placeholders such as EMPTY."""
+
+
+def check_stored_secrets(sampling: Sampling, settings: Settings) -> None:
+    """Refuse a secret among the parameters of the model or the judge."""
+    check_sampling_secrets(sampling.extra, settings)
+    check_sampling_secrets(settings.judge_sampling, settings, "--judge-sampling")
+
+
+def check_sampling_secrets(values: Mapping[str, JSON], settings: Settings, option: str = "--sampling") -> None:
+    """Refuse a secret among parameters, which are stored with the run; the message does not repeat it."""
+    known = [os.environ.get(name, "").strip() for name in list_secrets(settings)]
+    secrets = [secret for secret in known if len(secret) >= MIN_SECRET_LENGTH]
+    way = "name the variable of the key with --judge-key-env NAME" if "judge" in option else "use --header NAME=ENV_VAR"
+    for name, text in _list_texts(values):
+        if any(secret in text or secret in name for secret in secrets):
+            raise UsageError(f"{option}: a value is that of a key variable, and would be stored with the run; {way}")
+        if text and name not in _PLAIN_NAMES and _SECRET_NAME.search(name):
+            raise UsageError(f"{option} {name}=...: looks like a secret, and would be stored with the run; {way}")
+
+
+def _list_texts(value: JSON, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text and number inside of parameters with its name; names of other values with an empty text."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _list_texts(each, str(key))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _list_texts(each, name)
+    else:
+        yield name, "" if value is None or isinstance(value, bool) else str(value)
 
 
 def check_counts(options: msgspec.Struct, struct: type[msgspec.Struct]) -> None:
@@ -99,6 +142,7 @@ def update_settings(base: Settings, changes: dict[str, JSON]) -> Settings:
     except msgspec.ValidationError as error:
         raise UsageError(f"settings: {error}") from None
     check_headers(updated.headers)
+    check_sampling_secrets(updated.judge_sampling, updated, "--judge-sampling")
     check_cost_settings(updated)
     return updated
 

@@ -391,6 +391,8 @@ def _count_samples(book: Book) -> int:
 
 def _start_round(book: Book, upcoming: NextRound, display: Display, start: StartOptions) -> RunResult:
     if not upcoming.open_chunks:
+        if upcoming.settings.price != book.last_settings().price:
+            book.open_round(upcoming.settings)  # the report takes the price of the last round
         display.note("nothing is left to do")
         with explain_disk_errors(book.path):
             return _make_result(book, make_report(book.path))

@@ -127,6 +127,8 @@ def normalize_base_url(text: str) -> str:
         port = url.port
     except ValueError as error:
         raise UsageError(f"-m {_without_secrets(text)}: not a URL ({error}); {_EXAMPLE}") from None
+    if url.scheme not in ("http", "https") and "://" in text:
+        raise UsageError(f"-m {_without_secrets(text)}: only http and https work; {_EXAMPLE}")
     if url.scheme not in ("http", "https") or not url.hostname or port == 0 or " " in text:
         raise UsageError(f"-m {_without_secrets(text)}: not a URL; {_EXAMPLE}")
     if "@" in url.netloc:

@@ -49,6 +49,7 @@ class TaskPairing(msgspec.Struct, frozen=True):
     only_a: list[str]
     only_b: list[str]
     changed: list[str]
+    label: str = "B"
 
     def groups(self, a: RunData) -> Ints | None:
         """The environment of every pair, where there are several."""
@@ -66,7 +67,7 @@ class TaskPairing(msgspec.Struct, frozen=True):
             f"{len(ids)} {words} (first: {ids[0]})"
             for ids, words in (
                 (self.only_a, "only in A"),
-                (self.only_b, "only in B"),
+                (self.only_b, f"only in {self.label}"),
                 (self.changed, "with the same id but another prompt or answer"),
             )
             if ids
@@ -82,19 +83,23 @@ def compare_runs(
     ks: Sequence[int] | None = None,
     threshold: float = PASS_THRESHOLD,
     seed: int = 0,
+    label: str = "B",
 ) -> RunComparison:
-    """Compare two runs; raise a UsageError where that has no meaning. `common`: use the tasks that both have."""
+    """Compare two runs; raise a UsageError where that has no meaning. `common`: use the tasks that both have.
+
+    `label` is what notes call the second run.
+    """
     books = Book(a), Book(b)
     for book in books:
         book.check_tasks()
-    pairing, notes = check_and_pair(*books, common=common)
+    pairing, notes = check_and_pair(*books, common=common, label=label)
     return compare_run_data(RunData([a]), RunData([b]), pairing, notes, ks, threshold, seed)
 
 
-def check_and_pair(a: Book, b: Book, *, common: bool) -> tuple[TaskPairing, list[str]]:
+def check_and_pair(a: Book, b: Book, *, common: bool, label: str = "B") -> tuple[TaskPairing, list[str]]:
     """Return the tasks of two books that are compared, and notes about the others."""
-    differing = check_environments(a, b)
-    pairing = pair_tasks(a, b)
+    differing = check_environments(a, b, label)
+    pairing = msgspec.structs.replace(pair_tasks(a, b), label=label)
     notes: list[str] = []
     if pairing.differs:
         shared = f"{len(pairing.names)} in common"
@@ -120,8 +125,8 @@ def compare_run_data(
     left, right = (PairedRun(read.scored.columns, p, groups) for read, p in zip((one, two), pairing.pairs, strict=True))
     made = compare_columns(left, right, pairing.names, ks, threshold, seed)
     if made.tasks < len(pairing.names):
-        notes.append(f"{len(pairing.names) - made.tasks} tasks without a score in A or in B left out")
-    for side, read in (("A", one), ("B", two)):
+        notes.append(f"{len(pairing.names) - made.tasks} tasks without a score in A or in {pairing.label} left out")
+    for side, read in (("A", one), (pairing.label, two)):
         notes += [f"{side} is still running"] if read.live else []
         notes += [f"{side} holds scores of two verifiers"] if read.book.manifest.mixed else []
     if threshold != PASS_THRESHOLD:
@@ -137,18 +142,18 @@ def describe_run(run: RunData) -> ComparedRun:
     return ComparedRun(manifest.run, str(run.book.path), manifest.model.name, scripted, requested, scored, run.live)
 
 
-def check_environments(a: Book, b: Book) -> list[str]:
+def check_environments(a: Book, b: Book, label: str = "B") -> list[str]:
     """Refuse environments of different names; note where source, arguments or judge are not the same in both."""
     one, two = a.manifest.environments, b.manifest.environments
     if set(one) != set(two):
         words = " and ".join(f"{book.path} is of {', '.join(sorted(book.manifest.environments))}" for book in (a, b))
         raise UsageError(f"different environments cannot be compared: {words}")
     if a.manifest.run == b.manifest.run:
-        return ["A and B are of the same run: they differ only in what each directory holds"]
+        return [f"A and {label} are of the same run: they differ only in what each directory holds"]
     differ = {name: how for name in one if (how := _environment_difference(name, one[name], two[name]))}
     judges = [book.manifest.judge.name if book.manifest.judge else "no judge" for book in (a, b)]
-    judged = [f"A has {judges[0]}, B {judges[1]}"] if a.manifest.judge != b.manifest.judge else []
-    if again := _rescored_note(a, b):
+    judged = [f"A has {judges[0]}, {label} {judges[1]}"] if a.manifest.judge != b.manifest.judge else []
+    if again := _rescored_note(a, b, label):
         return [f"{again}{_verifier_note(name, a, b, differ)}" for name in one] + judged
     return [f"the {how}" for how in differ.values()] + judged
 
@@ -178,11 +183,11 @@ def _show_argument(spec: EnvironmentSpec, key: str) -> str:
     return encode(spec.args[key]).decode() if key in spec.args else "not given"
 
 
-def _rescored_note(a: Book, b: Book) -> str:
+def _rescored_note(a: Book, b: Book, label: str) -> str:
     """Return a note if one run is the other with its rollouts scored again."""
     if b.manifest.parent == a.manifest.run:
-        return "B is A scored again"
-    return "A is B scored again" if a.manifest.parent == b.manifest.run else ""
+        return f"{label} is A scored again"
+    return f"A is {label} scored again" if a.manifest.parent == b.manifest.run else ""
 
 
 def pair_tasks(a: Book, b: Book) -> TaskPairing:

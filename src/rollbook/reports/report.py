@@ -315,6 +315,7 @@ def build_report(
     each = {name: run.metrics(env, ks, threshold) for env, name in enumerate(run.names)}
     overall = run.metrics(None, ks, threshold) if len(each) != 1 else next(iter(each.values()))
     manifest = run.book.manifest
+    spent = read_spending(run.books)
     return Report(
         run=manifest.run,
         path=str(run.book.path),
@@ -338,17 +339,38 @@ def build_report(
             else {}
         ),
         damaged=run.damaged,
-        cost=read_cost(run.books),
-        warnings=list_length_warnings(manifest, each),
+        cost=spent.cost,
+        warnings=[*list_length_warnings(manifest, each), *spent.list_warnings()],
     )
+
+
+class Spending(msgspec.Struct, frozen=True):
+    """What all attempts cost, None without a price; `uncounted` scored rollouts report no counts of tokens."""
+
+    cost: float | None = None
+    uncounted: int = 0
+
+    def list_warnings(self) -> list[str]:
+        """Return a warning if the cost leaves out rollouts."""
+        if not self.uncounted:
+            return []
+        who = "1 rollout reports" if self.uncounted == 1 else f"{self.uncounted} rollouts report"
+        return [f"warning: {who} no token counts, so that the cost is too low"]
+
+
+def read_spending(books: Sequence[Book]) -> Spending:
+    """Return what the attempts in these directories cost at the price of the last start."""
+    price = books[0].last_settings().price
+    if price is None:
+        return Spending()
+    spent = [SpentTokens(book.path) for book in books]
+    cost = sum(parse_price(price).cost(each.refresh()) for each in spent)
+    return Spending(cost, sum(each.uncounted for each in spent))
 
 
 def read_cost(books: Sequence[Book]) -> float | None:
     """Return what all attempts in these directories cost; None if the last start had no price."""
-    price = books[0].last_settings().price
-    if price is None:
-        return None
-    return sum(parse_price(price).cost(SpentTokens(book.path).refresh()) for book in books)
+    return read_spending(books).cost
 
 
 MAX_CUT_SHARE = 0.1
