@@ -234,6 +234,9 @@ class ChatModel:
         self._router: Router | None = None
         self._checked: Sampling | None = None
         self._logprobs_checked = False
+        self.warns_of_logprobs = True
+        """Whether a first call with tokens makes another one, to find out whose logprobs the server reports."""
+        self._waiting_ended = False
         self._say = say or (lambda _: None)
         self._wire_names: Mapping[str, str] = settings.wire_names
         self._continuer = PromptContinuer(self._say)
@@ -261,6 +264,8 @@ class ChatModel:
                 self.tokens = all(self.spec.name in s.vllm for s in served)
             self._router = Router(replicas, self._probe, self._settings.outage_s)
             self._router.answered = self._answered
+            if self._waiting_ended:
+                self._router.stop_waiting()
             for replica, result in zip(replicas, results, strict=True):
                 if isinstance(result, RolloutFailed):
                     self._router.take_out(replica, result.message)
@@ -279,12 +284,14 @@ class ChatModel:
             await self._session.close()
         self._router = self._session = None
 
-    def list_failing_replicas(self) -> list[str]:
-        """Return the replicas that are not in use, each with the reason."""
-        return self._router.list_failing_replicas() if self._router else []
+    @property
+    def url(self) -> str:
+        """The base URL of its first replica."""
+        return self._bases[0]
 
     def stop_waiting(self) -> None:
-        """Let calls that wait for a server give up at once."""
+        """Let calls that wait for a server give up at once, and `open` at its next look."""
+        self._waiting_ended = True
         if self._router:
             self._router.stop_waiting()
 
@@ -371,7 +378,7 @@ class ChatModel:
                 raise replica.make_error(status, retry_after, raw)
             other = OTHER_NAMES.get(found.name)
             if other is None or found.value or found.name in refused:
-                raise self._explain_refusal(found.name, raw)
+                raise self._explain_refusal(replica.base, found.name, raw)
             refused.add(found.name)
             if self._wire_names is names:  # of many calls at once, the first one learns it
                 self._learn_name(found.name, other)
@@ -380,19 +387,19 @@ class ChatModel:
         self._wire_names = {"max_tokens": other}
         self._say(f"the endpoint does not take {refused}: {other} is sent instead")
 
-    def _explain_refusal(self, name: str, raw: bytes) -> RolloutFailed | UsageError:
+    def _explain_refusal(self, base: str, name: str, raw: bytes) -> RolloutFailed | UsageError:
         """Return the error for a parameter that is refused: never dropped, since that would change the sampling.
 
         While nothing was ever answered it is a mistake in the settings, which ends a run; later it fails one rollout.
         """
         usual = "max_tokens" if name in OTHER_NAMES else name
         advice = f"pass --sampling {usual}=null to omit it"
-        message = f"the endpoint refuses {name}: {read_server_message(raw)!r}; {advice}"
+        message = f"{base} refuses {name}: {read_server_message(raw)!r}; {advice}"
         return RolloutFailed("model_rejected", WHERE, message) if self._answered else UsageError(message)
 
     async def _warn_of_raw_logprobs(self, sampling: Sampling) -> None:
         """Warn once if the logprobs are not those of the sampled distribution."""
-        if self._logprobs_checked or not self.tokens or not is_shaped(sampling):
+        if self._logprobs_checked or not (self.tokens and self.warns_of_logprobs) or not is_shaped(sampling):
             return
         self._logprobs_checked = True
         try:
@@ -457,7 +464,7 @@ class ChatModel:
             reasons = [result.message for result in results if isinstance(result, RolloutFailed)]
             if len(reasons) < len(results):
                 return results
-            if loop.time() + delay > deadline:
+            if self._waiting_ended or loop.time() + delay > deadline:
                 why = "; ".join(reasons)
                 raise EndpointDown(describe_outage(why, self._settings.outage_s, "try again"), why)
             if delay == FIRST_PROBE_S and self._settings.outage_s > SHORT_WAIT_S:
