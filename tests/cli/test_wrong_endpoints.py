@@ -341,3 +341,17 @@ def test_wait_does_not_wait_for_a_second_replica(commands: Commands, serve: Call
     done = commands.run("run", sums, "-m", serve().url, "-m", dead, "--wait", 300, "-o", "run")
     assert done.code == 0, done.stderr
     assert f"{dead}: connection refused; the other replicas answer" in done.stderr
+
+
+@pytest.mark.parametrize("models", ["ok", "401"])
+@pytest.mark.parametrize("header", ["Authorization", "api-key"])
+def test_a_refused_key_in_a_header_is_named_by_its_variable(
+    header: str, models: str, commands: Commands, serve: Callable[..., Served], sums: str
+) -> None:
+    endpoint = serve()
+    endpoint.switch("401", models=models)
+    words = ("run", sums, "-m", endpoint.url, "--header", f"{header}=TEAM_KEY", "-o", "run")
+    done = commands.run(*words, within_s=20, TEAM_KEY="Bearer sk-team-1", OPENAI_API_KEY="sk-other-1")
+    assert done.code == 2, done.stderr
+    assert "the key in TEAM_KEY was not accepted (--header names another variable)" in done.complaint
+    assert "OPENAI_API_KEY" not in done.stderr

@@ -36,7 +36,7 @@ from rollbook.models.chat_protocol import (
 )
 from rollbook.models.model import Completion, ModelCall, join_url, normalize_base_url
 from rollbook.models.outage import describe_outage, describe_waiting
-from rollbook.models.providers import find_key_variable, read_headers
+from rollbook.models.providers import advise_on_key, has_key_header, read_headers
 from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, open_http_session
 from rollbook.models.server_errors import (
     OTHER_NAMES,
@@ -66,11 +66,11 @@ class ModelsNotListed(UsageError):
     """No model name was given, and the endpoint lists none."""
 
 
-async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str, has_key: bool) -> EndpointModels:
+async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_advice: str) -> EndpointModels:
     """Return what a replica serves; RolloutFailed("model_unavailable") if it is down, UsageError if it is wrong."""
     status, raw = await replica.get(replica.models, timeout_s)
     if status in (401, 403):
-        raise UsageError(f"{replica.base}: HTTP {status}; {_key_advice(key_env, has_key)}")
+        raise UsageError(f"{replica.base}: HTTP {status}; {key_advice}")
     if status >= 500 or status in (408, 429):
         raise RolloutFailed("model_unavailable", WHERE, f"{replica.base}: HTTP {status}: {read_server_message(raw)}")
     if status in (301, 302, 307, 308):
@@ -146,12 +146,6 @@ async def _suggest_v1(replica: Replica, timeout_s: float) -> None:
         raise UsageError(f"{replica.base} is not the endpoint; did you mean {path}/v1{mark}{query}?")
 
 
-def _key_advice(key_env: str, has_key: bool) -> str:
-    if has_key:
-        return f"the key in {key_env} was not accepted (--api-key-env names another variable)"
-    return f"set {key_env} to the key, or name another variable with --api-key-env"
-
-
 LogprobsMode: TypeAlias = Literal["processed", "raw"]
 
 PENALTY_FIELDS = ("presence_penalty", "frequency_penalty")
@@ -223,13 +217,11 @@ class ChatModel:
         self._answered = answered
         self._settings = settings
         self._bases = [normalize_base_url(url) for url in settings.urls]
-        self._key = os.environ.get(settings.api_key_env, "").strip()
+        # A header that carries the key carries it alone, also where both are of one variable.
+        self._key = "" if has_key_header(settings) else os.environ.get(settings.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(f"{settings.api_key_env} holds what cannot be a key: only printable ASCII can be sent")
         self._headers = read_headers(settings.headers)
-        self._key_env = find_key_variable(settings)
-        if self._key_env != settings.api_key_env:
-            self._key = ""  # a header carries the key: another one is not this endpoint's business
         self._session: aiohttp.ClientSession | None = None
         self._router: Router | None = None
         self._checked: Sampling | None = None
@@ -253,7 +245,7 @@ class ChatModel:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
         self._session = self._open_session()
         try:
-            advice = _key_advice(self._settings.api_key_env, bool(self._key))
+            advice = advise_on_key(self._settings)
             replicas = [
                 Replica(base, self._session, self._settings.call_s, self._scrub, advice) for base in self._bases
             ]
@@ -474,9 +466,8 @@ class ChatModel:
 
     async def _fetch_models(self, replica: Replica) -> EndpointModels | RolloutFailed:
         try:
-            has_key = bool(os.environ.get(self._key_env))
             timeout_s = min(self._settings.connect_s, PROBE_TIMEOUT_S)
-            return await fetch_endpoint_models(replica, timeout_s, self._key_env, has_key)
+            return await fetch_endpoint_models(replica, timeout_s, advise_on_key(self._settings))
         except RolloutFailed as error:
             return error
 
