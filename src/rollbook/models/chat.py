@@ -230,7 +230,7 @@ class ChatModel:
         """Whether a first call with tokens makes another one, to find out whose logprobs the server reports."""
         self._waiting_ended = False
         self._say = say or (lambda _: None)
-        self._wire_names: Mapping[str, str] = settings.wire_names
+        self._learned_names: dict[str, Mapping[str, str]] = {}
         self._continuer = PromptContinuer(self._say)
 
     def __repr__(self) -> str:
@@ -238,8 +238,8 @@ class ChatModel:
 
     @property
     def wire_names(self) -> Mapping[str, str]:
-        """The names under which parameters are sent, where the endpoint does not take the usual ones."""
-        return self._wire_names
+        """The names under which parameters are sent: what was learned first, of any replica, else the given ones."""
+        return next(iter(self._learned_names.values()), self._settings.wire_names)
 
     async def open(self) -> None:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
@@ -356,28 +356,33 @@ class ChatModel:
         return chat_body(self.spec.name, messages, sampling, seed, tools, self.tokens, prompt_ids, wire_names)
 
     async def _post(self, replica: Replica, url: URL, make_body: Callable[[Mapping[str, str]], bytes]) -> bytes:
-        """Return the body of an answer; where the endpoint takes a parameter under its other name only, learn that."""
-        refused: set[str] = set()
+        """Return the body of an answer; where the replica takes a parameter under its other name only, learn that."""
+        names = self._learned_names.get(replica.base, self._settings.wire_names)
+        refused: list[str] = []
         while True:
-            names = self._wire_names
             body = make_body(names)
             status, retry_after, raw = await replica.post_any_status(url, body)
+            found = find_refused_parameter(raw, list_sampling_fields(body)) if status in (400, 422) else None
+            other = OTHER_NAMES.get(found.name) if found else None
+            if (
+                refused and other is None and status in (200, 400, 413, 422)
+            ):  # the other name was taken, whatever else was not
+                self._learn_names(replica.base, refused[0], names)
             if status == 200:
                 self._answered = True
                 return raw
-            found = find_refused_parameter(raw, list_sampling_fields(body)) if status in (400, 422) else None
             if found is None:
                 raise replica.make_error(status, retry_after, raw)
-            other = OTHER_NAMES.get(found.name)
-            if other is None or found.value or found.name in refused:
+            if other is None or found.value or refused:
                 raise self._explain_refusal(replica.base, found.name, raw)
-            refused.add(found.name)
-            if self._wire_names is names:  # of many calls at once, the first one learns it
-                self._learn_name(found.name, other)
+            refused.append(found.name)
+            names = {"max_tokens": other}
 
-    def _learn_name(self, refused: str, other: str) -> None:
-        self._wire_names = {"max_tokens": other}
-        self._say(f"the endpoint does not take {refused}: {other} is sent instead")
+    def _learn_names(self, base: str, refused: str, names: Mapping[str, str]) -> None:
+        """Keep the names for one replica: another one may want others. It is said once, also if it changes its mind."""
+        if base not in self._learned_names:
+            self._say(f"{base} does not take {refused}: {names['max_tokens']} is sent instead")
+        self._learned_names[base] = names
 
     def _explain_refusal(self, base: str, name: str, raw: bytes) -> RolloutFailed | UsageError:
         """Return the error for a parameter that is refused: never dropped, since that would change the sampling.
