@@ -355,3 +355,43 @@ def test_a_refused_key_in_a_header_is_named_by_its_variable(
     assert done.code == 2, done.stderr
     assert "the key in TEAM_KEY was not accepted (--header names another variable)" in done.complaint
     assert "OPENAI_API_KEY" not in done.stderr
+
+
+class Refusing(HostedServer):
+    """Serves the model `mock`, and answers every completion with one refusal."""
+
+    def __init__(self, status: int, body: object) -> None:
+        super().__init__()
+        self.refusal = (status, body)
+
+    def reply(self, request: Recorded) -> Reply:
+        if request.method == "GET":
+            return 200, {"object": "list", "data": [{"id": "mock", "object": "model"}]}
+        return self.refusal
+
+
+QUOTA = {"error": {"message": "You have run out.", "type": "insufficient_quota", "code": "insufficient_quota"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (400, {"error": "temperature must be 1"}, "pass --sampling temperature=null to omit it"),
+        (400, {"error": {"message": "for this model top_p is 1"}}, "pass --sampling top_p=null to omit it"),
+        (429, QUOTA, "You have run out.; the account has no credit or quota left: check its billing"),
+        (
+            402,
+            {"error": {"message": "Insufficient credits"}},
+            "the account has no credit or quota left: check its bill",
+        ),
+    ],
+)
+def test_a_refusal_in_words_of_its_own_is_one_line_after_one_call(
+    status: int, body: object, expected: str, commands: Commands, sums: str
+) -> None:
+    with Refusing(status, body) as server:
+        done = commands.run("run", sums, "-m", server.url, "-o", "run", within_s=20)
+        assert done.code == 2, done.stderr
+        assert expected in done.complaint
+        assert server.url in done.complaint
+        assert len(server.calls) == 1

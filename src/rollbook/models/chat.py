@@ -42,6 +42,7 @@ from rollbook.models.server_errors import (
     OTHER_NAMES,
     WHERE,
     check_logprobs,
+    find_named_parameter,
     find_refused_parameter,
     is_context_error,
     make_bad_completion,
@@ -372,7 +373,8 @@ class ChatModel:
                 self._answered = True
                 return raw
             if found is None:
-                raise replica.make_error(status, retry_after, raw)
+                error = replica.make_error(status, retry_after, raw)
+                raise error if self._answered else _name_parameter(error, raw, body)
             if other is None or found.value or refused:
                 raise self._explain_refusal(replica.base, found.name, raw)
             refused.append(found.name)
@@ -491,6 +493,18 @@ class ChatModel:
             if len(value) >= MIN_SECRET_CHARS or (name == "key" and value):
                 text = text.replace(value, f"[{name}]")
         return text
+
+
+def _name_parameter(error: RolloutFailed | ContextFull, raw: bytes, body: bytes) -> RolloutFailed | ContextFull:
+    """Add what to do if a server that has answered nothing yet complains about a parameter in words of its own."""
+    if isinstance(error, ContextFull) or error.status not in (400, 422):
+        return error
+    name = find_named_parameter(raw, list_sampling_fields(body))
+    if name is None:
+        return error
+    usual = "max_tokens" if name in OTHER_NAMES else name
+    message = f"{error.message}; give another value, or pass --sampling {usual}=null to omit it"
+    return RolloutFailed(error.kind, error.where, message, status=error.status)
 
 
 def _add_advice(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:

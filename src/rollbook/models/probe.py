@@ -17,7 +17,7 @@ from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import ContextFull, EndpointDown, EndpointRefused, RolloutFailed, UsageError
 from rollbook.models.chat import ChatModel, ModelsNotListed
 from rollbook.models.model import open_model
-from rollbook.models.server_errors import REDIRECTS
+from rollbook.models.server_errors import BILLING, REDIRECTS
 
 PROBE_TOKENS = 16
 """The smallest number that all providers take."""
@@ -219,7 +219,7 @@ async def _ask(model: ChatModel, sampling: Sampling, deadline: float) -> None:
 
 def _is_working(error: RolloutFailed) -> bool:
     """Return whether an endpoint that fails like this takes the calls of a run: it is busy, or has little room."""
-    busy = error.status == 429 and "quota" not in error.message
+    busy = error.status == 429 and "quota" not in error.message and BILLING not in error.message
     return busy or (error.status == 400 and OUT_OF_TOKENS in error.message)
 
 
