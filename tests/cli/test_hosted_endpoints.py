@@ -134,6 +134,7 @@ def test_azure_by_its_prefix_in_both_forms_of_url(rollbook, sums, tmp_path, monk
         assert done.returncode == 0, done.stderr
         by_deployment = "/openai/deployments/my-deployment/chat/completions"
         assert server.calls[-1].path == (by_deployment if version else "/openai/v1/chat/completions")
+        assert not any("authorization" in request.headers for request in server.requests)
     assert read(tmp_path / "a/run.json")["model"]["name"] == "my-deployment"
 
 

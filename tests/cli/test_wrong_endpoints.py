@@ -14,6 +14,7 @@ import pytest
 import rollbook
 from rollbook.errors import UsageError
 from support.commands import Commands, Served
+from support.hosted import HostedServer, Recorded, Reply, chat_completion
 from support.sums import write_sums
 
 
@@ -240,3 +241,157 @@ def test_a_limit_of_output_that_the_thoughts_reach_is_an_answer(
     endpoint.switch("thinks", times=1)
     done = commands.run("run", sums, "-m", endpoint.url, "-o", "run")
     assert done.code == 0, done.stderr
+
+
+def test_an_endpoint_that_never_answers_is_one_line(
+    commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    endpoint = serve()
+    endpoint.switch("hang", models="ok")
+    done = commands.run("run", sums, "-m", endpoint.url, "--call-timeout", 2, "-o", "run", within_s=30)
+    assert done.code == 2, done.stderr
+    advice = "a server that loads its weights at the first call needs --wait 600; --no-probe skips this check"
+    assert done.complaint.endswith(f"{endpoint.url}: no answer to a first short completion in 2 s; {advice}")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_answer_has_a_limit_of_its_own(
+    serve: Callable[..., Served], sums: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbook.models.probe.PROBE_ANSWER_S", 1.0)
+    endpoint = serve()
+    endpoint.switch("hang", models="ok")
+    with pytest.raises(UsageError, match="no answer to a first short completion in 1 s"):
+        rollbook.run(sums, endpoint.url, out=tmp_path / "run")
+
+
+def test_wait_gives_a_first_answer_more_time(commands: Commands, serve: Callable[..., Served], sums: str) -> None:
+    endpoint = serve()
+    endpoint.switch("slow", delay_s=3.0)
+    words = ("run", f"{sums}?tasks=1", "-m", endpoint.url, "--call-timeout", 1, "--outage", 1, "-o", "run")
+    assert commands.run(*words).code == 2
+    done = commands.run(*words, "--wait", 30)
+    assert "no answer to a first short completion" not in done.stderr
+    assert done.code != 2, done.stderr
+
+
+class Refuses(HostedServer):
+    """Serves the model `mock`, but refuses one parameter, or nothing."""
+
+    def __init__(self, parameter: str = "") -> None:
+        super().__init__()
+        self.parameter = parameter
+
+    def reply(self, request: Recorded) -> Reply:
+        if request.method == "GET":
+            return 200, {"object": "list", "data": [{"id": "mock", "object": "model"}]}
+        if self.parameter in request.body:
+            return 400, {"error": {"message": f"Unsupported parameter: '{self.parameter}' is not supported"}}
+        return chat_completion(request.body)
+
+
+@pytest.mark.parametrize("wrong_first", [False, True])
+@pytest.mark.parametrize("case", ["html", "redirect", "401", "403", "404", "garbage"])
+def test_a_wrong_replica_is_named_wherever_it_stands(
+    case: str, wrong_first: bool, commands: Commands, serve: Callable[..., Served], sums: str, tmp_path: Path
+) -> None:
+    good, wrong = serve(), serve()
+    wrong.switch(case, models="404" if case in ("html", "redirect") else "ok")
+    urls = (wrong.url, good.url) if wrong_first else (good.url, wrong.url)
+    words = ("-m", urls[0], "-m", urls[1], "--model-name", "mock", "-o", "run")
+    done = commands.run("run", sums, *words, within_s=30)
+    assert done.code == 2, done.stderr
+    assert wrong.url in done.complaint
+    assert good.url not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("wrong_first", [False, True])
+def test_a_replica_that_refuses_a_parameter_is_named_wherever_it_stands(
+    wrong_first: bool, commands: Commands, sums: str, tmp_path: Path
+) -> None:
+    with Refuses() as good, Refuses("seed") as wrong:
+        urls = (wrong.url, good.url) if wrong_first else (good.url, wrong.url)
+        done = commands.run("run", sums, "-m", urls[0], "-m", urls[1], "-o", "run", within_s=30)
+        assert done.code == 2, done.stderr
+        assert f"{wrong.url} refuses seed" in done.complaint
+        assert "--sampling seed=null" in done.complaint
+        assert good.url not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("mode", ["hang", "503"])
+def test_a_replica_that_may_come_back_is_a_note(
+    mode: str, commands: Commands, serve: Callable[..., Served], sums: str
+) -> None:
+    good, other = serve(), serve()
+    other.switch(mode, models="ok")
+    words = ("-m", other.url, "-m", good.url, "--call-timeout", 2, "-o", "run")
+    done = commands.run("run", f"{sums}?tasks=2", *words)
+    assert done.code in (0, 3), done.stderr
+    notes = [line for line in done.stderr.splitlines() if line.endswith("; the other replicas answer")]
+    assert len(notes) == 1
+    assert other.url in notes[0]
+
+
+def test_wait_does_not_wait_for_a_second_replica(commands: Commands, serve: Callable[..., Served], sums: str) -> None:
+    dead = f"http://127.0.0.1:{free_port()}/v1"
+    done = commands.run("run", sums, "-m", serve().url, "-m", dead, "--wait", 300, "-o", "run")
+    assert done.code == 0, done.stderr
+    assert f"{dead}: connection refused; the other replicas answer" in done.stderr
+
+
+@pytest.mark.parametrize("models", ["ok", "401"])
+@pytest.mark.parametrize("header", ["Authorization", "api-key"])
+def test_a_refused_key_in_a_header_is_named_by_its_variable(
+    header: str, models: str, commands: Commands, serve: Callable[..., Served], sums: str
+) -> None:
+    endpoint = serve()
+    endpoint.switch("401", models=models)
+    words = ("run", sums, "-m", endpoint.url, "--header", f"{header}=TEAM_KEY", "-o", "run")
+    done = commands.run(*words, within_s=20, TEAM_KEY="Bearer sk-team-1", OPENAI_API_KEY="sk-other-1")
+    assert done.code == 2, done.stderr
+    assert "the key in TEAM_KEY was not accepted (--header names another variable)" in done.complaint
+    assert "OPENAI_API_KEY" not in done.stderr
+
+
+class Refusing(HostedServer):
+    """Serves the model `mock`, and answers every completion with one refusal."""
+
+    def __init__(self, status: int, body: object) -> None:
+        super().__init__()
+        self.refusal = (status, body)
+
+    def reply(self, request: Recorded) -> Reply:
+        if request.method == "GET":
+            return 200, {"object": "list", "data": [{"id": "mock", "object": "model"}]}
+        return self.refusal
+
+
+QUOTA = {"error": {"message": "You have run out.", "type": "insufficient_quota", "code": "insufficient_quota"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (400, {"error": "temperature must be 1"}, "pass --sampling temperature=null to omit it"),
+        (400, {"error": {"message": "for this model top_p is 1"}}, "pass --sampling top_p=null to omit it"),
+        (429, QUOTA, "You have run out.; the account has no credit or quota left: check its billing"),
+        (
+            402,
+            {"error": {"message": "Insufficient credits"}},
+            "the account has no credit or quota left: check its bill",
+        ),
+    ],
+)
+def test_a_refusal_in_words_of_its_own_is_one_line_after_one_call(
+    status: int, body: object, expected: str, commands: Commands, sums: str
+) -> None:
+    with Refusing(status, body) as server:
+        done = commands.run("run", sums, "-m", server.url, "-o", "run", within_s=20)
+        assert done.code == 2, done.stderr
+        assert expected in done.complaint
+        assert server.url in done.complaint
+        assert len(server.calls) == 1

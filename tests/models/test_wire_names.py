@@ -79,9 +79,11 @@ async def ask(model: ChatModel, **sampling: Any) -> Completion:
     return await model.complete(ASK, Sampling(**sampling), seed=1, rollout="t#0")
 
 
-def open_and_ask(server: HostedServer, times: int = 1, *, at_once: bool = False, **settings: Any) -> list[str]:
+def open_and_ask(
+    server: HostedServer, times: int = 1, *, at_once: bool = False, notes: list[str] | None = None, **settings: Any
+) -> list[str]:
     """Ask an opened model some times; return what it said beside the answers."""
-    notes: list[str] = []
+    notes = [] if notes is None else notes
 
     async def main() -> None:
         model = ChatModel(ModelSpec(""), Settings(urls=[server.url], **settings), say=notes.append)
@@ -105,7 +107,7 @@ def test_the_other_name_is_learned_once_and_then_always_sent() -> None:
         notes = open_and_ask(server, 3)
     assert [call.body.get("max_tokens") for call in server.calls] == [1024, None, None, None]
     assert [call.body.get("max_completion_tokens") for call in server.calls] == [None, 1024, 1024, 1024]
-    said = "the endpoint does not take max_tokens: max_completion_tokens is sent instead"
+    said = f"{server.url} does not take max_tokens: max_completion_tokens is sent instead"
     assert notes == [said, "{'max_tokens': 'max_completion_tokens'}"]
 
 
@@ -124,7 +126,7 @@ def test_the_older_name_is_learned_too() -> None:
     with OlderServer() as server:
         notes = open_and_ask(server, 2, wire_names={"max_tokens": "max_completion_tokens"})
         assert [("max_tokens" in call.body) for call in server.calls] == [False, True, True]
-    said = "the endpoint does not take max_completion_tokens: max_tokens is sent instead"
+    said = f"{server.url} does not take max_completion_tokens: max_tokens is sent instead"
     assert notes == [said, "{'max_tokens': 'max_tokens'}"]
 
 
@@ -138,9 +140,36 @@ class TakesNeither(HostedServer):
 
 def test_an_endpoint_that_takes_neither_name_is_not_asked_for_ever() -> None:
     with TakesNeither() as server:
+        notes: list[str] = []
         with pytest.raises(UsageError, match="--sampling max_tokens=null"):
-            open_and_ask(server)
-        assert len(server.calls) == 3
+            open_and_ask(server, notes=notes)
+        assert len(server.calls) == 2
+        assert notes == []
+
+
+def test_replicas_that_want_different_names_each_keep_theirs() -> None:
+    notes: list[str] = []
+
+    async def main(urls: list[str]) -> None:
+        model = ChatModel(ModelSpec("newer-1"), Settings(urls=urls), say=notes.append)
+        await model.open()
+        for number in range(8):  # at once, so that they go to both
+            await asyncio.gather(
+                *(model.complete(ASK, Sampling(), seed=1, rollout=f"t#{number}-{i}") for i in range(4))
+            )
+        assert model.wire_names == {"max_tokens": "max_completion_tokens"}
+        await model.close()
+
+    class Older(OlderServer):
+        def reply(self, request: Recorded) -> Reply:
+            return (404, {}) if request.method == "GET" else super().reply(request)
+
+    with NewerOpenAI() as newer, Older() as older:
+        asyncio.run(main([newer.url, older.url]))
+    assert notes == [f"{newer.url} does not take max_tokens: max_completion_tokens is sent instead"]
+    assert {"max_completion_tokens" in call.body for call in older.calls} == {False}
+    assert sum("max_tokens" in call.body for call in newer.calls) <= 4, "only the first calls, which came at once"
+    assert len(newer.calls) > 8
 
 
 def test_a_refused_parameter_of_sampling_is_never_dropped() -> None:

@@ -145,8 +145,13 @@ class JudgeClient:
         if self.spec.kind not in ENDPOINT_KINDS:
             return {}
         sampling = msgspec.structs.replace(self._sampling, max_tokens=ANSWER_TOKENS[0])
+
+        def say_of_judge(line: str) -> None:
+            say(f"judge: {line}")
+
         try:
-            return (await probe_endpoint(self.spec, self._settings, sampling, wait_s=wait_s, say=say)).wire_names
+            probed = await probe_endpoint(self.spec, self._settings, sampling, wait_s=wait_s, say=say_of_judge)
+            return probed.wire_names
         except UsageError as error:
             raise _as_judge_error(error) from None
 

@@ -36,12 +36,13 @@ from rollbook.models.chat_protocol import (
 )
 from rollbook.models.model import Completion, ModelCall, join_url, normalize_base_url
 from rollbook.models.outage import describe_outage, describe_waiting
-from rollbook.models.providers import find_key_variable, read_headers
+from rollbook.models.providers import advise_on_key, has_key_header, read_headers
 from rollbook.models.router import FIRST_PROBE_S, SLOWEST_PROBE_S, Replica, Router, open_http_session
 from rollbook.models.server_errors import (
     OTHER_NAMES,
     WHERE,
     check_logprobs,
+    find_named_parameter,
     find_refused_parameter,
     is_context_error,
     make_bad_completion,
@@ -66,11 +67,11 @@ class ModelsNotListed(UsageError):
     """No model name was given, and the endpoint lists none."""
 
 
-async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_env: str, has_key: bool) -> EndpointModels:
+async def fetch_endpoint_models(replica: Replica, timeout_s: float, key_advice: str) -> EndpointModels:
     """Return what a replica serves; RolloutFailed("model_unavailable") if it is down, UsageError if it is wrong."""
     status, raw = await replica.get(replica.models, timeout_s)
     if status in (401, 403):
-        raise UsageError(f"{replica.base}: HTTP {status}; {_key_advice(key_env, has_key)}")
+        raise UsageError(f"{replica.base}: HTTP {status}; {key_advice}")
     if status >= 500 or status in (408, 429):
         raise RolloutFailed("model_unavailable", WHERE, f"{replica.base}: HTTP {status}: {read_server_message(raw)}")
     if status in (301, 302, 307, 308):
@@ -146,12 +147,6 @@ async def _suggest_v1(replica: Replica, timeout_s: float) -> None:
         raise UsageError(f"{replica.base} is not the endpoint; did you mean {path}/v1{mark}{query}?")
 
 
-def _key_advice(key_env: str, has_key: bool) -> str:
-    if has_key:
-        return f"the key in {key_env} was not accepted (--api-key-env names another variable)"
-    return f"set {key_env} to the key, or name another variable with --api-key-env"
-
-
 LogprobsMode: TypeAlias = Literal["processed", "raw"]
 
 PENALTY_FIELDS = ("presence_penalty", "frequency_penalty")
@@ -223,19 +218,20 @@ class ChatModel:
         self._answered = answered
         self._settings = settings
         self._bases = [normalize_base_url(url) for url in settings.urls]
-        self._key = os.environ.get(settings.api_key_env, "").strip()
+        # A header that carries the key carries it alone, also where both are of one variable.
+        self._key = "" if has_key_header(settings) else os.environ.get(settings.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(f"{settings.api_key_env} holds what cannot be a key: only printable ASCII can be sent")
         self._headers = read_headers(settings.headers)
-        self._key_env = find_key_variable(settings)
-        if self._key_env != settings.api_key_env:
-            self._key = ""  # a header carries the key: another one is not this endpoint's business
         self._session: aiohttp.ClientSession | None = None
         self._router: Router | None = None
         self._checked: Sampling | None = None
         self._logprobs_checked = False
+        self.warns_of_logprobs = True
+        """Whether a first call with tokens makes another one, to find out whose logprobs the server reports."""
+        self._waiting_ended = False
         self._say = say or (lambda _: None)
-        self._wire_names: Mapping[str, str] = settings.wire_names
+        self._learned_names: dict[str, Mapping[str, str]] = {}
         self._continuer = PromptContinuer(self._say)
 
     def __repr__(self) -> str:
@@ -243,14 +239,14 @@ class ChatModel:
 
     @property
     def wire_names(self) -> Mapping[str, str]:
-        """The names under which parameters are sent, where the endpoint does not take the usual ones."""
-        return self._wire_names
+        """The names under which parameters are sent: what was learned first, of any replica, else the given ones."""
+        return next(iter(self._learned_names.values()), self._settings.wire_names)
 
     async def open(self) -> None:
         """Find out what is served; wait for a server that is not up yet, as long as an outage may last."""
         self._session = self._open_session()
         try:
-            advice = _key_advice(self._settings.api_key_env, bool(self._key))
+            advice = advise_on_key(self._settings)
             replicas = [
                 Replica(base, self._session, self._settings.call_s, self._scrub, advice) for base in self._bases
             ]
@@ -261,6 +257,8 @@ class ChatModel:
                 self.tokens = all(self.spec.name in s.vllm for s in served)
             self._router = Router(replicas, self._probe, self._settings.outage_s)
             self._router.answered = self._answered
+            if self._waiting_ended:
+                self._router.stop_waiting()
             for replica, result in zip(replicas, results, strict=True):
                 if isinstance(result, RolloutFailed):
                     self._router.take_out(replica, result.message)
@@ -279,12 +277,14 @@ class ChatModel:
             await self._session.close()
         self._router = self._session = None
 
-    def list_failing_replicas(self) -> list[str]:
-        """Return the replicas that are not in use, each with the reason."""
-        return self._router.list_failing_replicas() if self._router else []
+    @property
+    def url(self) -> str:
+        """The base URL of its first replica."""
+        return self._bases[0]
 
     def stop_waiting(self) -> None:
-        """Let calls that wait for a server give up at once."""
+        """Let calls that wait for a server give up at once, and `open` at its next look."""
+        self._waiting_ended = True
         if self._router:
             self._router.stop_waiting()
 
@@ -357,42 +357,48 @@ class ChatModel:
         return chat_body(self.spec.name, messages, sampling, seed, tools, self.tokens, prompt_ids, wire_names)
 
     async def _post(self, replica: Replica, url: URL, make_body: Callable[[Mapping[str, str]], bytes]) -> bytes:
-        """Return the body of an answer; where the endpoint takes a parameter under its other name only, learn that."""
-        refused: set[str] = set()
+        """Return the body of an answer; where the replica takes a parameter under its other name only, learn that."""
+        names = self._learned_names.get(replica.base, self._settings.wire_names)
+        refused: list[str] = []
         while True:
-            names = self._wire_names
             body = make_body(names)
             status, retry_after, raw = await replica.post_any_status(url, body)
+            found = find_refused_parameter(raw, list_sampling_fields(body)) if status in (400, 422) else None
+            other = OTHER_NAMES.get(found.name) if found else None
+            if (
+                refused and other is None and status in (200, 400, 413, 422)
+            ):  # the other name was taken, whatever else was not
+                self._learn_names(replica.base, refused[0], names)
             if status == 200:
                 self._answered = True
                 return raw
-            found = find_refused_parameter(raw, list_sampling_fields(body)) if status in (400, 422) else None
             if found is None:
-                raise replica.make_error(status, retry_after, raw)
-            other = OTHER_NAMES.get(found.name)
-            if other is None or found.value or found.name in refused:
-                raise self._explain_refusal(found.name, raw)
-            refused.add(found.name)
-            if self._wire_names is names:  # of many calls at once, the first one learns it
-                self._learn_name(found.name, other)
+                error = replica.make_error(status, retry_after, raw)
+                raise error if self._answered else _name_parameter(error, raw, body)
+            if other is None or found.value or refused:
+                raise self._explain_refusal(replica.base, found.name, raw)
+            refused.append(found.name)
+            names = {"max_tokens": other}
 
-    def _learn_name(self, refused: str, other: str) -> None:
-        self._wire_names = {"max_tokens": other}
-        self._say(f"the endpoint does not take {refused}: {other} is sent instead")
+    def _learn_names(self, base: str, refused: str, names: Mapping[str, str]) -> None:
+        """Keep the names for one replica: another one may want others. It is said once, also if it changes its mind."""
+        if base not in self._learned_names:
+            self._say(f"{base} does not take {refused}: {names['max_tokens']} is sent instead")
+        self._learned_names[base] = names
 
-    def _explain_refusal(self, name: str, raw: bytes) -> RolloutFailed | UsageError:
+    def _explain_refusal(self, base: str, name: str, raw: bytes) -> RolloutFailed | UsageError:
         """Return the error for a parameter that is refused: never dropped, since that would change the sampling.
 
         While nothing was ever answered it is a mistake in the settings, which ends a run; later it fails one rollout.
         """
         usual = "max_tokens" if name in OTHER_NAMES else name
         advice = f"pass --sampling {usual}=null to omit it"
-        message = f"the endpoint refuses {name}: {read_server_message(raw)!r}; {advice}"
+        message = f"{base} refuses {name}: {read_server_message(raw)!r}; {advice}"
         return RolloutFailed("model_rejected", WHERE, message) if self._answered else UsageError(message)
 
     async def _warn_of_raw_logprobs(self, sampling: Sampling) -> None:
         """Warn once if the logprobs are not those of the sampled distribution."""
-        if self._logprobs_checked or not self.tokens or not is_shaped(sampling):
+        if self._logprobs_checked or not (self.tokens and self.warns_of_logprobs) or not is_shaped(sampling):
             return
         self._logprobs_checked = True
         try:
@@ -457,7 +463,7 @@ class ChatModel:
             reasons = [result.message for result in results if isinstance(result, RolloutFailed)]
             if len(reasons) < len(results):
                 return results
-            if loop.time() + delay > deadline:
+            if self._waiting_ended or loop.time() + delay > deadline:
                 why = "; ".join(reasons)
                 raise EndpointDown(describe_outage(why, self._settings.outage_s, "try again"), why)
             if delay == FIRST_PROBE_S and self._settings.outage_s > SHORT_WAIT_S:
@@ -467,9 +473,8 @@ class ChatModel:
 
     async def _fetch_models(self, replica: Replica) -> EndpointModels | RolloutFailed:
         try:
-            has_key = bool(os.environ.get(self._key_env))
             timeout_s = min(self._settings.connect_s, PROBE_TIMEOUT_S)
-            return await fetch_endpoint_models(replica, timeout_s, self._key_env, has_key)
+            return await fetch_endpoint_models(replica, timeout_s, advise_on_key(self._settings))
         except RolloutFailed as error:
             return error
 
@@ -488,6 +493,18 @@ class ChatModel:
             if len(value) >= MIN_SECRET_CHARS or (name == "key" and value):
                 text = text.replace(value, f"[{name}]")
         return text
+
+
+def _name_parameter(error: RolloutFailed | ContextFull, raw: bytes, body: bytes) -> RolloutFailed | ContextFull:
+    """Add what to do if a server that has answered nothing yet complains about a parameter in words of its own."""
+    if isinstance(error, ContextFull) or error.status not in (400, 422):
+        return error
+    name = find_named_parameter(raw, list_sampling_fields(body))
+    if name is None:
+        return error
+    usual = "max_tokens" if name in OTHER_NAMES else name
+    message = f"{error.message}; give another value, or pass --sampling {usual}=null to omit it"
+    return RolloutFailed(error.kind, error.where, message, status=error.status)
 
 
 def _add_advice(error: RolloutFailed, tools: bool, schema: bool) -> RolloutFailed:

@@ -1,4 +1,4 @@
-"""One real completion before a run starts: a wrong URL, key, path or model name is found before anything is written.
+"""One real completion of each replica before a run starts: a wrong URL, key, path or name is found before any write.
 
 It goes through `ChatModel`, so that it sends the parameters of the real calls and waits as a run waits, but it is no
 part of any run: nothing of it is recorded.
@@ -7,7 +7,7 @@ part of any run: nothing of it is recorded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -17,10 +17,12 @@ from rollbook.core import Message, ModelSpec, Sampling, Settings
 from rollbook.errors import ContextFull, EndpointDown, EndpointRefused, RolloutFailed, UsageError
 from rollbook.models.chat import ChatModel, ModelsNotListed
 from rollbook.models.model import open_model
-from rollbook.models.server_errors import REDIRECTS
+from rollbook.models.server_errors import BILLING, REDIRECTS
 
 PROBE_TOKENS = 16
 """The smallest number that all providers take."""
+PROBE_ANSWER_S = 60.0
+"""How long an endpoint that has taken the request may be silent: --call-timeout is for answers of any length."""
 PROBE_MESSAGES = [Message("user", "Hello")]
 GRACE_S = 1.0
 """How long one that fails is asked again without --wait: a single lost connection or 500 must not end a run."""
@@ -30,6 +32,7 @@ SLOW_ANSWER_S = 5.0
 OUT_OF_TOKENS = "output limit was reached"
 """A reasoning model whose thoughts are longer than PROBE_TOKENS answers with an error that says this: it works."""
 EXAMPLE_WAIT = "--wait 300"
+LONG_WAIT_S = 600.0
 
 
 class ProbedModel(NamedTuple):
@@ -39,37 +42,142 @@ class ProbedModel(NamedTuple):
     wire_names: dict[str, str]
 
 
+class ReplicaFault(NamedTuple):
+    """Why a replica did not answer.
+
+    One that is `passing` may come back, so that the run does without it for now; any other is a mistake in the
+    settings. `advice` goes with it where no other replica answers.
+    """
+
+    cause: str
+    advice: str = ""
+    passing: bool = False
+
+
 async def probe_endpoint(
     spec: ModelSpec, settings: Settings, sampling: Sampling, *, wait_s: float, say: Callable[[str], None]
 ) -> ProbedModel:
-    """Ask one completion, waiting up to `wait_s` for a server that is starting.
+    """Ask every replica one completion, waiting up to `wait_s` for a server that is starting.
 
-    A UsageError names the cause and what to do. Of several replicas one has to answer; the others are reported.
+    A UsageError names the cause and what to do. Of several replicas one has to answer; of the others those that may
+    come back are reported, and one that is wrong is a UsageError.
     """
-    patient = msgspec.structs.replace(settings, outage_s=max(wait_s, GRACE_S))
-    deadline = asyncio.get_running_loop().time() + wait_s
-    model = open_model(spec, patient, say=say)
+    limit_s = max(min(PROBE_ANSWER_S, settings.call_s), wait_s)
+    patient = msgspec.structs.replace(settings, outage_s=max(wait_s, GRACE_S), call_s=limit_s)
+    models = [_make_model(spec, patient, url, say) for url in settings.urls]
+    short = _limit_tokens(sampling)
+    faults = await _probe_all([_Probe(model, short, wait_s, limit_s, say) for model in models])
+    wrong = [fault for fault in faults if fault and not fault.passing]
+    if wrong or None not in faults:
+        raise UsageError(_describe_faults(wrong or [fault for fault in faults if fault]))
+    for fault in filter(None, faults):
+        say(f"{fault.cause}; the other replicas answer")
+    answering = [model for model, fault in zip(models, faults, strict=True) if fault is None]
+    return ProbedModel(_choose_spec(answering), _choose_wire_names(answering, settings))
+
+
+def _make_model(spec: ModelSpec, settings: Settings, url: str, say: Callable[[str], None]) -> ChatModel:
+    model = open_model(spec, msgspec.structs.replace(settings, urls=[url]), say=say)
     assert isinstance(model, ChatModel)
+    model.warns_of_logprobs = False  # the run's own model does, once
+    return model
+
+
+def _describe_faults(faults: Sequence[ReplicaFault]) -> str:
+    """Return all causes, each once, and then what to do."""
+    causes = dict.fromkeys(fault.cause for fault in faults)
+    return "; ".join([*causes, *dict.fromkeys(fault.advice for fault in faults if fault.advice)])
+
+
+def _choose_spec(models: Sequence[ChatModel]) -> ModelSpec:
+    first = models[0]
+    other = next((model for model in models if model.spec != first.spec), None)
+    if other is None:
+        return first.spec
+    served = f"{first.url} serves {first.spec.name}, {other.url} serves {other.spec.name}"
+    raise UsageError(f"{served}; say which model with --model-name")
+
+
+def _choose_wire_names(models: Sequence[ChatModel], settings: Settings) -> dict[str, str]:
+    """Return what the first replica that has learned a name has learned; others learn theirs again."""
+    learned = (model.wire_names for model in models if model.wire_names != settings.wire_names)
+    return dict(next(learned, settings.wire_names))
+
+
+async def _probe_all(probes: Sequence[_Probe]) -> list[ReplicaFault | None]:
+    """Return why each replica fails, None for one that answers.
+
+    As soon as one answers, no other one that is down is waited for. As soon as one is wrong, the probe ends.
+    """
+    tasks = [asyncio.create_task(probe.find_fault()) for probe in probes]
+    pending = set(tasks)
     try:
-        await _open(model, deadline)
-        async with _report_slow_answer(settings.urls, say):
-            await _ask(model, _limit_tokens(sampling), deadline)
-        for reason in model.list_failing_replicas():
-            say(f"{reason}; the other replicas answer")
-        return ProbedModel(model.spec, dict(model.wire_names))
-    except EndpointRefused as error:
-        raise UsageError(error.reasons) from None
-    except EndpointDown as error:
-        raise UsageError(f"{error.reasons}{_advise_on_outage(error.reasons, wait_s)}") from None
-    except RolloutFailed as error:
-        raise UsageError(f"{_name_endpoint(settings.urls, error.message)}{_advise_on_failure(error)}") from None
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            faults = [task.result() for task in done]
+            if None in faults:
+                for probe in probes:
+                    probe.stop_waiting()
+            if any(fault and not fault.passing for fault in faults):
+                if pending:
+                    await asyncio.wait(pending, timeout=GRACE_S)  # another one may be wrong too
+                break
+        unknown = ReplicaFault("", passing=True)
+        return [task.result() if task.done() else unknown for task in tasks]
     finally:
-        await model.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _name_endpoint(urls: list[str], message: str) -> str:
-    """Return the message of a failure with the endpoint in front, unless it names it."""
-    return message if message.startswith(tuple(urls)) else f"{', '.join(urls)}: {message}"
+class _Probe:
+    """The probe of one replica."""
+
+    def __init__(
+        self, model: ChatModel, sampling: Sampling, wait_s: float, limit_s: float, say: Callable[[str], None]
+    ) -> None:
+        self._model, self._sampling, self._say = model, sampling, say
+        self._wait_s, self._limit_s = wait_s, limit_s
+
+    def stop_waiting(self) -> None:
+        """Do not wait any longer for a server that is down."""
+        self._model.stop_waiting()
+
+    async def find_fault(self) -> ReplicaFault | None:
+        """Ask for one completion; return why there is none."""
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        try:
+            await _open(self._model, deadline)
+            async with _report_slow_answer(self._model.url, self._say):
+                await _ask(self._model, self._sampling, deadline)
+        except EndpointRefused as error:
+            return ReplicaFault(error.reasons)
+        except EndpointDown as error:
+            return self._explain_outage(error.reasons)
+        except RolloutFailed as error:
+            return self._explain_failure(error)
+        except UsageError as error:
+            return ReplicaFault(str(error))
+        finally:
+            await self._model.close()
+        return None
+
+    def _explain_outage(self, reasons: str) -> ReplicaFault:
+        if "check the host" in reasons or "TLS: " in reasons:
+            return ReplicaFault(reasons)
+        waited = f"waited {self._wait_s:g} s for it"
+        start = f"start the server first, or wait for one that is starting: {EXAMPLE_WAIT}"
+        return ReplicaFault(reasons, waited if self._wait_s else start, passing=True)
+
+    def _explain_failure(self, error: RolloutFailed) -> ReplicaFault:
+        """Return the fault; the message of any but a timeout names its way out, or is the server's own."""
+        url = self._model.url
+        if error.kind != "model_timeout":
+            return ReplicaFault(error.message if error.message.startswith(url) else f"{url}: {error.message}")
+        cause = f"{url}: no answer to a first short completion in {self._limit_s:g} s"
+        longer = max(LONG_WAIT_S, 2 * self._limit_s) if self._wait_s else LONG_WAIT_S
+        needs = f"a server that loads its weights at the first call needs --wait {longer:g}"
+        return ReplicaFault(cause, f"{needs}; --no-probe skips this check", passing=True)
 
 
 def _limit_tokens(sampling: Sampling) -> Sampling:
@@ -111,7 +219,7 @@ async def _ask(model: ChatModel, sampling: Sampling, deadline: float) -> None:
 
 def _is_working(error: RolloutFailed) -> bool:
     """Return whether an endpoint that fails like this takes the calls of a run: it is busy, or has little room."""
-    busy = error.status == 429 and "quota" not in error.message
+    busy = error.status == 429 and "quota" not in error.message and BILLING not in error.message
     return busy or (error.status == 400 and OUT_OF_TOKENS in error.message)
 
 
@@ -122,26 +230,10 @@ def _is_worth_another_try(error: RolloutFailed, tries: int) -> bool:
     return error.kind == "model_unavailable" and error.status not in (*REDIRECTS, 429)
 
 
-def _advise_on_outage(reasons: str, wait_s: float) -> str:
-    if "check the host" in reasons or "TLS: " in reasons:
-        return ""
-    if wait_s:
-        return f"; waited {wait_s:g} s for it"
-    return f"; start the server first, or wait for one that is starting: {EXAMPLE_WAIT}"
-
-
-def _advise_on_failure(error: RolloutFailed) -> str:
-    if error.kind == "model_timeout":
-        return "; raise --call-timeout, or start without this check: --no-probe"
-    return ""  # the message of any other names its way out, or is the server's own
-
-
 @asynccontextmanager
-async def _report_slow_answer(urls: list[str], say: Callable[[str], None]) -> AsyncIterator[None]:
+async def _report_slow_answer(url: str, say: Callable[[str], None]) -> AsyncIterator[None]:
     """Report that the first answer takes long: a server may load its weights only now."""
-    handle = asyncio.get_running_loop().call_later(
-        SLOW_ANSWER_S, say, f"waiting for a first answer of {', '.join(urls)}"
-    )
+    handle = asyncio.get_running_loop().call_later(SLOW_ANSWER_S, say, f"waiting for a first answer of {url}")
     try:
         yield
     finally:

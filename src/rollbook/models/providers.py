@@ -63,6 +63,20 @@ def find_key_variable(settings: Settings) -> str:
     return settings.api_key_env
 
 
+def has_key_header(settings: Settings) -> bool:
+    """Return whether a header of the settings carries the key."""
+    return any(name.lower() in KEY_HEADERS for name in settings.headers)
+
+
+def advise_on_key(settings: Settings) -> str:
+    """Return what to do about a key that an endpoint refuses, with the variable that holds it."""
+    variable = find_key_variable(settings)
+    if not os.environ.get(variable, "").strip():
+        return f"set {variable} to the key, or name another variable with --api-key-env"
+    option = "--api-key-env" if variable == settings.api_key_env else "--header"
+    return f"the key in {variable} was not accepted ({option} names another variable)"
+
+
 def list_secrets(settings: Settings) -> list[str]:
     """Return the variables whose values are secrets of the model or the judge."""
     names = [settings.api_key_env, settings.judge_key_env, *settings.headers.values(), *settings.judge_headers.values()]
@@ -147,10 +161,10 @@ def resolve_provider(
         raise UsageError(f"--model-name {model_name}: -m {target} names another model; give one of them")
     provider = PROVIDERS[prefix]
     key_env = provider.key_env if settings.api_key_env in _USUAL_KEYS else settings.api_key_env
-    has_key_header = any(header.lower() in KEY_HEADERS for header in settings.headers)
-    if needs_key and provider.needs_key and not has_key_header and not os.environ.get(key_env, "").strip():
+    own_key = has_key_header(settings)
+    if needs_key and provider.needs_key and not own_key and not os.environ.get(key_env, "").strip():
         raise UsageError(f"-m {target}: {key_env} is not set; set it to the key, or give --api-key-env NAME")
-    own_header = {provider.key_header: key_env} if provider.key_header and not has_key_header else {}
+    own_header = {provider.key_header: key_env} if provider.key_header and not own_key else {}
     return ModelSpec(name, provider.kind), msgspec.structs.replace(
         settings,
         urls=[_find_base_url(target, provider, name)],

@@ -337,10 +337,6 @@ class Router:
     def _describe_replica(self, replica: Replica) -> str:
         return f"{replica.base}: {self._health[replica].reason.removeprefix(f'{replica.base}: ')}"
 
-    def list_failing_replicas(self) -> list[str]:
-        """Return the replicas that are not in use, each with the reason."""
-        return [self._describe_replica(each) for each in self.replicas if self._health[each].state != "in"]
-
     def _begin_trial(self, replica: Replica, epoch: int) -> None:
         health = self._health[replica]
         health.testing = True

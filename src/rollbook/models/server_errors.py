@@ -55,7 +55,7 @@ def make_http_error(
 ) -> RolloutFailed | ContextFull:
     """Return the exception for an answer whose status is not 200; `key_advice` is what to do about a wrong key."""
     text = shorten_page(read_server_message(raw))
-    advice = advise_on_status(status, text, key_advice)
+    advice = BILLING if is_out_of_credit(status, raw) else advise_on_status(status, text, key_advice)
     message = f"HTTP {status}: {text}{'; ' if advice else ''}{advice}"
     if status >= 500 or status in _UNAVAILABLE or status < 400:
         retry_after_s = parse_retry_after(retry_after)
@@ -63,6 +63,18 @@ def make_http_error(
     if status in (400, 413, 422) and is_context_error(raw):
         return ContextFull(text)
     return RolloutFailed("model_rejected", WHERE, message, status=status)
+
+
+BILLING = "the account has no credit or quota left: check its billing at the provider"
+
+
+def is_out_of_credit(status: int, raw: bytes) -> bool:
+    """Return whether an answer means that the account is used up: no later call would be answered.
+
+    >>> is_out_of_credit(429, b'{"error": {"code": "insufficient_quota"}}'), is_out_of_credit(429, b"slow down")
+    (True, False)
+    """
+    return status == 402 or (status == 429 and b"insufficient_quota" in raw)
 
 
 def advise_on_status(status: int, text: str, key_advice: str) -> str:
@@ -152,6 +164,17 @@ def find_refused_parameter(raw: bytes, sent: Collection[str]) -> RefusedParamete
             return RefusedParameter(max(named, key=sentence.rfind), bool(_VALUE.search(sentence)))
     wanted = (name for name in sent if _ADVICE.search(text) and _names_parameter(text, OTHER_NAMES.get(name, "")))
     return next((RefusedParameter(name) for name in wanted if name not in text), None)
+
+
+def find_named_parameter(raw: bytes, sent: Collection[str]) -> str | None:
+    """Return the first parameter that an error body names in any way, if it names one that was sent.
+
+    >>> find_named_parameter(b'{"error": "only temperature 1 is possible"}', ["seed", "temperature"])
+    'temperature'
+    """
+    text = _read_whole_text(raw)
+    named = [name for name in sent if _names_parameter(text, name) or (name == "temperature" and name in text)]
+    return min(named, key=text.find, default=None)
 
 
 def _names_parameter(sentence: str, name: str) -> bool:
