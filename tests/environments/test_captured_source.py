@@ -1,15 +1,10 @@
 """Classes of scripts, notebooks and functions: carried as source text, never by running their place again."""
 
-import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
-from contextlib import suppress
 
 import nbformat
 import pytest
@@ -44,11 +39,6 @@ PRELUDE = """
         return 2 * i
 """
 RUN = 'result = rollbook.run(Sums, "scripted:answers.jsonl", samples=2, out="runs/sums")'
-PLAY = """
-import nbformat, sys
-from nbclient import NotebookClient
-NotebookClient(nbformat.read(sys.argv[1], 4)).execute()
-"""
 LIMIT = 4
 WORDS = re.compile("[a-z]+")
 
@@ -155,39 +145,6 @@ def test_a_verifier_of_a_notebook_that_hangs_is_killed(folder):
         "print(result.report.failed)",
     )
     assert _printed(played) == "{'verifier_timeout': 2}\n"
-
-
-def test_a_run_of_a_notebook_that_was_killed_is_resumed_from_another_process(folder):
-    (folder / "answers.jsonl").write_text('{"answer": "It is 4.", "delay_s": 0.4}\n')
-    many = PRELUDE.replace("COUNT = 4", "COUNT = 40")
-    begun = RUN[:-1] + ", concurrency=2)"
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(_join(cell)) for cell in (many, SUMS, begun)]
-    nbformat.write(notebook, folder / "killed.ipynb")
-    kernel = subprocess.Popen([sys.executable, "-c", PLAY, "killed.ipynb"], cwd=folder, start_new_session=True)
-    try:
-        _wait_for_scores(folder / "runs/sums")
-    finally:
-        os.killpg(kernel.pid, signal.SIGKILL)
-        kernel.wait()
-    _kill_workers(folder / "runs/sums")
-    (folder / "answers.jsonl").write_text('{"answer": "It is 4.", "delay_s": 0.4}\n')
-    resumed = _rollbook(folder, "resume", "runs/sums", "-c", "40")
-    assert "80/80 scored" in resumed.stdout, resumed.stderr
-
-
-def _wait_for_scores(run):
-    deadline = time.monotonic() + 90
-    while not any(path.stat().st_size for path in run.glob("journals/*.jsonl")):
-        assert time.monotonic() < deadline, "nothing was scored"
-        time.sleep(0.1)
-
-
-def _kill_workers(run):
-    """Kill the kernel, which is in a session of its own."""
-    for path in run.glob("workers/*.json"):
-        with suppress(ProcessLookupError):
-            os.kill(json.loads(path.read_text())["pid"], signal.SIGKILL)
 
 
 def test_a_class_of_a_function_takes_plain_values_of_the_function_with_it():
