@@ -13,12 +13,11 @@ import pytest
 from support.alive import eventually
 from support.book_assertions import assert_complete, scored_keys
 from support.commands import Commands, Process, Served
-from support.sums import write_sums
 
 
 @pytest.fixture
-def sums(tmp_path: Path) -> str:
-    return write_sums(tmp_path)
+def commands(rollbook: Commands) -> Commands:
+    return rollbook
 
 
 def start(commands: Commands, endpoint: Served, sums: str, *more: object, **environ: str) -> Process:
