@@ -102,7 +102,7 @@ def assert_refused(done: Process, folder: Path, before: set[str], *words: str) -
         (["run", "gsm8k", "--data", "rows.jsonl"], ["rows.jsonl:2"]),
         (["run", "gsm8k", "--data", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["run", "env.py:Sums", "-k", "0"], ["-k", "Input should be"]),
-        (["run", "env.py:Sums", "-k", "two"], ["-k", "Input should be"]),
+        (["run", "env.py:Sums", "-k", "two"], ["-k", "this is not a whole number"]),
         (["run", "env.py:Sums", "-n", "-1"], ["-n", "Input should be"]),
         (["run", "env.py:Sums", "-c", "0"], ["-c", "0"]),
         (["run", "env.py:Sums", "-c", "many"], ["-c", "many"]),
