@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary
 
 GC_THRESHOLD = 20_000
 CANCEL_GRACE_S = 1.0
+START_S = 10.0
+"""The most that a thread takes to begin its work."""
 ENVIRONMENT_CODE_TASK = "environment code"
 """The name of tasks that run an environment's own code, which may ignore being cancelled."""
 
@@ -70,7 +72,7 @@ def _run_in_thread(work: Work[T]) -> T:
         try:
             return result.result()
         except KeyboardInterrupt:  # raised in this thread: the work is told, and the pool waits for its end
-            loop, task = started.result()
+            loop, task = started.result(START_S)
             if task is not None:
                 loop.call_soon_threadsafe(task.cancel)
             raise
